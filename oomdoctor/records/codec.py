@@ -1,0 +1,128 @@
+"""Records to JSON and back, strictly: an unknown or a missing key is an error.
+
+The type hints are the schema, so a record and its document cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class CodecError(ValueError):
+    """A document does not have the shape of the record; the message names the place."""
+
+
+def to_json(record: object) -> Any:
+    """The record as plain JSON values (dict, list, str, int, float, bool, None).
+
+    Raises:
+        CodecError: a float is not finite, which JSON cannot say.
+    """
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, tuple | list):
+        return [to_json(value) for value in record]
+    if isinstance(record, float) and not math.isfinite(record):
+        raise CodecError(f"{record} has no place in JSON; unknown is None")
+    if record is None or isinstance(record, str | int | float | bool):
+        return record
+    raise CodecError(f"{type(record).__name__} has no JSON form")
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A record of type `kind` from plain JSON values.
+
+    Raises:
+        CodecError: a key is unknown or missing, or a value has another type.
+    """
+    return _read(kind, value, kind.__name__)  # type: ignore[no-any-return]
+
+
+def dumps(record: object) -> str:
+    """The record as an indented JSON text with a final newline."""
+    return json.dumps(to_json(record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def loads(kind: type[T], text: str) -> T:
+    """A record from a JSON text.
+
+    Raises:
+        CodecError: the text is not JSON or does not have the shape of the record.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CodecError(f"not JSON: {error}") from None
+    return from_json(kind, value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _read_record(kind, value, where)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        if any(value == arg and type(value) is type(arg) for arg in args):
+            return value
+        raise CodecError(f"{where}: {value!r} is not one of {', '.join(map(repr, args))}")
+    if origin in (Union, types.UnionType):
+        return _read_union(args, value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise CodecError(f"{where}: a list is needed, not {_word(value)}")
+        return tuple(_read(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            raise CodecError(f"{where}: an object is needed, not {_word(value)}")
+        return {key: _read(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is type(None) and value is None:
+        return None
+    if isinstance(kind, type) and type(value) is kind:
+        return value
+    raise CodecError(f"{where}: {getattr(kind, '__name__', kind)} is needed, not {_word(value)}")
+
+
+def _read_record(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise CodecError(f"{where}: an object is needed, not {_word(value)}")
+    hints = _hints(kind)
+    names = [f.name for f in dataclasses.fields(kind)]
+    unknown, missing = sorted(set(value) - set(names)), [n for n in names if n not in value]
+    if unknown or missing:
+        told = [f"unknown {', '.join(unknown)}"] if unknown else []
+        told += [f"missing {', '.join(missing)}"] if missing else []
+        raise CodecError(f"{where}: {'; '.join(told)}")
+    return kind(**{name: _read(hints[name], value[name], f"{where}.{name}") for name in names})
+
+
+def _read_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    errors = []
+    for arg in args:
+        try:
+            return _read(arg, value, where)
+        except CodecError as error:
+            errors.append(error)
+    # The deepest complaint is about the alternative that came closest.
+    raise max(errors, key=lambda error: len(str(error).split(":")[0]))
+
+
+def _word(value: Any) -> str:
+    return "null" if value is None else f"{type(value).__name__} {value!r}"[:80]

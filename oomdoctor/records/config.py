@@ -1,0 +1,193 @@
+"""One rung of the ladder: a complete training configuration, and a recipe of several.
+
+The field names are the public keys of recipes, `--rung` and the JSON report. What is faulty about
+a combination of values is decided here, once, so that recipes, flags and files agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+Method = Literal["full", "lora", "qlora"]
+Dtype = Literal["bfloat16", "float32", "float16"]
+AutocastDtype = Literal["none", "bfloat16", "float16"]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
+Checkpointing = Literal["none", "full", "every_n", "attention", "mlp", "offload"]
+Quantization = Literal["none", "nf4", "int8"]
+KbitPrepare = Literal["peft", "norms", "none"]
+Loss = Literal["default", "liger"]
+Offload = Literal["none", "optimizer", "parameters"]
+Sharding = Literal["none", "ddp", "fsdp", "fsdp_grad_op", "zero1", "zero2", "zero3"]
+AllocatorSetting = Literal["default", "expandable_segments"]
+AUTO: Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """A training configuration; every value follows transformers / peft / bitsandbytes names.
+
+    `micro_batch_size` is "auto" in a recipe and an integer in a job. `effective_batch_size` is
+    micro-batch x gradient accumulation steps and never changes within a survey.
+    """
+
+    method: Method = "full"
+    weights_dtype: Dtype = "bfloat16"
+    autocast_dtype: AutocastDtype = "none"
+    optimizer: str = "adamw_torch_fused"
+    attention: Attention = "sdpa"
+    activation_checkpointing: Checkpointing = "none"
+    checkpoint_every: int = 2
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    lora_targets: str | tuple[str, ...] = "all-linear"
+    quantization: Quantization = "none"
+    double_quant: bool = True
+    kbit_prepare: KbitPrepare = "peft"
+    loss: Loss = "default"
+    micro_batch_size: int | Literal["auto"] = AUTO
+    sequence_length: int = 2048
+    effective_batch_size: int = 16
+    compile: bool = False
+    offload: Offload = "none"
+    sharding: Sharding = "none"
+    world_size: int = 1
+    allocator: AllocatorSetting = "default"
+
+    def key(self) -> str:
+        """A content hash of 12 hex digits: equal configurations have equal keys."""
+        content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    def rung_key(self) -> str:
+        """The key of the rung whatever the micro-batch: what all tries of a search share."""
+        return self.with_micro_batch(AUTO).key()
+
+    def with_micro_batch(self, size: int | Literal["auto"]) -> TrainConfig:
+        """The same configuration at another micro-batch size."""
+        return replace(self, micro_batch_size=size)
+
+    def accumulation_steps(self) -> int:
+        """Gradient accumulation steps; the micro-batch size must be known."""
+        if self.micro_batch_size == AUTO:
+            raise ValueError("the micro-batch size is not chosen yet")
+        return self.effective_batch_size // self.micro_batch_size
+
+    def label(self) -> str:
+        """A short name of what differs from the plain case, such as `qlora-nf4+ckpt+paged8bit`."""
+        if self.method == "full":
+            head = "full-" + _precision(self)
+        elif self.method == "lora":
+            head = f"lora-r{self.lora_rank}-" + _precision(self)
+        else:
+            head = f"qlora-{self.quantization}-r{self.lora_rank}"
+        parts = [head]
+        if self.activation_checkpointing != "none":
+            parts.append(_CHECKPOINTING_WORDS[self.activation_checkpointing])
+        if self.optimizer != "adamw_torch_fused":
+            parts.append(_OPTIMIZER_WORDS.get(self.optimizer, self.optimizer))
+        if self.attention != "sdpa":
+            parts.append(_ATTENTION_WORDS[self.attention])
+        if self.loss != "default":
+            parts.append(self.loss)
+        if self.compile:
+            parts.append("compile")
+        if self.offload != "none":
+            parts.append(f"offload-{self.offload}")
+        if self.sharding != "none":
+            parts.append(f"{self.sharding}x{self.world_size}")
+        if self.allocator != "default":
+            parts.append("expandable")
+        return "+".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A configuration with the name people see."""
+
+    label: str
+    config: TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A named ladder. `source` says where it came from: built-in, a file, or the command line."""
+
+    name: str
+    description: str
+    rungs: tuple[Rung, ...]
+    source: str
+
+
+_CHECKPOINTING_WORDS = {
+    "full": "ckpt",
+    "every_n": "ckpt-every-n",
+    "attention": "ckpt-attention",
+    "mlp": "ckpt-mlp",
+    "offload": "ckpt-offload",
+}
+_OPTIMIZER_WORDS = {
+    "adamw_torch": "adamw-foreach",
+    "adamw_bnb_8bit": "adamw8bit",
+    "adamw_8bit": "adamw8bit",
+    "paged_adamw_8bit": "paged8bit",
+    "paged_adamw_32bit": "paged32bit",
+    "lion_8bit": "lion8bit",
+}
+_ATTENTION_WORDS = {
+    "eager": "eager",
+    "flash_attention_2": "flash2",
+    "flash_attention_3": "flash3",
+    "flex_attention": "flex",
+}
+_DTYPE_WORDS = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+
+
+def _precision(config: TrainConfig) -> str:
+    weights = _DTYPE_WORDS[config.weights_dtype]
+    if config.autocast_dtype == "none":
+        return weights
+    return f"{weights}-amp-{_DTYPE_WORDS[config.autocast_dtype]}"
+
+
+def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """What is wrong with a combination of values, as (key, sentence); empty when it can be tried.
+
+    Only contradictions are faults. What this machine or this version cannot do is for the worker
+    to say (`unsupported`), because it depends on where the rung runs.
+    """
+    faults: list[tuple[str, str]] = []
+    for key in ("checkpoint_every", "lora_rank", "lora_alpha", "sequence_length"):
+        if getattr(config, key) < 1:
+            faults.append((key, "must be at least 1"))
+    if config.effective_batch_size < 1:
+        faults.append(("effective_batch_size", "must be at least 1"))
+    if config.world_size < 1:
+        faults.append(("world_size", "must be at least 1"))
+    if not 0.0 <= config.lora_dropout < 1.0:
+        faults.append(("lora_dropout", "must be at least 0 and below 1"))
+    if not config.lora_targets:
+        faults.append(("lora_targets", "is empty; name modules or write all-linear"))
+    if config.micro_batch_size != AUTO:
+        if config.micro_batch_size < 1:
+            faults.append(("micro_batch_size", 'must be "auto" or at least 1'))
+        elif config.effective_batch_size % config.micro_batch_size:
+            faults.append(
+                (
+                    "micro_batch_size",
+                    f"{config.micro_batch_size} does not divide the effective batch size "
+                    f"{config.effective_batch_size}",
+                )
+            )
+    if config.method == "qlora" and config.quantization == "none":
+        faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
+    if config.method != "qlora" and config.quantization != "none":
+        faults.append(("quantization", f'needs method "qlora", not "{config.method}"'))
+    if config.autocast_dtype == "float16" and config.weights_dtype == "float16":
+        faults.append(
+            ("weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32")
+        )
+    return faults

@@ -1,0 +1,143 @@
+"""Bytes, counts, rates and times as text, and back.
+
+The only place where a number is rounded. GiB is 1024**3 bytes and GB is 1000**3: a printed size
+always uses the binary unit, a typed size may use either.
+"""
+
+from __future__ import annotations
+
+import re
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "k": 1024,
+    "kib": 1024,
+    "kb": 1000,
+    "m": 1024**2,
+    "mib": 1024**2,
+    "mb": 1000**2,
+    "g": 1024**3,
+    "gib": 1024**3,
+    "gb": 1000**3,
+    "t": 1024**4,
+    "tib": 1024**4,
+    "tb": 1000**4,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*")
+_COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+DASH = "-"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `24GiB`, `24GB`, `24g` (binary) or `1048576`.
+
+    Raises:
+        ValueError: the text is not a number with a known unit, or it is zero.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{text!r} is not a size; write 24GiB, 24GB or a number of bytes")
+    size = round(float(match[1]) * factor)
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a size above zero")
+    return size
+
+
+def parse_count(text: str) -> int:
+    """A count such as `1000000`, `1M`, `2.5B` or `3T` (decimal: 1M is 10**6).
+
+    Raises:
+        ValueError: the text is not a positive number with a known suffix.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _COUNT_SUFFIX.get(match[2].lower()) if match else None
+    if match is None or factor is None or float(match[1]) <= 0:
+        raise ValueError(f"{text!r} is not a count; write 1000000, 1M or 2.5B")
+    return round(float(match[1]) * factor)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as `90`, `90s`, `15m`, `2h` or `1h30m`.
+
+    Raises:
+        ValueError: the text is not a positive duration.
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smh]?)", text.strip().lower())
+    whole = "".join(number + unit for number, unit in parts)
+    bare = [unit for _, unit in parts if not unit]
+    if not parts or whole != text.strip().lower() or (bare and len(parts) > 1):
+        raise ValueError(f"{text!r} is not a duration; write 90s, 15m or 1h30m")
+    seconds = sum(float(n) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit] for n, unit in parts)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is not a duration above zero")
+    return seconds
+
+
+def format_bytes(size: int | None) -> str:
+    """`31.2 GiB`, `640 MiB`, `512 B`; a dash when unknown. Three significant digits."""
+    if size is None:
+        return DASH
+    sign, value = ("-" if size < 0 else ""), float(abs(size))
+    unit = "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1000 or unit == "TiB":
+            break
+        value /= 1024
+    if unit == "B":
+        return f"{sign}{int(value)} B"
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{sign}{value:.{digits}f} {unit}"
+
+
+def format_count(count: int | None) -> str:
+    """`8.03B`, `135M`, `12.3k`, `950`; a dash when unknown."""
+    if count is None:
+        return DASH
+    for factor, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if abs(count) >= factor * 0.9995:
+            value = count / factor
+            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+            return f"{value:.{digits}f}{suffix}"
+    return str(count)
+
+
+def format_rate(per_second: float | None) -> str:
+    """A rate with three significant digits and thousands separators: `12,400`, `98.7`, `0.42`."""
+    if per_second is None:
+        return DASH
+    if per_second >= 999.5:
+        step = 10 ** (len(str(int(per_second))) - 3)
+        return f"{round(per_second / step) * step:,}"
+    digits = 0 if per_second >= 99.95 else 1 if per_second >= 9.995 else 2
+    return f"{per_second:.{digits}f}"
+
+
+def format_percent(share: float | None, digits: int = 0) -> str:
+    """`0.973` as `97%`; a dash when unknown."""
+    return DASH if share is None else f"{share * 100:.{digits}f}%"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """`0.43 ms`, `12.1 s`, `4 min 05 s`, `3 h 20 min`, `2 d 4 h`; a dash when unknown."""
+    if seconds is None:
+        return DASH
+    if seconds < 0.9995:
+        value = seconds * 1000
+        digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+        return f"{value:.{digits}f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h"
