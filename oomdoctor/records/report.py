@@ -39,7 +39,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """Published facts of a card: peaks are dense, in FLOP/s; None where not verified."""
+    """Published facts of a card: peaks are dense, in FLOP/s; None where not verified.
+
+    `memory_bytes` is the marketed size, `total_bytes` what the driver reports, and
+    `torch_total_bytes` the smallest total that PyTorch was seen to report.
+    """
 
     name: str
     aliases: tuple[str, ...]
@@ -55,6 +59,7 @@ class GpuFacts:
     bf16_flops: float | None
     fp8_flops: float | None
     notes: str
+    torch_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,19 @@ class Setting:
     name: str
     value: str | None
     origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """A library or a hardware feature that some rungs need, and what follows for this machine.
+
+    `text` is what it makes possible when the state is "ok", else what is lacking and the remedy.
+    """
+
+    name: str
+    version: str | None
+    state: Literal["ok", "missing", "unfit"]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +178,24 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
+    """The program that wrote the report."""
+
     name: str
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
+    """Something to know that did not stop the survey; `code` is a stable lower-case word."""
+
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
+    """Why it came to no result; `code` is a stable lower-case word, `hint` the line to type."""
+
     code: str
     message: str
     hint: str | None

@@ -83,7 +83,7 @@ class Timing:
     micro_step_spread: float | None
     optimizer_step_s: float
     optimizer_step_spread: float | None
-    first_step_s: float
+    first_untraced_step_s: float
     warmup_steps: int
     timed_steps: int
     stopped_by: Literal["spread", "step_limit", "time_limit"]
@@ -123,9 +123,13 @@ class Measurement:
     memory_stats: Mapping[str, int] = field(default_factory=dict)
 
     def deciding_peak_bytes(self) -> int:
-        """The peak that is held against the budget: device use, tensor bytes on the CPU."""
-        if self.peak_device_bytes is not None:
-            return self.peak_device_bytes
+        """The peak that is held against the budget: the widest that is known.
+
+        Device use on a GPU, else what the allocator reserved, tensor bytes on the CPU.
+        """
+        for peak in (self.peak_device_bytes, self.peak_reserved_bytes):
+            if peak is not None:
+                return peak
         return self.peak_allocated_bytes
 
 

@@ -1,0 +1,1 @@
+"""Use cases: launch one job in a worker process, survey a whole ladder."""

@@ -1,0 +1,73 @@
+"""The finished report from everything a survey knows: facts, ranking, status, next commands."""
+
+from __future__ import annotations
+
+import datetime
+
+from oomdoctor import __version__
+from oomdoctor.analysis.advice import exit_of, next_commands
+from oomdoctor.analysis.rank import rank
+from oomdoctor.errors import ExitCode
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.report import SCHEMA, Budget, ModelFacts, Report, SurveyRequest, Tool, Warn
+from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.system.machine import Device, describe, installed_versions
+
+
+def timestamp() -> str:
+    """The time now in UTC, ISO 8601 with seconds."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()
+
+
+def report(
+    *,
+    request: SurveyRequest,
+    run_dir: str,
+    run_name: str,
+    started_at: str,
+    elapsed_s: float,
+    chosen: Device,
+    spec: ModelSpec,
+    inspection: Inspection | None,
+    budget: Budget | None,
+    results: tuple[ProbeResult, ...],
+    warnings: tuple[Warn, ...],
+    interrupted: ExitCode | None,
+) -> Report:
+    """The public document; `interrupted` is the exit code of a signal, None for a whole survey."""
+    ranking = rank(results, request.rank_by)
+    exit_code, status = exit_of(results, interrupted)
+    versions = inspection.versions if inspection else installed_versions()
+    return Report(
+        schema=SCHEMA,
+        command="probe",
+        status=status,
+        exit_code=int(exit_code),
+        tool=Tool("oomdoctor", __version__),
+        started_at=started_at,
+        elapsed_s=elapsed_s,
+        run_dir=run_dir,
+        request=request,
+        machine=describe(chosen, versions),
+        model=ModelFacts(
+            id=spec.id,
+            source=spec.source,
+            architecture=inspection.architecture if inspection else spec.architecture,
+            model_type=spec.model_type,
+            task=spec.task,
+            parameters=inspection.parameters.total if inspection else spec.parameters,
+            revision=spec.revision,
+            weights=request.weights,
+            mixture_of_experts=bool(inspection and inspection.parameters.experts),
+        ),
+        budget=budget,
+        results=results,
+        ranking=ranking.order,
+        ranking_reasons=ranking.reasons,
+        picks=ranking.picks,
+        next_commands=next_commands(
+            results, request, run_name, interrupted=interrupted is not None
+        ),
+        warnings=warnings,
+        errors=(),
+    )

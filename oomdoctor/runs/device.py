@@ -1,0 +1,132 @@
+"""The chosen device within a survey: its budget, its peak rates, and what to warn about."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from oomdoctor.errors import machine_error
+from oomdoctor.records.config import Rung
+from oomdoctor.records.model import ModelSpec, ParameterCounts
+from oomdoctor.records.report import Budget, GpuFacts, Warn
+from oomdoctor.records.result import Inspection
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.environment import slurm
+from oomdoctor.system.machine import Device, available_memory, list_gpus, total_memory
+from oomdoctor.units import MIB, format_bytes, format_seconds
+
+GIVE_BACK_LIMIT_S = 5.0
+_TOLERANCE = 64 * MIB
+# A careful rate for fp32 training on one core, to tell minutes from hours before anything runs.
+_CPU_FLOPS_PER_CORE = 15e9
+_CPU_PATIENCE_S = 30 * 60
+_STEPS_PER_TRY = 10
+_TRIES_PER_RUNG = 3
+
+
+def budget(
+    chosen: Device, inspection: Inspection, cap: int | None, headroom_share: float
+) -> Budget:
+    """What a rung may use: what is free now or the cap, whichever is less, minus the headroom.
+
+    The driver's figures, since they hold before any context exists; the worker's own where there is
+    no NVML.
+    """
+    if chosen.gpu is not None:
+        total = inspection.device_total_bytes or chosen.gpu.total_bytes
+        told = chosen.gpu.free_bytes
+        free = min(total, told if told is not None else inspection.device_free_bytes or total)
+    else:
+        total, free = total_memory(), available_memory()
+    ground = free if cap is None else min(free, cap)
+    headroom = round(ground * headroom_share)
+    return Budget(total, cap, free, headroom, ground - headroom)
+
+
+def warnings(chosen: Device, limits: Budget, spec: ModelSpec, inspection: Inspection) -> list[Warn]:
+    """What a reader of the report has to know about the device and the model."""
+    found = []
+    if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
+        found.append(
+            Warn(
+                "cap_above_free",
+                f"--vram {format_bytes(limits.cap_bytes)} is more than the "
+                f"{format_bytes(limits.free_bytes)} that are free: the free memory is the budget",
+            )
+        )
+    if chosen.gpu is not None:
+        found += [
+            Warn(
+                "gpu_shared",
+                f"process {process.pid} ({process.name or 'name hidden'}) holds "
+                f"{format_bytes(process.used_bytes)} of this GPU",
+            )
+            for process in chosen.gpu.processes
+            if process.pid != os.getpid()
+        ]
+    if inspection.parameters.experts:
+        found.append(
+            Warn(
+                "routing",
+                "a mixture of experts: which experts work depends on the weights, so with "
+                "synthetic weights memory and speed of a trained router may differ",
+            )
+        )
+    return found
+
+
+def not_given_back(chosen: Device, limits: Budget) -> Warn | None:
+    """Wait shortly for a child's memory to be free again; a warning if it is not."""
+    if chosen.gpu is None:
+        return None
+    end = time.monotonic() + GIVE_BACK_LIMIT_S
+    missing = 0
+    while True:
+        now = next((gpu for gpu in list_gpus() if gpu.uuid == chosen.gpu.uuid), None)
+        if now is None or now.free_bytes is None or chosen.gpu.free_bytes is None:
+            return None
+        missing = chosen.gpu.free_bytes - now.free_bytes
+        if missing <= _TOLERANCE:
+            return None
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    return Warn(
+        "memory_not_free",
+        f"{format_bytes(missing)} of the GPU were free at the start and are not any more: "
+        "another process took them, or a driver holds them",
+    )
+
+
+def facts(chosen: Device, inspection: Inspection) -> GpuFacts | None:
+    """The published facts of the chosen card; None on the CPU and for an unknown card."""
+    name = inspection.device_name or (chosen.gpu.name if chosen.gpu else None)
+    return find_gpu(name, inspection.device_total_bytes) if name else None
+
+
+def refuse_what_takes_hours(
+    spec: ModelSpec, rungs: tuple[Rung, ...], counts: ParameterCounts
+) -> None:
+    """Nobody asked for the CPU by name: refuse it where it would take hours.
+
+    Raises:
+        OomDoctorError: there is no GPU and the ladder is too much for the CPU (exit 5).
+    """
+    flops = sum(
+        6.0 * counts.total * rung.config.sequence_length * _STEPS_PER_TRY * _TRIES_PER_RUNG
+        for rung in rungs
+    )
+    seconds = flops / (_CPU_FLOPS_PER_CORE * len(os.sched_getaffinity(0)))
+    if seconds <= _CPU_PATIENCE_S:
+        return
+    by_slurm = f"srun --gres=gpu:1 oomdoctor probe {spec.id}"
+    raise machine_error(
+        "no_gpu",
+        f"there is no GPU here, and on the CPU {len(rungs)} rungs of {spec.id} at sequence length "
+        f"{max(rung.config.sequence_length for rung in rungs):,} would take about "
+        f"{format_seconds(seconds)}",
+        f"{by_slurm}  (you are on a Slurm login node)"
+        if slurm().on_login_node
+        else f"run it where the GPU is, or a smaller survey on the CPU: oomdoctor probe {spec.id} "
+        "--device cpu --recipe quick --seq-len 128 --effective-batch 4",
+    )

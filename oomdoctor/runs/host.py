@@ -1,0 +1,195 @@
+"""The parent's side of the worker host: start it, hand it jobs, end what hangs.
+
+One host serves a survey; it forks a child per job (see `oomdoctor.worker.host` for the protocol).
+Nothing here judges how a child ended: that is `launch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from oomdoctor.errors import OomDoctorError, machine_error
+from oomdoctor.system.environment import variable
+
+START_LIMIT_S = 600.0  # importing torch from a cold network file system takes minutes
+_POLL_S = 0.1
+
+Ended = Literal["exited", "deadline", "stopped", "host_died"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnd:
+    """How a child ended: `status` is its exit code or minus the signal; None if unknown."""
+
+    how: Ended
+    status: int | None
+    elapsed_s: float
+
+
+class WorkerHost:
+    """A running worker host; a context manager that ends it with everything it started.
+
+    Invariant: at most one job is in flight, and after `run` returned none is.
+    """
+
+    def __init__(self, python: str, environment: dict[str, str], folder: Path) -> None:
+        self._python = python
+        self._environment = environment | {"PYTHONPATH": _python_path(folder)}
+        self._log = folder / "host.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the host; None before the first job and after it died."""
+        return None if self._process is None else self._process.pid
+
+    def run(
+        self,
+        job: Path,
+        reply: Path,
+        log: Path,
+        *,
+        deadline_s: float,
+        on_poll: Callable[[], None],
+        stop: Callable[[], bool],
+    ) -> ChildEnd:
+        """Run one job to its end, its deadline (seconds from its start), or until `stop()`.
+
+        Raises:
+            OomDoctorError: the interpreter cannot run the worker at all (exit 5).
+        """
+        if not self._ready(stop):
+            return ChildEnd("stopped", None, 0.0)
+        assert self._process is not None and self._process.stdin is not None
+        begin = time.monotonic()
+        request = {"job": str(job), "reply": str(reply), "log": str(log)}
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.close()
+            return ChildEnd("host_died", None, 0.0)
+        pid: int | None = None
+        how: Ended = "exited"
+        while True:
+            event = self._next_event(_POLL_S)
+            if event is _CLOSED:
+                self.close()
+                return ChildEnd("host_died", None, time.monotonic() - begin)
+            on_poll()
+            if event is not None and "started" in event:
+                pid = event["started"]
+            if event is not None and "exited" in event:
+                return ChildEnd(how, event["status"], time.monotonic() - begin)
+            if pid is None or how != "exited":
+                continue
+            if stop():
+                how = "stopped"
+            elif time.monotonic() - begin > deadline_s:
+                how = "deadline"
+            if how != "exited":
+                _kill_group(pid)
+
+    def close(self) -> None:
+        """End the host and with it every process of its jobs."""
+        process, self._process, self._unread = self._process, None, b""
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        _kill_group(process.pid)
+        process.wait()
+
+    def _ready(self, stop: Callable[[], bool]) -> bool:
+        """A host that has said "ready"; False when `stop()` came first."""
+        if self._process is not None:
+            return True
+        with self._log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    [self._python, "-P", "-m", "oomdoctor.worker", "--host"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise machine_error(
+                    "python_unusable",
+                    f"the interpreter {self._python} cannot be started: {error.strerror}",
+                    "give the python you train with: --python /path/to/python",
+                ) from None
+        begin = time.monotonic()
+        while not stop():
+            event = self._next_event(_POLL_S)
+            if event is _CLOSED or time.monotonic() - begin > START_LIMIT_S:
+                self.close()
+                raise self._cannot_start()
+            if event is not None and "ready" in event:
+                return True
+        self.close()
+        return False
+
+    def _cannot_start(self) -> OomDoctorError:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it said nothing"
+        hint = "see the whole message in " + str(self._log)
+        if "No module named" in last:
+            hint = f"install it where you train: {self._python} -m pip install torch transformers"
+        return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
+
+    def _next_event(self, wait_s: float) -> dict[str, Any] | None:
+        """The next line of the protocol; None after `wait_s`; `_CLOSED` when the host is gone."""
+        assert self._process is not None and self._process.stdout is not None
+        while b"\n" not in self._unread:
+            descriptor = self._process.stdout.fileno()
+            if not select.select([descriptor], [], [], wait_s)[0]:
+                return None
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                return _CLOSED
+            self._unread += chunk
+        line, self._unread = self._unread.split(b"\n", 1)
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+
+_CLOSED: dict[str, Any] = {"closed": True}
+
+
+def _kill_group(pid: int) -> None:
+    """SIGKILL to the process group of `pid`, or to `pid` alone before it leads one."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+            return
+
+
+def _python_path(folder: Path) -> str:
+    """A path that offers this very package to another interpreter, and nothing else of ours."""
+    library = folder / "lib"
+    library.mkdir(exist_ok=True)
+    package = Path(__file__).resolve().parent.parent
+    with contextlib.suppress(FileExistsError):
+        (library / package.name).symlink_to(package, target_is_directory=True)
+    return os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))

@@ -1,0 +1,363 @@
+"""A whole survey: one model, one device, every rung of a ladder, and the report at the end.
+
+It joins the rooms below (find the model, lock the device, decide the next try, launch it) and keeps
+everything on disk as it happens. It renders nothing and prints nothing: events go to the caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, next_step
+from oomdoctor.analysis.verdict import conclude
+from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, model_error
+from oomdoctor.records.config import Rung, TrainConfig, config_faults
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.report import Budget, Report, SurveyRequest, Warn
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult
+from oomdoctor.runs import assemble, device
+from oomdoctor.runs.host import WorkerHost
+from oomdoctor.runs.launch import Stopped, launch
+from oomdoctor.system import catalogue, hub
+from oomdoctor.system.environment import worker_environment
+from oomdoctor.system.lock import device_lock
+from oomdoctor.system.machine import Device, choose_device, list_gpus
+from oomdoctor.system.store import RunFolder, save_attempt
+
+EventKind = Literal["note", "inspecting", "trying", "phase", "tried", "skipped", "waiting", "done"]
+Stop = Callable[[], ExitCode | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyEvent:
+    """Something a person may want to see: `index` of `total` rungs, counted from 1."""
+
+    kind: EventKind
+    rung: Rung | None = None
+    micro_batch_size: int | None = None
+    phase: str | None = None
+    attempt: Attempt | None = None
+    index: int = 0
+    total: int = 0
+    message: str | None = None
+
+
+Listener = Callable[[SurveyEvent], None]
+
+
+def run_survey(
+    request: SurveyRequest,
+    folder: RunFolder,
+    *,
+    wait: bool,
+    on_event: Listener,
+    stop: Stop,
+) -> Report:
+    """Measure the request's ladder and report; `report.json` is written in any case but an error.
+
+    `stop()` returns an exit code once the survey is to end early: the worker is killed and what is
+    known is reported. `wait` waits for another survey on the same device instead of refusing.
+
+    Raises:
+        OomDoctorError: the model or the machine cannot be had (exit 4, 5), or the folder written.
+    """
+    begin, started_at = time.monotonic(), assemble.timestamp()
+    folder.write_request(request)
+    spec, notes = hub.resolve_with_notes(request.model)
+    warnings = [Warn("model_source", note) for note in notes]
+    chosen = choose_device(request.device, list_gpus())
+    lock_id = chosen.gpu.uuid if chosen.gpu else "cpu"
+
+    def on_wait(message: str) -> None:
+        on_event(SurveyEvent("waiting", message=message))
+
+    environment = worker_environment(chosen.gpu.uuid if chosen.gpu else None)
+    host = WorkerHost(request.python, environment, folder.path)
+    survey = _Survey(request, folder, spec, chosen, host, on_event, stop, begin, warnings)
+    try:
+        with (
+            device_lock(
+                lock_id, wait, on_wait, run=folder.name, keep_waiting=lambda: stop() is None
+            ),
+            host,
+        ):
+            survey.run()
+    except OomDoctorError:
+        if stop() is None:  # else it is the wait for the device that was broken off
+            raise
+    report = survey.report(started_at)
+    folder.write_report(report)
+    on_event(SurveyEvent("done", total=len(survey.rungs)))
+    return report
+
+
+def resume_request(folder: RunFolder) -> SurveyRequest:
+    """The request a stored run was started with.
+
+    Raises:
+        OomDoctorError: the run has no readable request (exit 2).
+    """
+    return folder.read_request()
+
+
+class _Survey:
+    """One survey in progress. Invariant: `attempts` holds every attempt that is on disk."""
+
+    def __init__(
+        self,
+        request: SurveyRequest,
+        folder: RunFolder,
+        spec: ModelSpec,
+        chosen: Device,
+        host: WorkerHost,
+        on_event: Listener,
+        stop: Stop,
+        begin: float,
+        warnings: list[Warn],
+    ) -> None:
+        self.request, self.folder, self.spec = request, folder, spec
+        self.chosen, self.host = chosen, host
+        self.on_event, self.stop, self.begin = on_event, stop, begin
+        self.attempts: dict[str, tuple[Attempt, ...]] = {}  # by config.rung_key()
+        self.skipped: dict[str, SkipRung] = {}  # by config.key()
+        self.warnings = warnings
+        self.rungs: tuple[Rung, ...] = request.recipe.rungs
+        self.inspection: Inspection | None = None
+        self.budget: Budget | None = None
+        self.context: Context | None = None
+
+    def run(self) -> None:
+        """Look at the model, then try what `next_step` says until it is content or told to stop."""
+        inspection = self.inspection = self._inspect()
+        if inspection is None:
+            return
+        self.rungs = self._within_limits(inspection)
+        budget = self.budget = device.budget(
+            self.chosen, inspection, self.request.vram_bytes, self.request.headroom
+        )
+        self.warnings += device.warnings(self.chosen, budget, self.spec, inspection)
+        context = self.context = Context(
+            usable_bytes=budget.usable_bytes,
+            device_type=self.chosen.type,
+            counts=inspection.parameters,
+            fixed_micro_batch=self.request.micro_batch_size,
+            model_config=self.spec.config,
+            task=self.spec.task,
+            compute_capability=inspection.compute_capability,
+            gpu=device.facts(self.chosen, inspection),
+        )
+        if self.request.device == "auto" and self.chosen.type == "cpu":
+            device.refuse_what_takes_hours(self.spec, self.rungs, inspection.parameters)
+        self._load_finished()
+        self._walk(context, budget)
+
+    def _stopped(self) -> bool:
+        return self.stop() is not None
+
+    def _time_left(self) -> float | None:
+        limit = self.request.time_limit_s
+        return None if limit is None else limit - (time.monotonic() - self.begin)
+
+    def _inspect(self) -> Inspection | None:
+        """What the model and the machine are, from inside the worker; None when told to stop."""
+        self.on_event(SurveyEvent("inspecting", message=f"{self.spec.id} ({self.spec.source})"))
+        job = ProbeJob(
+            mode="inspect",
+            label="inspect",
+            model=self.spec,
+            config=self.rungs[0].config,
+            device_type=self.chosen.type,
+        )
+        try:
+            attempt, inspection = launch(
+                self.host,
+                job,
+                self.folder.job_folder("inspect", None),
+                usable_bytes=None,
+                deadline_s=self.request.rung_limit_s,
+                on_phase=lambda phase: None,
+                stop=self._stopped,
+            )
+        except Stopped:
+            return None
+        if inspection is not None:
+            return inspection
+        raise _inspection_error(attempt, self.spec, self.request.python)
+
+    def _within_limits(self, inspection: Inspection) -> tuple[Rung, ...]:
+        """Rows no longer than the model has positions for; said once."""
+        limit = inspection.max_sequence_length
+        if limit is None or all(r.config.sequence_length <= limit for r in self.rungs):
+            return self.rungs
+        asked = max(rung.config.sequence_length for rung in self.rungs)
+        self.warnings.append(
+            Warn(
+                "sequence_length",
+                f"{self.spec.id} has {limit:,} positions: sequence length {asked:,} "
+                f"lowered to {limit:,}",
+            )
+        )
+        return tuple(
+            Rung(r.label, replace(r.config, sequence_length=min(r.config.sequence_length, limit)))
+            for r in self.rungs
+        )
+
+    def _load_finished(self) -> None:
+        """Take over what an earlier run of this folder has finished (`--resume`)."""
+
+        def note(message: str) -> None:
+            self.on_event(SurveyEvent("note", message=message))
+
+        for _, attempt in self.folder.attempts(note):
+            self._keep(attempt)
+        taken = sum(len(found) for found in self.attempts.values())
+        if taken:
+            note(f"{taken} finished tries taken over")
+
+    def _keep(self, attempt: Attempt) -> None:
+        key = attempt.config.rung_key()
+        self.attempts[key] = (*self.attempts.get(key, ()), attempt)
+
+    def _walk(self, context: Context, budget: Budget) -> None:
+        while not self._stopped():
+            left = self._time_left()
+            step = next_step(self.rungs, self.attempts, self.skipped, context)
+            if step is None:
+                return
+            key = step.rung.config.key()
+            if isinstance(step, SkipRung):
+                self.skipped[key] = step
+                self._tell("skipped", step.rung, message=step.reason)
+                continue
+            if left is not None and left <= 0:
+                self.warnings.append(
+                    Warn("time_limit", "the time limit came before every rung was tried")
+                )
+                return
+            attempt = self._try(step, budget, left)
+            if attempt is None:
+                return
+            self._keep(attempt)
+            self._tell("tried", step.rung, step.micro_batch_size, attempt=attempt)
+            warning = device.not_given_back(self.chosen, budget)
+            if warning is not None:
+                self.warnings.append(warning)
+
+    def _tell(
+        self,
+        kind: EventKind,
+        rung: Rung,
+        size: int | None = None,
+        *,
+        phase: str | None = None,
+        attempt: Attempt | None = None,
+        message: str | None = None,
+    ) -> None:
+        index = 1 + self.rungs.index(rung)
+        self.on_event(
+            SurveyEvent(kind, rung, size, phase, attempt, index, len(self.rungs), message)
+        )
+
+    def _try(self, step: NextTry, budget: Budget, left: float | None) -> Attempt | None:
+        """One micro-batch size of one rung in a process of its own; None when told to stop."""
+        rung, size = step.rung, step.micro_batch_size
+        config = rung.config.with_micro_batch(size)
+        self._tell("trying", rung, size, message=step.why)
+        faults = config_faults(config)
+        if faults:
+            reason = "; ".join(f"{key} {what}" for key, what in faults)
+            return Attempt(config, "unsupported", None, None, None, reason, 0.0)
+        limit = self.request.rung_limit_s
+        deadline = limit if left is None else min(limit, left)
+        job_folder = self.folder.job_folder(rung.label, size)
+        try:
+            attempt, _ = launch(
+                self.host,
+                self._job(rung, config, budget),
+                job_folder,
+                usable_bytes=budget.usable_bytes,
+                deadline_s=deadline,
+                on_phase=lambda phase: self._tell("phase", rung, size, phase=phase),
+                stop=self._stopped,
+            )
+        except Stopped:
+            return None
+        if attempt.outcome == "timed_out" and left is not None and deadline == left:
+            attempt = replace(attempt, reason="the time limit of the survey came first")
+        save_attempt(job_folder, attempt)
+        return attempt
+
+    def _job(self, rung: Rung, config: TrainConfig, budget: Budget) -> ProbeJob:
+        request = self.request
+        cap = budget.cap_bytes
+        return ProbeJob(
+            mode="measure",
+            label=rung.label,
+            model=self.spec,
+            config=config,
+            device_type=self.chosen.type,
+            budget_bytes=cap if cap is not None else budget.free_bytes,
+            capped=cap is not None,
+            weights=request.weights,
+            evaluate=request.evaluate,
+            eval_batch_size=request.eval_batch_size,
+            seed=request.seed,
+            timing_limit_s=min(60.0, request.rung_limit_s / 4),
+        )
+
+    def report(self, started_at: str) -> Report:
+        """The report of what is known now."""
+        return assemble.report(
+            request=self.request,
+            run_dir=str(self.folder.path),
+            run_name=self.folder.name,
+            started_at=started_at,
+            elapsed_s=time.monotonic() - self.begin,
+            chosen=self.chosen,
+            spec=self.spec,
+            inspection=self.inspection,
+            budget=self.budget,
+            results=self._results(self.context) if self.context else (),
+            warnings=tuple(self.warnings),
+            interrupted=self.stop(),
+        )
+
+    def _results(self, context: Context) -> tuple[ProbeResult, ...]:
+        return tuple(
+            conclude(
+                rung,
+                attempts_of(rung, self.attempts),
+                self.skipped.get(rung.config.key()),
+                context,
+                self.request,
+            )
+            for rung in self.rungs
+        )
+
+
+def _inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> Exception:
+    """Why the worker could not even declare the model, as an error for people."""
+    told = attempt.reason or "the worker gave no reason"
+    if attempt.outcome == "unsupported":
+        return model_error(
+            "unsupported_architecture",
+            f"{spec.id}: {told}",
+            f"a newer transformers may know it: {python} -m pip install -U transformers",
+        )
+    if "Torch not compiled with CUDA" in told or "No CUDA GPUs" in told or "NVIDIA driver" in told:
+        return machine_error(
+            "torch_without_cuda",
+            f"torch cannot use the GPU: {told}",
+            "install the CUDA build of torch, or measure on the CPU with --device cpu",
+        )
+    if attempt.outcome in ("failed", "oom", "host_oom"):
+        nearest = ", ".join(catalogue.nearest_models(spec.id))
+        return model_error(
+            "model_cannot_be_built",
+            f"{spec.id} cannot be built from its config.json: {told}",
+            f"check the values in config.json; models known to build: {nearest}",
+        )
+    return machine_error("worker_failed", f"the worker could not look at {spec.id}: {told}")

@@ -1,0 +1,133 @@
+"""Host memory as this process may use it: the kernel's figure, lowered by every limit above it.
+
+Limits come from cgroup v2, cgroup v1 and Slurm. Nothing here looks at a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from oomdoctor.errors import machine_error
+from oomdoctor.system.environment import slurm
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def total_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes of host memory this process could ever have: MemTotal or the lowest limit."""
+    limits = [limit for limit, _ in _cgroup_limits(proc, cgroups)]
+    return min([_meminfo(proc, "MemTotal"), *limits, *_slurm_limit()])
+
+
+def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """Bytes of host memory that can be had now without swapping and without being killed.
+
+    MemAvailable of the kernel, lowered by what each cgroup on the way to the root has left: its
+    limit minus its usage, where inactive file cache counts as free because the kernel drops it
+    first. Slurm's grant is a bound too; without a cgroup nobody knows how much of it is used.
+    """
+    rooms = [max(0, limit - used) for limit, used in _cgroup_limits(proc, cgroups)]
+    return min([_meminfo(proc, "MemAvailable"), *rooms, *_slurm_limit()])
+
+
+def _slurm_limit() -> list[int]:
+    limit = slurm().memory_bytes
+    return [limit] if limit else []
+
+
+def _meminfo(proc: Path, field: str) -> int:
+    try:
+        text = (proc / "meminfo").read_text()
+    except OSError as error:
+        raise machine_error(
+            "no_memory_facts",
+            f"the host memory is unknown because {proc / 'meminfo'} cannot be read: "
+            f"{error.strerror}",
+            "oomdoctor needs Linux with /proc mounted",
+        ) from None
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        if name == field:
+            return int(rest.split()[0]) * 1024
+    raise machine_error("no_memory_facts", f"{proc / 'meminfo'} does not state {field}")
+
+
+def _cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
+    """(limit, usage that cannot be reclaimed) in bytes of each cgroup that limits memory."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = ([*line.split(":", 2), "", ""])[:3]
+        if number == "0" and not controllers:
+            for folder in _folders(cgroups, path):
+                yield from _limit(folder, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            for folder in _folders(cgroups / "memory", path):
+                yield from _limit(
+                    folder,
+                    "memory.limit_in_bytes",
+                    "memory.usage_in_bytes",
+                    "total_inactive_file",
+                )
+
+
+def _folders(root: Path, path: str) -> Iterator[Path]:
+    """The cgroup and all above it. A path from outside a container's namespace leads nowhere,
+
+    and then the mounted root is the container's own cgroup.
+    """
+    inner = PurePosixPath(path.lstrip("/"))
+    if ".." not in inner.parts:
+        for part in (inner, *inner.parents):
+            if part != PurePosixPath("."):
+                yield root / part
+    yield root
+
+
+def _limit(folder: Path, limit: str, usage: str, cache: str) -> Iterator[tuple[int, int]]:
+    ceiling, used = _integer(folder / limit), _integer(folder / usage)
+    if ceiling is not None and used is not None:
+        yield ceiling, max(0, used - _statistic(folder / "memory.stat", cache))
+
+
+def _integer(path: Path) -> int | None:
+    try:
+        return int(path.read_text())  # "max", which is no limit, is no integer either
+    except (OSError, ValueError):
+        return None
+
+
+def _statistic(path: Path, name: str) -> int:
+    try:
+        text = path.read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[0] == name), 0)
+
+
+def oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """How often the kernel killed for memory so far, in our cgroups and machine-wide.
+
+    A change across a child's life tells its SIGKILL from anybody else's. Sources: `memory.events`
+    and `memory.oom_control` (cgroup v2 and v1), `/proc/vmstat`.
+    """
+    count = _statistic(proc / "vmstat", "oom_kill")
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return count
+    for line in lines:
+        number, controllers, path = ([*line.split(":", 2), "", ""])[:3]
+        if number == "0" and not controllers:
+            counts = [_statistic(f / "memory.events", "oom_kill") for f in _folders(cgroups, path)]
+        elif "memory" in controllers.split(","):
+            folders = _folders(cgroups / "memory", path)
+            counts = [_statistic(f / "memory.oom_control", "oom_kill") for f in folders]
+        else:
+            continue
+        count += max(counts, default=0)
+    return count

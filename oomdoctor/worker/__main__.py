@@ -1,0 +1,40 @@
+"""`python -m oomdoctor.worker JOB REPLY`: JSON in by file, JSON out by file.
+
+`--host` imports torch once and forks a child per job, with the same files: see `host`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from oomdoctor.records.codec import dumps, loads
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.answer import answer
+from oomdoctor.worker.progress import PhaseFile, phase_file
+
+
+def run_job(job_path: Path, reply_path: Path) -> None:
+    """Answer one job; the reply appears whole or not at all (atomic rename)."""
+    job = loads(ProbeJob, job_path.read_text())
+    reply = answer(job, PhaseFile(phase_file(reply_path)))
+    unfinished = reply_path.with_suffix(".tmp")
+    unfinished.write_text(dumps(reply))
+    unfinished.replace(reply_path)
+
+
+def main(arguments: list[str]) -> int:
+    """The worker's command line: `--host`, or the paths of a job and of its reply."""
+    if arguments == ["--host"]:
+        from oomdoctor.worker.host import serve
+
+        return serve(run_job)
+    if len(arguments) != 2:
+        sys.stderr.write("usage: python -m oomdoctor.worker JOB REPLY | --host\n")
+        return 2
+    run_job(Path(arguments[0]), Path(arguments[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

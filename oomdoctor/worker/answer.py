@@ -1,0 +1,43 @@
+"""From a job to a reply, whatever happens: a total function around measuring and inspecting."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from oomdoctor.analysis.oom.dialects import parse_oom
+from oomdoctor.records.result import Failure, ProbeJob, Reply
+from oomdoctor.worker.progress import PhaseFile
+from oomdoctor.worker.unsupported import UnsupportedError
+
+
+def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
+    """Run the job in this process; an exception becomes a reply, its traceback goes to stderr."""
+    try:
+        if job.mode == "inspect":
+            from oomdoctor.worker.inspection import inspect_model
+
+            return Reply(status="inspected", inspection=inspect_model(job))
+        from oomdoctor.worker.measure import measure
+
+        return Reply(status="measured", measurement=measure(job, progress))
+    except UnsupportedError as error:
+        return Reply(status="unsupported", reason=str(error))
+    except Exception as error:  # noqa: BLE001  (a rung may fail in any way; the survey goes on)
+        traceback.print_exc(file=sys.stderr)
+        return _failure_reply(error, job, progress.current)
+
+
+def _failure_reply(error: Exception, job: ProbeJob, phase: str) -> Reply:
+    message = str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return Reply(status="host_oom", reason=f"host memory ran out in {phase}: {message}")
+    event = parse_oom(message, phase)
+    if event is None:
+        return Reply(
+            status="failed",
+            failure=Failure(code=type(error).__name__, message=message.strip(), last_phase=phase),
+        )
+    if event.dialect == "cpu_allocator" and job.device_type == "cuda":
+        return Reply(status="host_oom", oom=event, reason=f"host memory ran out in {phase}")
+    return Reply(status="oom", oom=event)

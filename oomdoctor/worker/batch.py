@@ -1,0 +1,69 @@
+"""Full-length random batches for each task, with a fixed seed.
+
+One tensor holds the whole effective batch and is cut into micro-batches, so the same tokens are
+trained on whatever the micro-batch size is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.model import Task
+
+MASKED_SHARE = 0.15  # of tokens with a label in masked language modelling (BERT, section 3.1)
+
+
+def micro_batches(
+    config: TrainConfig, task: Task, model_config: Any, device: Any, *, count: int, seed: int
+) -> list[dict[str, Any]]:
+    """`count` micro-batches as a Trainer's collator would give them, on `device`.
+
+    Text: `input_ids`, `attention_mask` and `labels` of (micro-batch, sequence length), int64.
+    Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
+    """
+    size = config.micro_batch_size
+    assert isinstance(size, int)
+    whole = _whole_batch(config, task, model_config, size * count, seed)
+    return [
+        {name: tensor[i * size : (i + 1) * size].to(device) for name, tensor in whole.items()}
+        for i in range(count)
+    ]
+
+
+def _whole_batch(
+    config: TrainConfig, task: Task, model_config: Any, rows: int, seed: int
+) -> dict[str, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    if task == "image-classification":
+        size = model_config.image_size
+        height, width = (size, size) if isinstance(size, int) else tuple(size)
+        channels = getattr(model_config, "num_channels", 3)
+        return {
+            "pixel_values": torch.randn(rows, channels, height, width, generator=generator),
+            "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),
+        }
+    text = model_config.get_text_config()
+    shape = (rows, config.sequence_length)
+    ids = torch.randint(_first_plain_token(text), text.vocab_size, shape, generator=generator)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if task == "sequence-classification":
+        batch["labels"] = torch.randint(model_config.num_labels, (rows,), generator=generator)
+    elif task == "masked-lm":
+        chosen = torch.rand(shape, generator=generator) < MASKED_SHARE
+        chosen[:, 0] = True  # a row without any label would make the loss NaN
+        batch["labels"] = torch.where(chosen, ids, torch.full_like(ids, -100))
+    else:
+        batch["labels"] = ids.clone()
+    return batch
+
+
+def _first_plain_token(text_config: Any) -> int:
+    """Skip padding where it is the first token: a full-length row has none.
+
+    Position ids of RoBERTa and its kin are counted from padding, so it must not appear by chance.
+    """
+    pad = getattr(text_config, "pad_token_id", None)
+    return pad + 1 if isinstance(pad, int) and 0 <= pad < text_config.vocab_size // 2 else 0

@@ -1,0 +1,133 @@
+"""Import torch once, fork a child per job before any CUDA call.
+
+Importing costs seconds, so the host pays once for all rungs. It must never touch a GPU: a context
+does not survive a fork. Imports that ask the device for something (bitsandbytes, and peft because
+of it) therefore happen in the child; what they import in turn is loaded here.
+
+Protocol, one JSON object a line. In: {"job", "reply", "log"} (paths). Out: {"ready"}, then for
+each job {"started": pid} and {"exited": pid, "status": exit code or minus the signal}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PRELOAD = (
+    "torch",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._inductor.utils",
+    "torch.distributed.tensor",
+    "accelerate",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.generation.utils",
+)
+
+
+def serve(run_job: Callable[[Path, Path], None]) -> int:
+    """Read jobs from stdin until it ends; one forked child each, one at a time."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Orphans of a job become the host's children, so that it can end them.
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a survey stops
+    requests, events = _private_streams()
+    for name in _PRELOAD:
+        # A version without one of these only pays the import in each child.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    _tell(events, {"ready": os.getpid()})
+    for line in requests:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _child(request, run_job, (requests, events))
+        _tell(events, {"started": pid})
+        _, status = os.waitpid(pid, 0)
+        _end_leftovers(pid)
+        _tell(events, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+    return 0
+
+
+def _private_streams() -> tuple[TextIO, TextIO]:
+    """The protocol on descriptors of its own, so that no print of a library can break it."""
+    requests = os.fdopen(os.dup(0), "r")
+    events = os.fdopen(os.dup(1), "w")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return requests, events
+
+
+def _tell(events: TextIO, event: dict[str, int]) -> None:
+    events.write(json.dumps(event) + "\n")
+    events.flush()
+
+
+def _child(
+    request: dict[str, str], run_job: Callable[[Path, Path], None], streams: tuple[TextIO, TextIO]
+) -> None:
+    """Run one job in a session of its own; never returns."""
+    status = 1
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for stream in streams:
+            os.close(stream.fileno())
+        run_job(Path(request["job"]), Path(request["reply"]))
+        status = 0
+    except BaseException as error:  # noqa: BLE001  (this process ends here, whatever it was)
+        import traceback
+
+        traceback.print_exc()
+        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _end_leftovers(pid: int) -> None:
+    """Kill what a job left behind: its process group, then every orphan that came to the host."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    while True:
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    """Direct children of this process, from /proc (a subreaper's orphans among them)."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    # Unknown outside Linux: then only the parent's own kill of the group protects.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

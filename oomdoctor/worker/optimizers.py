@@ -1,0 +1,52 @@
+"""The optimizer a Trainer makes, and what its states hold.
+
+`Trainer.create_optimizer` chooses the class, the parameter groups and the overrides (bitsandbytes
+keeps 32-bit states for embeddings), so nothing here repeats that choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oomdoctor.worker.unsupported import UnsupportedError
+
+
+def create(trainer: Any) -> Any:
+    """The optimizer of the Trainer's arguments for its model.
+
+    Raises:
+        UnsupportedError: the optimizer's library is missing or it cannot run on this device.
+    """
+    name = str(trainer.args.optim.value)
+    device = trainer.args.device.type
+    if name.startswith("paged_") and device == "cpu":
+        raise UnsupportedError(f"{name} pages through CUDA's unified memory, so it needs a GPU")
+    try:
+        return trainer.create_optimizer()
+    except (ValueError, ImportError, RuntimeError, AttributeError) as error:
+        if "out of memory" in str(error):
+            raise
+        raise UnsupportedError(f"the optimizer {name} cannot be made here: {error}") from error
+
+
+def state_tensors(optimizer: Any) -> Iterator[Any]:
+    """Every tensor in the optimizer's states (moments, block constants, step counters)."""
+    for state in getattr(optimizer, "optimizer", optimizer).state.values():
+        for value in state.values():
+            if hasattr(value, "untyped_storage"):
+                yield value
+            elif isinstance(value, dict):
+                yield from (v for v in value.values() if hasattr(v, "untyped_storage"))
+
+
+def managed_bytes(optimizer: Any) -> int:
+    """Bytes of states in CUDA's unified memory, which may leave the GPU (paged optimizers).
+
+    bitsandbytes marks such tensors with `is_paged`; they are not in the caching allocator.
+    """
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in state_tensors(optimizer)
+        if getattr(tensor, "is_paged", False)
+    )
