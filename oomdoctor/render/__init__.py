@@ -1,0 +1,37 @@
+"""A report to text: a table for people, documents for programs. Nothing here prints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from oomdoctor.records.report import Report
+from oomdoctor.render.document import to_csv, to_json, to_markdown
+from oomdoctor.render.table import to_plain, to_terminal
+from oomdoctor.render.view import report_sections
+
+ReportFormat = Literal["table", "json", "markdown", "csv"]
+
+
+def render_report(
+    report: Report,
+    format: ReportFormat,
+    *,
+    terminal: bool,
+    width: int,
+    color: bool,
+    verbose: bool,
+) -> str:
+    """The report as text that ends with a newline.
+
+    `terminal`, `width` and `color` concern the table only: without a terminal it has full-width
+    plain rows. `verbose` concerns the table and markdown; JSON and CSV always hold everything.
+    """
+    if format == "json":
+        return to_json(report)
+    if format == "csv":
+        return to_csv(report)
+    if format == "markdown":
+        return to_markdown(report_sections(report, verbose=verbose))
+    if terminal:
+        return to_terminal(report_sections(report, verbose=verbose), width=width, color=color)
+    return to_plain(report_sections(report, verbose=verbose, plus_minus="+-"))

@@ -1,0 +1,80 @@
+"""Text from elsewhere made safe for a terminal, and lines broken to a width.
+
+Model ids, labels, log tails and messages come from files, the hub and other processes: a control
+character in them could move the cursor, set the window title or write the clipboard. Every string
+that a renderer prints passes through `one_line` or `log_lines`; nothing is ever parsed as markup.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+
+# ECMA-48 sequences, whole, so that colours of a log vanish instead of littering it. A sequence
+# without its end is not matched here: its escape character is then made visible.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC: title, clipboard, links
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|\x1b[ -/]+[0-~]"  # character sets
+)
+# Control, format (bidirectional overrides, zero width), surrogate, line and paragraph separators.
+# A line does not break inside `1.50 GiB`, `6 min 53 s`, `4 x 8` or `torch 2.7.1`.
+_GLUE = re.compile(
+    r"(?<=\d) (?=(?:[KMGT]iB|B|ms|s|min|h|d|tokens/s)\b)"
+    r"|(?<=\d min) (?=\d)|(?<=\d h) (?=\d)|(?<=\d d) (?=\d)"
+    r"|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\w) (?=\d+\.\d+\.)"
+)
+_NO_BREAK = "\xa0"  # not a place to break for textwrap, and gone from text by `one_line`
+_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def escape(text: str) -> str:
+    r"""The text with every control or invisible character written out, such as `\x1b`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def one_line(text: str) -> str:
+    """The text on one line: sequences dropped, white space collapsed, the rest made visible."""
+    return escape(" ".join(_SEQUENCE.sub("", text).split()))
+
+
+def log_lines(text: str, limit: int = 40) -> tuple[str, ...]:
+    """The last `limit` lines of a program's output, safe to print; indentation is kept.
+
+    Of a line that was overwritten by carriage returns (a progress bar) the last state is kept.
+    """
+    lines = []
+    for line in _SEQUENCE.sub("", text).replace("\r\n", "\n").split("\n"):
+        states = [state for state in line.split("\r") if state.strip()]
+        lines.append(escape(states[-1].expandtabs(4)).rstrip() if states else "")
+    while lines and not lines[-1]:
+        lines.pop()
+    while lines and not lines[0]:
+        lines.pop(0)
+    return tuple(lines[-limit:])
+
+
+def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """The text in lines of at most `width` characters; a longer word is kept whole."""
+    lines = textwrap.wrap(
+        _GLUE.sub(_NO_BREAK, text),
+        max(width, len(rest) + 16),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE_CATEGORIES:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

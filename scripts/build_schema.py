@@ -1,0 +1,138 @@
+"""Write oomdoctor/data/report.schema.json from the records: the type hints are the schema.
+
+    python scripts/build_schema.py
+
+Descriptions are the records' docstrings; a field's own description is what its record's docstring
+says about it, or the meaning of its suffix. A test holds that the committed file is up to date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from oomdoctor.records.report import SCHEMA, Report
+
+TARGET = Path(__file__).parents[1] / "oomdoctor" / "data" / "report.schema.json"
+PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+SUFFIXES = (
+    ("_bytes", "Bytes."),
+    ("_per_s", "Per second."),
+    ("_spread", "Half the distance between the quartiles, divided by the median."),
+    ("_flops", "Dense peak in FLOP/s."),
+    ("_s", "Seconds."),
+)
+FIELDS = {
+    "Report.schema": "Name and version of this format.",
+    "Report.command": "The command that made the report.",
+    "Report.status": "ok: something fits; no: nothing does; partial: not everything could be "
+    "tried; error: it did not come to results; interrupted: what was known when it ended.",
+    "Report.exit_code": "0 something fits, 1 internal error, 2 usage, 3 nothing fits, 4 model "
+    "unavailable, 5 machine unfit, 6 inconclusive, 130 and 143 interrupted.",
+    "Report.started_at": "UTC, ISO 8601.",
+    "Report.run_dir": "The folder with job, reply and log of each rung.",
+    "Report.results": "One a rung, in the order of the ladder.",
+    "Report.ranking": "Keys of the results that fit, best first.",
+    "Report.ranking_reasons": "By key: why the result stands in its place.",
+    "Report.next_commands": "Lines to type next.",
+    "ProbeResult.key": "Identifies the result within the report.",
+    "ProbeResult.mfu": "Model FLOPs utilisation: share of the device's dense peak.",
+    "ProbeResult.tokens_time_s": "Seconds for the number of tokens in `request.tokens`.",
+    "ProbeResult.tries": "Every micro-batch size that was tried.",
+    "ProbeResult.reason": "Why the outcome is what it is.",
+    "ProbeResult.attention_kernel": "The attention kernel that really ran.",
+    "SurveyRequest.headroom": "Share of the budget that has to stay free.",
+    "Machine.compute_capability": "Such as 9.0.",
+    "Machine.other_processes": "Processes of others that hold memory of the GPU.",
+}
+
+
+def build() -> dict[str, Any]:
+    """The schema as a JSON value."""
+    records: dict[str, Any] = {}
+    report = _record(Report, records)
+    report["properties"]["schema"]["const"] = SCHEMA
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:oomdoctor:report:1",
+        "title": "oomdoctor report",
+    }
+    return {**head, **report, "$defs": dict(sorted(records.items()))}
+
+
+def text() -> str:
+    """The schema as it is committed."""
+    return json.dumps(build(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    sentences = _sentences(kind)
+    properties = {}
+    for field in dataclasses.fields(kind):
+        shape = _shape(hints[field.name], records)
+        description = _describe(kind.__name__, field.name, sentences)
+        properties[field.name] = {"description": description, **shape} if description else shape
+    return {
+        **({"description": " ".join(sentences)} if sentences else {}),
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _shape(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint in PLAIN:
+        return {"type": PLAIN[hint]}
+    if dataclasses.is_dataclass(hint):
+        name = getattr(hint, "__name__", "")
+        if name not in records:
+            records[name] = {}  # holds the place while its fields are read
+            records[name] = _record(hint, records)
+        return {"$ref": f"#/$defs/{name}"}
+    if origin is Literal:
+        return {"enum": list(args)}
+    if origin in (Union, types.UnionType):
+        return _union([_shape(arg, records) for arg in args])
+    if origin is tuple:
+        return {"type": "array", "items": _shape(args[0], records)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _shape(args[1], records)}
+    raise TypeError(f"{hint} has no place in a schema")
+
+
+def _union(shapes: list[dict[str, Any]]) -> dict[str, Any]:
+    if all(set(shape) == {"type"} for shape in shapes):
+        return {"type": [shape["type"] for shape in shapes]}
+    if all(set(shape) == {"enum"} or shape == {"type": "null"} for shape in shapes):
+        return {"enum": [value for shape in shapes for value in shape.get("enum", [None])]}
+    return {"anyOf": shapes}
+
+
+def _sentences(kind: Any) -> list[str]:
+    doc = inspect.cleandoc(kind.__doc__ or "")
+    if doc.startswith(f"{kind.__name__}("):  # what dataclass writes where there is no docstring
+        return []
+    return re.split(r"(?<=[.;]) (?=[A-Z`])", " ".join(doc.split()))
+
+
+def _describe(record: str, name: str, sentences: list[str]) -> str | None:
+    if f"{record}.{name}" in FIELDS:
+        return FIELDS[f"{record}.{name}"]
+    said = [sentence for sentence in sentences if f"`{name}`" in sentence]
+    if said:
+        return " ".join(sentence.removesuffix(";") for sentence in said)
+    return next((meaning for suffix, meaning in SUFFIXES if name.endswith(suffix)), None)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
+    print(TARGET)

@@ -1,0 +1,260 @@
+"""The table at every width, in a pipe, and with hostile text."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_reports import REPORTS, cpu_report, gpu_report, interrupted_report
+
+from oomdoctor.records.model import ModelRef
+from oomdoctor.records.report import Fault, GpuProcess, Report, Warn
+from oomdoctor.records.result import Failure
+from oomdoctor.render import render_report
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "data" / "golden"
+ATTACKS = (
+    "\x1b]52;c;cm0gLXJmIC8=\x07",
+    "\x1b]0;owned\x07",
+    "\x1b[2J\x1b[10;10H",
+    "\x9b31m",
+    "\x1b[31;",
+    "\u202e",
+    "[red]bold[/red]",
+    ":boom:",
+)
+
+
+def _goldens() -> dict[str, str]:
+    path = ROOT / "scripts" / "update_goldens.py"
+    spec = importlib.util.spec_from_file_location("update_goldens", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return dict(module.goldens())
+
+
+def table(report: Report, **keys: Any) -> str:
+    """The table on a terminal of 100 columns without colour, unless `keys` say otherwise."""
+    style = {"terminal": True, "width": 100, "color": False, "verbose": False} | keys
+    return render_report(report, "table", **style)
+
+
+def plain(report: Report, verbose: bool = False) -> str:
+    """The table in a pipe."""
+    return table(report, terminal=False, verbose=verbose)
+
+
+def test_goldens() -> None:
+    made = _goldens()
+    kept = {path.name: path.read_text(encoding="utf-8") for path in GOLDEN.iterdir()}
+    assert made.keys() == kept.keys(), "run scripts/update_goldens.py and read the diff"
+    for name, text in made.items():
+        assert text == kept[name], f"{name}: run scripts/update_goldens.py and read the diff"
+
+
+@pytest.mark.parametrize("width", range(56, 200, 4))
+@pytest.mark.parametrize("verbose", [False, True])
+def test_every_width_shows_every_number(width: int, verbose: bool) -> None:
+    report = gpu_report()
+    text = table(report, width=width, verbose=verbose)
+    for line in text.splitlines():
+        # What is to be copied (a command, a path, a line of a log) is never broken.
+        if not line.lstrip().startswith(("oomdoctor probe", "Run ", "RuntimeError", "File")):
+            assert len(line) <= width, line
+    for number in ("5,310 ±0.6%", "22.9 GiB", "fits, 97%", "4 x 8", "1.00x", "3 min 08 s"):
+        assert number in text, number
+    for number in ("3,100 ±1.2%", "14.2 GiB", "fits, 60%", "0.58x", "5 min 22 s", "13 min 51 s"):
+        assert number in text, number
+    for number in ("max mb 8", "21.3 GiB", "0.98 GiB", "96.1 GiB", "140 GiB", "23.5 GiB"):
+        assert number in text, number
+    for word in ("out of memory", "out of host memory", "unsupported", "crashed", "timed out"):
+        assert word in text, word
+
+
+def test_a_pipe_gets_one_full_line_a_row_in_ascii() -> None:
+    text = plain(gpu_report())
+    assert text.isascii()
+    row = next(line for line in text.splitlines() if line.lstrip().startswith("2  qlora"))
+    assert "qlora-nf4-r16+ckpt+paged8bit" in row
+    for cell in ("8 x 4", "14.2 GiB", "fits, 60%", "optimizer", "3,100 +-1.2%", "0.58x"):
+        assert cell in row
+    assert "paged states 1.20 GiB managed; kbit_prepare upcasts the rest to fp32" in row
+    missed = next(line for line in text.splitlines() if line.lstrip().startswith("full-bf16"))
+    assert re.search(r"out of memory\s+1 x 32\s+21.3 GiB\s+backward\s+0.98 GiB", missed)
+
+
+def test_a_pipe_never_depends_on_the_width() -> None:
+    assert table(gpu_report(), terminal=False, width=20) == plain(gpu_report())
+
+
+def test_colour_only_where_it_is_wanted() -> None:
+    assert "\x1b[" not in table(gpu_report()) + plain(gpu_report())
+    colored = table(gpu_report(), color=True)
+    assert "\x1b[32mfits, 97%\x1b[0m" in colored
+    assert "\x1b[31mout of memory\x1b[0m" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == table(gpu_report())
+
+
+def test_colour_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    colored, bare = table(gpu_report(), color=True), table(gpu_report())
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.setenv(name, "1")
+        assert table(gpu_report(), color=True) == colored
+        assert table(gpu_report()) == bare
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_hostile_text_does_not_reach_the_terminal(attack: str) -> None:
+    report = gpu_report()
+    assert report.model is not None and report.machine is not None and report.request is not None
+    text = f"a{attack}b"
+    failure = Failure(text, text, 1, text, text, f"line\n{text}\n")
+    results = tuple(
+        replace(
+            r,
+            label=text,
+            reason=text,
+            failure=failure,
+            notes=(text,),
+            attention_kernel=text,
+            peak_phase=text,
+            oom=replace(r.oom, message=text, phase=text) if r.oom else None,
+        )
+        for r in report.results
+    )
+    hostile = replace(
+        report,
+        run_dir=text,
+        model=replace(report.model, id=text, architecture=text, revision=text),
+        machine=replace(
+            report.machine, gpu_name=text, other_processes=(GpuProcess(1, text, None),)
+        ),
+        request=replace(report.request, model=ModelRef(text)),
+        results=results,
+        ranking_reasons={results[2].key: text},
+        next_commands=(f"oomdoctor probe {text}",),
+        warnings=(Warn("x", text),),
+        errors=(Fault("x", text, text),),
+    )
+    for format in ("table", "markdown", "csv", "json"):
+        for terminal in (True, False):
+            for verbose in (True, False):
+                shown = render_report(
+                    hostile, format, terminal=terminal, width=90, color=False, verbose=verbose
+                )
+                assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    colored = table(hostile, color=True, verbose=True)
+    assert not re.search("[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202e]", colored)
+    assert set(re.findall(r"\x1b[^m]*m", colored)) <= {
+        f"\x1b[{code}m" for code in ("0", "1", "2", "31", "32", "33")
+    }
+    if attack in ("[red]bold[/red]", ":boom:"):
+        assert f"a{attack}b" in table(hostile, verbose=True)
+
+
+def test_the_cpu_says_what_its_memory_is() -> None:
+    text = plain(cpu_report())
+    assert "memory is tensor bytes counted by the allocation trace" in text
+    assert "RSS 2.40 GiB" in text
+    assert "speed is this card's" not in text
+    assert "driver" not in text
+
+
+def test_a_capped_card_says_whose_speed_it_is() -> None:
+    assert "speed is this card's (NVIDIA H200), memory capped to 24.0 GiB" in plain(gpu_report())
+    report = gpu_report()
+    assert report.budget is not None
+    free = plain(replace(report, budget=replace(report.budget, cap_bytes=None)))
+    assert "speed is this card's" not in free
+    assert "usable = 138 GiB free - 492 MiB headroom" in free
+    above = plain(replace(report, budget=replace(report.budget, free_bytes=2**34)))
+    assert "the cap of 24.0 GiB (--vram) is above what is free" in above
+
+
+def test_relative_speed_is_of_the_fastest_whatever_the_order() -> None:
+    report = gpu_report()
+    turned = plain(replace(report, ranking=report.ranking[::-1]))
+    first = next(line for line in turned.splitlines() if line.lstrip().startswith("1  "))
+    assert "qlora-int8" in first
+    assert "0.23x" in first
+
+
+def test_a_fitting_rung_that_the_ranking_leaves_out_has_no_place() -> None:
+    report = gpu_report()
+    text = plain(replace(report, ranking=report.ranking[:1]))
+    assert re.search(r"^  -  qlora-nf4", text, re.MULTILINE)
+
+
+def test_unknown_is_a_dash() -> None:
+    report = gpu_report()
+    bare = replace(report.results[2], tokens_per_s=None, tokens_time_s=None, peak_phase=None)
+    text = plain(replace(report, results=(bare,), ranking=(bare.key,), budget=None))
+    row = next(line for line in text.splitlines() if line.lstrip().startswith("1  lora"))
+    assert re.search(r"22.9 GiB\s+fits\s+-\s+-\s+-\s+-\s+max mb 8", row)
+
+
+def test_warnings_are_said_once() -> None:
+    report = interrupted_report()
+    assert "which experts work on a token" in plain(report)
+    told = replace(report, warnings=(Warn("moe_routing", "routing depends on values"),))
+    assert "which experts work on a token" not in plain(told)
+    assert "routing depends on values" in plain(told)
+    other = replace(gpu_report(), warnings=(Warn("other_processes", "python3 holds memory"),))
+    assert plain(other).count("python3") == 1
+
+
+def test_what_was_not_reached_is_named() -> None:
+    text = plain(interrupted_report())
+    assert "interrupted after 61.0 s; so far 0 of 1 rungs fit" in text
+    assert "not reached: full-bf16, lora-r16-bf16+ckpt," in text
+    assert "oomdoctor probe --resume latest" in text
+
+
+def test_picks_tell_no_fit_from_not_asked() -> None:
+    assert re.search(r"full fine-tuning:\s+none fits", plain(gpu_report()))
+    assert re.search(r"QLoRA:\s+not in this ladder", plain(cpu_report()))
+
+
+def test_the_tokens_of_the_request_name_the_column() -> None:
+    report = gpu_report()
+    assert report.request is not None
+    for tokens, name in ((2_500_000_000, "2.5B tokens"), (100_000_000, "100M tokens")):
+        asked = replace(report, request=replace(report.request, tokens=tokens))
+        assert name in plain(asked)
+
+
+def test_verbose_tells_everything_about_a_rung() -> None:
+    text = plain(gpu_report(), verbose=True)
+    for told in (
+        "method=lora, weights_dtype=bfloat16, activation_checkpointing=full",
+        "the most tokens/s",
+        "3 allocation retries",
+        "600 MiB of that for context and libraries",
+        "first untraced step 3.10 s; 2 warm-up and 10 timed steps",
+        "ended by the time limit",
+        "num_alloc_retries=0",
+        "attn_output = self.o_proj(attn_output)",
+        "Loading 100%|##########|",
+        "bitsandbytes 0.47.0, flash-attn -",
+        "signal      SIGSEGV",
+        "micro-step 421 ms +-0.4%",
+    ):
+        assert told in text, told
+    assert "Loading  10%" not in text
+    assert "attn_output" not in plain(gpu_report())
+
+
+def test_all_examples_end_with_one_newline() -> None:
+    for make in REPORTS.values():
+        for format in ("table", "markdown", "csv", "json"):
+            text = render_report(
+                make(), format, terminal=False, width=80, color=False, verbose=True
+            )
+            assert text.endswith("\n") and not text.endswith("\n\n")
