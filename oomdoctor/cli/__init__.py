@@ -1,0 +1,1 @@
+"""The command line: typer, the streams, and the one place where an error becomes an exit code."""

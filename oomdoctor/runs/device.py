@@ -55,19 +55,20 @@ def warnings(chosen: Device, limits: Budget, spec: ModelSpec, inspection: Inspec
             )
         )
     if chosen.gpu is not None:
-        found += [
-            Warn(
-                "gpu_shared",
-                f"process {process.pid} ({process.name or 'name hidden'}) holds "
-                f"{format_bytes(process.used_bytes)} of this GPU",
-            )
+        others = "; ".join(
+            f"{process.name or 'name hidden'} (pid {process.pid}) "
+            + (format_bytes(process.used_bytes) if process.used_bytes else "of unknown size")
             for process in chosen.gpu.processes
             if process.pid != os.getpid()
-        ]
+        )
+        if others:
+            found.append(
+                Warn("other_processes", f"other processes hold memory of this GPU: {others}")
+            )
     if inspection.parameters.experts:
         found.append(
             Warn(
-                "routing",
+                "moe_routing",
                 "a mixture of experts: which experts work depends on the weights, so with "
                 "synthetic weights memory and speed of a trained router may differ",
             )

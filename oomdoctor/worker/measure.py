@@ -17,7 +17,7 @@ from oomdoctor.worker.inspection import installed_versions
 from oomdoctor.worker.progress import PhaseFile
 from oomdoctor.worker.step import evaluation_step, training_step
 from oomdoctor.worker.timing import time_steps
-from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, WEIGHTS, AllocationTrace
+from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, OTHER, WEIGHTS, AllocationTrace
 
 MEMORY_STEPS = ("first", "steady")
 
@@ -106,6 +106,7 @@ def _trace_step(
     """A step under the trace, on CUDA only, to say what the peak is made of."""
     trace.adopt(_weights(setup), WEIGHTS)
     trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
+    trace.adopt((tensor for batch in batches for tensor in batch.values()), OTHER)
 
     def watch(phase: str) -> None:
         trace.enter(phase)

@@ -23,11 +23,24 @@ def create(trainer: Any) -> Any:
     if name.startswith("paged_") and device == "cpu":
         raise UnsupportedError(f"{name} pages through CUDA's unified memory, so it needs a GPU")
     try:
-        return trainer.create_optimizer()
+        optimizer = trainer.create_optimizer()
+        if device == "cpu" and type(optimizer).__module__.startswith("bitsandbytes"):
+            _try_on_cpu(trainer)
+        return optimizer
     except (ValueError, ImportError, RuntimeError, AttributeError) as error:
         if "out of memory" in str(error):
             raise
         raise UnsupportedError(f"the optimizer {name} cannot be made here: {error}") from error
+
+
+def _try_on_cpu(trainer: Any) -> None:
+    """Older bitsandbytes makes an 8-bit optimizer on the CPU and fails only when it steps."""
+    import torch
+
+    kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args)
+    parameter = torch.nn.Parameter(torch.zeros(8192))  # large enough for 8-bit states
+    parameter.grad = torch.zeros_like(parameter)
+    kind([parameter], **settings).step()
 
 
 def state_tensors(optimizer: Any) -> Iterator[Any]:

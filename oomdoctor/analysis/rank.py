@@ -1,0 +1,76 @@
+"""The order of the rungs that fit, the reason for each place, and a pick for each method."""
+
+from __future__ import annotations
+
+from oomdoctor.records.report import Picks, RankBy, Ranking
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.units import format_bytes, format_rate
+
+
+def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
+    """Best first: the highest throughput, the lowest peak, or the largest micro-batch that fits.
+
+    Equal rungs go by the lower peak, then by the higher throughput, then in the order given. A
+    rung without a figure for what is ranked comes last.
+    """
+    fitting = [result for result in results if result.outcome == "fits"]
+    order = sorted(fitting, key=lambda result: (*_key(result, by), *_tie(result)))
+    reasons = {
+        result.key: _reason(result, order[0], by, first=place == 0, of=len(order))
+        for place, result in enumerate(order)
+    }
+    best: dict[str, str] = {}
+    for result in order:
+        best.setdefault(result.config.method, result.key)
+    picks = Picks(full=best.get("full"), lora=best.get("lora"), qlora=best.get("qlora"))
+    return Ranking(tuple(result.key for result in order), reasons, picks)
+
+
+def _peak(result: ProbeResult) -> int | None:
+    device = result.peak_device_bytes
+    return device if device is not None else result.peak_allocated_bytes
+
+
+def _key(result: ProbeResult, by: RankBy) -> tuple[bool, float]:
+    value = {
+        "throughput": result.tokens_per_s,
+        "memory": _peak(result),
+        "micro-batch": result.max_micro_batch_size,
+    }[by]
+    if value is None:
+        return True, 0.0
+    return False, value if by == "memory" else -value
+
+
+def _tie(result: ProbeResult) -> tuple[bool, float, float]:
+    peak = _peak(result)
+    return peak is None, peak or 0, -(result.tokens_per_s or 0.0)
+
+
+def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, of: int) -> str:
+    if by == "memory":
+        peak, least = _peak(result), _peak(best)
+        if peak is None or least is None:
+            return "its peak is not known"
+        if first:
+            return f"the lowest peak of {of}: {format_bytes(peak)}"
+        return f"{format_bytes(peak - least)} more than the leanest"
+    if by == "micro-batch":
+        size, largest = result.max_micro_batch_size, best.max_micro_batch_size
+        if size is None:
+            return "its largest micro-batch size is not known"
+        if first:
+            return f"the largest micro-batch size of {of}: {size}"
+        tied = f"the same micro-batch size at a peak of {format_bytes(_peak(result))}"
+        return tied if size == largest else f"micro-batch size {size}"
+    rate, fastest = result.tokens_per_s, best.tokens_per_s
+    if rate is None or fastest is None:
+        return "its throughput was not measured"
+    if first:
+        return f"the fastest of {of}: {format_rate(rate)} tokens/s"
+    peak, other = _peak(result), _peak(best)
+    told = f"{rate / fastest:.2f}x the speed of the fastest"
+    if peak is None or other is None or peak == other:
+        return told
+    word = "less" if peak < other else "more"
+    return f"{told}, with {format_bytes(abs(peak - other))} {word} memory"

@@ -1,0 +1,216 @@
+"""From the attempts at a rung to its row in the report."""
+
+from __future__ import annotations
+
+from oomdoctor.analysis.ladder import Context, SkipRung, fixed_size
+from oomdoctor.analysis.search import MAX_TRIES, Sample, sample_of, untried
+from oomdoctor.analysis.throughput import (
+    mfu,
+    peak_flops,
+    step_seconds,
+    tokens_per_s,
+    tokens_per_s_spread,
+)
+from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import (
+    Attempt,
+    Failure,
+    Measurement,
+    OomEvent,
+    Outcome,
+    ProbeResult,
+    Try,
+)
+from oomdoctor.units import format_bytes
+
+NOT_REACHED = Failure("not_reached", "the survey ended before this rung was tried")
+
+
+def fits(measurement: Measurement, usable_bytes: int) -> tuple[Outcome, str | None]:
+    """Whether a rung that ran fits: its peak leaves the headroom. The reason when it does not."""
+    excess = measurement.deciding_peak_bytes() - usable_bytes
+    if excess <= 0:
+        return "fits", None
+    return "oom", (
+        f"it ran, but its peak of {format_bytes(measurement.deciding_peak_bytes())} is "
+        f"{format_bytes(excess)} above the {format_bytes(usable_bytes)} that may be used"
+    )
+
+
+def conclude(
+    rung: Rung,
+    attempts: tuple[Attempt, ...],
+    skip: SkipRung | None,
+    context: Context,
+    request: SurveyRequest,
+) -> ProbeResult:
+    """The row of a rung: the fastest size that fits, or why there is none.
+
+    Where nothing fits, the smallest size that was tried speaks for the rung; without a try it is
+    "skipped", by `skip` or because the survey ended (failure code "not_reached").
+    """
+    samples = tuple(sample_of(attempt) for attempt in attempts)
+    fitting = [s for s in samples if s.outcome == "fits"]
+    chosen = _fastest(fitting) or min(samples, key=lambda s: s.micro_batch_size, default=None)
+    told = attempts[samples.index(chosen)] if chosen is not None else None
+    size = chosen.micro_batch_size if chosen is not None else fixed_size(rung.config, context)
+    config = rung.config if size is None else rung.config.with_micro_batch(size)
+    measured = told.measurement if told is not None else None
+    oom = told.oom if told is not None and told.outcome == "oom" else None
+    missed = skip.missed_by_bytes if skip is not None and told is None else None
+    if told is not None and told.outcome == "oom":
+        missed = missed_by(told, context.usable_bytes)
+    speed = _speed(measured, config, context, request) if fitting else _NO_SPEED
+    return ProbeResult(
+        key=rung.config.key(),
+        label=rung.label,
+        config=config,
+        outcome=told.outcome if told is not None else "skipped",
+        evidence="measured",
+        micro_batch_size=size,
+        gradient_accumulation_steps=None if size is None else config.accumulation_steps(),
+        effective_batch_size=config.effective_batch_size,
+        sequence_length=config.sequence_length,
+        peak_allocated_bytes=measured.peak_allocated_bytes if measured else None,
+        peak_reserved_bytes=measured.peak_reserved_bytes if measured else None,
+        peak_device_bytes=measured.peak_device_bytes if measured else None,
+        peak_rss_bytes=measured.peak_rss_bytes if measured else None,
+        peak_phase=measured.peak_phase if measured else oom.phase if oom else None,
+        phases=measured.phases if measured else {},
+        breakdown=measured.breakdown if measured else None,
+        **speed,
+        trainable_parameters=measured.trainable_parameters if measured else None,
+        attention_kernel=measured.attention_kernel if measured else None,
+        max_micro_batch_size=max((s.micro_batch_size for s in fitting), default=None),
+        fastest_micro_batch_size=size if fitting else None,
+        missed_by_bytes=missed,
+        measurement=measured,
+        tries=tuple(
+            Try(s.micro_batch_size, s.outcome, s.peak_bytes, s.tokens_per_s, _reason(attempt))
+            for s, attempt in zip(samples, attempts, strict=True)
+        ),
+        predicted=None,
+        oom=oom,
+        failure=told.failure if told is not None else None if skip is not None else NOT_REACHED,
+        reason=_why(told, skip),
+        notes=(measured.notes if measured else ()) + _notes(samples, attempts, rung, context),
+        elapsed_s=sum(attempt.elapsed_s for attempt in attempts),
+    )
+
+
+def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
+    """By how much an attempt that ran out lacked memory, at least; None where it is not told.
+
+    A step that ran tells it exactly. One that failed tells only the request that failed: what was
+    asked for beyond what was free, or, under a cap of the allocator, beyond the cap.
+    """
+    if attempt.measurement is not None:
+        excess = attempt.measurement.deciding_peak_bytes() - usable_bytes
+        return excess if excess > 0 else None
+    oom = attempt.oom
+    if oom is None or oom.requested_bytes is None:
+        return None
+    held = (oom.allocated_bytes, oom.reserved_unallocated_bytes)
+    lacks = []
+    if oom.free_bytes is not None:
+        lacks.append(oom.requested_bytes - oom.free_bytes)
+    if oom.allowed_bytes is not None and held[0] is not None and held[1] is not None:
+        lacks.append(oom.requested_bytes + held[0] + held[1] - oom.allowed_bytes)
+    lack = max(lacks, default=0)
+    return lack if lack > 0 else None
+
+
+_NO_SPEED: dict[str, float | None] = dict.fromkeys(
+    (
+        "tokens_per_s",
+        "tokens_per_s_spread",
+        "samples_per_s",
+        "micro_step_s",
+        "optimizer_step_s",
+        "tokens_time_s",
+        "mfu",
+    )
+)
+
+
+def _fastest(fitting: list[Sample]) -> Sample | None:
+    """The fastest that fits; the largest among those without a time, only if none has one."""
+    return max(
+        fitting,
+        key=lambda s: (s.tokens_per_s is not None, s.tokens_per_s or 0.0, s.micro_batch_size),
+        default=None,
+    )
+
+
+def _speed(
+    measured: Measurement | None, config: TrainConfig, context: Context, request: SurveyRequest
+) -> dict[str, float | None]:
+    timing = measured.timing if measured is not None else None
+    if measured is None or timing is None:
+        return _NO_SPEED
+    rate = tokens_per_s(timing, config)
+    return {
+        "tokens_per_s": rate,
+        "tokens_per_s_spread": tokens_per_s_spread(timing, config),
+        "samples_per_s": config.effective_batch_size / step_seconds(timing, config),
+        "micro_step_s": timing.micro_step_s,
+        "optimizer_step_s": timing.optimizer_step_s,
+        "tokens_time_s": request.tokens / rate,
+        "mfu": mfu(
+            rate,
+            config,
+            counts=context.counts,
+            trainable=measured.trainable_parameters,
+            model_config=context.model_config,
+            task=context.task,
+            peak=peak_flops(config, context.gpu),
+        ),
+    }
+
+
+def _why(told: Attempt | None, skip: SkipRung | None) -> str | None:
+    if told is not None:
+        return _reason(told)
+    return skip.reason if skip is not None else NOT_REACHED.message
+
+
+def _reason(attempt: Attempt) -> str | None:
+    """Why an attempt gave no fit, in words."""
+    if attempt.outcome == "fits" or attempt.reason is not None:
+        return attempt.reason
+    if attempt.oom is not None:
+        return _oom_sentence(attempt.oom)
+    return attempt.failure.message if attempt.failure is not None else None
+
+
+def _oom_sentence(oom: OomEvent) -> str:
+    text = f"ran out of memory in phase {oom.phase}"
+    if oom.requested_bytes is None:
+        return text
+    text += f": {format_bytes(oom.requested_bytes)} requested"
+    if oom.allowed_bytes is not None:
+        text += f", {format_bytes(oom.allocated_bytes)} of the allowed "
+        return text + f"{format_bytes(oom.allowed_bytes)} in use"
+    return text if oom.free_bytes is None else f"{text}, {format_bytes(oom.free_bytes)} free"
+
+
+def _notes(
+    samples: tuple[Sample, ...], attempts: tuple[Attempt, ...], rung: Rung, context: Context
+) -> tuple[str, ...]:
+    """What the search leaves open, for a rung that fits."""
+    if not any(sample.outcome == "fits" for sample in samples):
+        return ()
+    notes = [
+        f"micro-batch size {sample.micro_batch_size} ended as {sample.outcome}: {_reason(attempt)}"
+        for sample, attempt in zip(samples, attempts, strict=True)
+        if sample.outcome not in ("fits", "oom")
+    ]
+    if fixed_size(rung.config, context) is not None:
+        return tuple(notes)
+    unknown = untried(rung.config.effective_batch_size, samples, context.usable_bytes)
+    if unknown and not notes:
+        spent = f" after {MAX_TRIES} tries" if len(samples) >= MAX_TRIES else ""
+        sizes = ", ".join(str(size) for size in unknown)
+        notes.append(f"the search ended{spent}; larger sizes not ruled out: {sizes}")
+    return tuple(notes)

@@ -1,0 +1,39 @@
+"""`oomdoctor env`: what this machine has, what that makes possible, and who said so."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from oomdoctor.cli import options as option
+from oomdoctor.cli import output
+
+EPILOG = """\b
+Examples:
+  oomdoctor env
+  oomdoctor env --json
+Next: `oomdoctor probe MODEL`
+"""
+
+
+def env(json_: option.ListJson = False) -> None:
+    """Show GPUs, driver, library versions and what each makes possible, Slurm, and settings.
+
+    Nothing is loaded for it: no torch, no CUDA context.
+    """
+    from oomdoctor.render.listing import Environment, render_environment
+    from oomdoctor.system import environment
+    from oomdoctor.system.capabilities import capabilities, installed_versions
+    from oomdoctor.system.memory import available_memory
+    from oomdoctor.system.nvml import driver_version, list_gpus
+
+    versions, gpus = installed_versions(), list_gpus()
+    found = Environment(
+        gpus=gpus,
+        driver_version=driver_version(),
+        versions=versions,
+        capabilities=capabilities(versions, gpus),
+        slurm=environment.slurm(),
+        settings=environment.settings(),
+        memory_available_bytes=available_memory(),
+    )
+    output.publish_listing(partial(render_environment, found), json_)

@@ -1,0 +1,72 @@
+"""`oomdoctor gpus` and `oomdoctor models`: the built-in facts, for people and for scripts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from oomdoctor.cli import options as option
+from oomdoctor.cli import output
+from oomdoctor.errors import OomDoctorError, usage_error
+
+GPUS_EPILOG = """\b
+Examples:
+  oomdoctor gpus
+  oomdoctor gpus "NVIDIA H200" --json
+Next: `oomdoctor probe MODEL --vram 24GiB` answers for a smaller card than yours.
+"""
+MODELS_EPILOG = """\b
+Examples:
+  oomdoctor models
+  oomdoctor models Qwen2.5-7B --json
+Next: `oomdoctor probe Qwen/Qwen2.5-7B`
+"""
+
+
+def gpus(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One card, by the name nvidia-smi prints."),
+    ] = None,
+    json_: option.ListJson = False,
+) -> None:
+    """Show memory, bandwidth and dense peak rates of common GPUs."""
+    from oomdoctor.render.listing import render_gpus
+    from oomdoctor.system import catalogue
+
+    found = catalogue.gpus()
+    if name is not None:
+        card = catalogue.find_gpu(name)
+        if card is None:
+            raise _unknown("gpu", name, catalogue.nearest_gpus(name))
+        found = (card,)
+    output.publish_listing(partial(render_gpus, found), json_)
+
+
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model, by its id or its last part.")
+    ] = None,
+    json_: option.ListJson = False,
+) -> None:
+    """Show the models whose configuration comes along, so that no network is needed for them."""
+    from oomdoctor.render.listing import render_models
+    from oomdoctor.system import catalogue
+
+    found = catalogue.models()
+    if name is not None:
+        model = catalogue.find_model(name)
+        if model is None:
+            raise _unknown("model", name, catalogue.nearest_models(name))
+        found = (model,)
+    output.publish_listing(partial(render_models, found), json_)
+
+
+def _unknown(kind: str, name: str, nearest: tuple[str, ...]) -> OomDoctorError:
+    return usage_error(
+        f"unknown_{kind}",
+        f"{name!r} is not among the {kind}s that oomdoctor knows",
+        f"the nearest names: {', '.join(nearest)}" if nearest else f"run `oomdoctor {kind}s`",
+    )

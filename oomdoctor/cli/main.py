@@ -1,0 +1,209 @@
+"""The program and the one error boundary around it.
+
+`program` runs a command and lets errors pass; `main` turns each into its exit code, two lines on
+stderr and, where JSON was asked for, one document on stdout. Commands import the rooms they need
+when they run: `--help` stays fast and never loads torch.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from oomdoctor import __version__
+from oomdoctor.cli import env, facts, output, probe, recipes, show
+from oomdoctor.errors import ExitCode, OomDoctorError
+
+COMMANDS = ("probe", "show", "recipes", "env", "gpus", "models")
+_EPILOG = """\b
+Examples:
+  oomdoctor probe HuggingFaceTB/SmolLM2-135M
+  oomdoctor probe meta-llama/Llama-3.1-8B --vram 24GiB
+Next: `oomdoctor probe --help`, or `oomdoctor env` to see what this machine can do.
+"""
+
+
+class _Commands(TyperGroup):
+    """typer makes exit code 130 of a Ctrl-C, silently; here it is an error like any other."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _interrupted() from None
+
+
+app = typer.Typer(
+    name="oomdoctor",
+    cls=_Commands,
+    help="Which training configuration of a Hugging Face model fits this device, and how fast: "
+    "measured in real training steps.",
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("probe", epilog=probe.EPILOG)(probe.probe)
+app.command("show", epilog=show.EPILOG)(show.show)
+app.add_typer(recipes.app, name="recipes")
+app.command("env", epilog=env.EPILOG)(env.env)
+app.command("gpus", epilog=facts.GPUS_EPILOG)(facts.gpus)
+app.command("models", epilog=facts.MODELS_EPILOG)(facts.models)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        output.print_answer(f"oomdoctor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        output.say(context.get_help())
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def program(arguments: list[str]) -> int:
+    """Run one command line without error handling; the exit code."""
+    code = app(arguments, prog_name="oomdoctor", standalone_mode=False)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def main() -> NoReturn:
+    """The `oomdoctor` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and turn whatever ends it into an exit code."""
+    clock, started = time.monotonic(), datetime.now(UTC)
+    if arguments[:1] == ["probe"] and not _wants_silence(arguments):
+        # Before the command line is parsed, which takes typer a while: a survey shows life at once.
+        output.say(f"oomdoctor {__version__}")
+    try:
+        code = program(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        output.abandon_stdout()
+        return ExitCode.INTERNAL
+    except KeyboardInterrupt:
+        error = _interrupted()
+    except OomDoctorError as raised:
+        _show_traceback(raised)
+        error = raised
+    except Exception as raised:  # noqa: BLE001 - the boundary: nothing may pass it
+        _show_traceback(raised)
+        error = _usage_error(raised) or _internal_error(raised)
+    output.say_error(error.message, error.hint)
+    if wants_json(arguments):
+        return _print_envelope(arguments, error, started, time.monotonic() - clock)
+    return error.exit_code
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether the command line asks for JSON, also when it cannot be parsed."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(
+        word in ("--json", "--format=json") or (before, word) == ("--format", "json")
+        for before, word in pairwise(["", *options])
+    )
+
+
+def _wants_silence(arguments: list[str]) -> bool:
+    return any(
+        word in ("--quiet", "--help") or re.fullmatch("-[a-z]*[qh][a-z]*", word)
+        for word in arguments
+    )
+
+
+def _interrupted() -> OomDoctorError:
+    return OomDoctorError("interrupted", "interrupted", None, ExitCode.INTERRUPTED)
+
+
+def _usage_error(error: Exception) -> OomDoctorError | None:
+    # typer carries click's exceptions under a name that depends on its version; what they share
+    # is `format_message` and an exit code.
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
+        return None
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "oomdoctor"
+    return OomDoctorError(
+        "usage",
+        str(format_message()).rstrip("."),
+        f"run `{path} --help`",
+        ExitCode(getattr(error, "exit_code", ExitCode.USAGE)),
+    )
+
+
+def _internal_error(error: Exception) -> OomDoctorError:
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return OomDoctorError(
+        "internal",
+        f"internal fault: {type(error).__name__}: {first}",
+        "set OOMDOCTOR_DEBUG=1 to see the traceback; please report it",
+        ExitCode.INTERNAL,
+    )
+
+
+def _show_traceback(error: Exception) -> None:
+    from oomdoctor.system.environment import variable
+
+    if variable("OOMDOCTOR_DEBUG") not in (None, "", "0"):
+        import traceback
+
+        output.say("".join(traceback.format_exception(error)).rstrip())
+
+
+def _print_envelope(
+    arguments: list[str], error: OomDoctorError, started: datetime, elapsed_s: float
+) -> int:
+    from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool
+    from oomdoctor.render import render_report
+
+    report = Report(
+        schema=SCHEMA,
+        command=next((word for word in arguments if word in COMMANDS), "oomdoctor"),
+        status="interrupted" if error.exit_code == ExitCode.INTERRUPTED else "error",
+        exit_code=int(error.exit_code),
+        tool=Tool("oomdoctor", __version__),
+        started_at=started.isoformat(timespec="seconds"),
+        elapsed_s=round(elapsed_s, 3),
+        run_dir=None,
+        request=None,
+        machine=None,
+        model=None,
+        budget=None,
+        results=(),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        next_commands=(),
+        warnings=(),
+        errors=(Fault(error.code, error.message, error.hint),),
+    )
+    try:
+        output.print_answer(
+            render_report(report, "json", terminal=False, width=120, color=False, verbose=False),
+            utf8=True,
+        )
+    except BrokenPipeError:
+        output.abandon_stdout()
+        return ExitCode.INTERNAL
+    return error.exit_code

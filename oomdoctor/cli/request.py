@@ -1,0 +1,134 @@
+"""From the options of `probe` to a `SurveyRequest`, with all faults of a command line at once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any, get_args
+
+from oomdoctor.cli.options import Reader
+from oomdoctor.errors import usage_error
+from oomdoctor.records.config import Recipe
+from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
+from oomdoctor.records.report import RankBy, SurveyRequest
+from oomdoctor.records.result import WeightsChoice
+from oomdoctor.system.recipes import Sizes, load_recipe, parse_rung
+
+# What may differ when a run goes on: none of it changes what a rung measures.
+_FREE = {
+    "rank_by": "rank_by",
+    "tokens": "tokens",
+    "time_limit": "time_limit_s",
+    "rung_timeout": "rung_limit_s",
+}
+_NOT_IN_REQUEST = {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
+
+
+def new_request(given: Mapping[str, Any]) -> SurveyRequest:
+    """The request that the parameters of `probe` describe; keys are its parameter names.
+
+    Raises:
+        OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
+    """
+    reader = Reader("probe")
+    model = (given["model"] or "").strip()
+    if not model:
+        reader.fault("MODEL", "is missing")
+    sequence_length = reader.integer("--seq-len", given["seq_len"])
+    effective = reader.integer("--effective-batch", given["effective_batch"])
+    micro = given["micro_batch"]
+    if micro is not None:
+        micro = reader.integer("--micro-batch", micro)
+        if effective % micro:
+            reader.fault(
+                "--micro-batch", f"{micro} does not divide the effective batch {effective}"
+            )
+    python = shutil.which(given["python"] or sys.executable)
+    if python is None:
+        reader.fault("--python", f"{given['python']} is not a program")
+    values = {
+        "vram_bytes": reader.size("--vram", given["vram"]),
+        "headroom": reader.share("--headroom", given["headroom"]),
+        "weights": reader.choice("--weights", given["weights"], get_args(WeightsChoice)),
+        "eval_batch_size": reader.integer("--eval-batch", given["eval_batch"]),
+        "seed": reader.integer("--seed", given["seed"], minimum=0),
+        **_free_values(reader, given),
+    }
+    reference = ModelRef(
+        name=model,
+        revision=given["revision"],
+        task=reader.choice("--task", given["task"], get_args(TaskChoice)),
+        source=reader.choice("--source", given["source"], get_args(SourceChoice)),
+        trust_remote_code=given["trust_remote_code"],
+    )
+    reader.check()
+    assert python is not None  # else `check` raised; said for the type checker
+    return SurveyRequest(
+        model=reference,
+        recipe=_recipe(given["recipe"], given["rung"] or (), sequence_length, effective, micro),
+        device=given["device"],
+        sequence_length=sequence_length,
+        effective_batch_size=effective,
+        micro_batch_size=micro,
+        evaluate=given["evaluate"],
+        python=python,
+        **values,
+    )
+
+
+def resumed_request(
+    stored: SurveyRequest, given: Mapping[str, Any], typed: frozenset[str]
+) -> SurveyRequest:
+    """A stored request with what may change anew; `typed` are the parameters that were typed.
+
+    Raises:
+        OomDoctorError: an option was typed that would make it another survey (exit 2).
+    """
+    reader = Reader("probe")
+    for name in sorted(typed - set(_FREE) - _NOT_IN_REQUEST):
+        reader.fault(f"--{_option_word(name)}", "is fixed by the run that --resume goes on with")
+    if given["model"] not in (None, stored.model.name):
+        reader.fault("MODEL", f"the run is about {stored.model.name}, not {given['model']}")
+    values = _free_values(reader, given)
+    reader.check()
+    return replace(stored, **{_FREE[name]: values[_FREE[name]] for name in typed & set(_FREE)})
+
+
+def _free_values(reader: Reader, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "rank_by": reader.choice("--rank-by", given["rank_by"], get_args(RankBy)),
+        "tokens": reader.count("--tokens", given["tokens"]),
+        "time_limit_s": reader.duration("--time-limit", given["time_limit"]),
+        "rung_limit_s": reader.duration("--rung-timeout", given["rung_timeout"]),
+    }
+
+
+def _recipe(
+    name: str, rungs: tuple[str, ...], sequence_length: int, effective: int, micro: int | None
+) -> Recipe:
+    sizes = Sizes(
+        sequence_length=sequence_length, effective_batch_size=effective, micro_batch_size=micro
+    )
+    recipe = load_recipe(name, **sizes)
+    ladder = {rung.config.rung_key(): rung for rung in recipe.rungs}
+    for text in rungs:
+        rung = parse_rung(text, **sizes)
+        labels = {known.label for known in ladder.values()}
+        if rung.label in labels:  # another configuration, but alike: two rows need two names
+            number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
+            rung = replace(rung, label=f"{rung.label}-{number}")
+        ladder.setdefault(rung.config.rung_key(), rung)
+    if not ladder:
+        raise usage_error(
+            "empty_ladder",
+            "there is nothing to measure: --recipe none without a --rung",
+            "add --rung method=lora,lora_rank=16, or leave out --recipe",
+        )
+    return replace(recipe, rungs=tuple(ladder.values()))
+
+
+def _option_word(name: str) -> str:
+    return {"evaluate": "eval"}.get(name, name.replace("_", "-"))

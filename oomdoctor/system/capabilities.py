@@ -1,0 +1,133 @@
+"""Which libraries are installed, and what they and the GPU make possible.
+
+Versions come from package metadata, so nothing is imported. Whether a library really works is
+only known when a rung used it.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from importlib import metadata
+
+from oomdoctor.records.report import Capability, Gpu
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "bitsandbytes",
+    "flash-attn",
+    "flash-attn-3",
+    "liger-kernel",
+    "kernels",
+)
+_ADDS = {
+    "torch": "everything that is measured",
+    "transformers": "the models",
+    "accelerate": "mixed precision and accumulation as Trainer does them",
+    "peft": "LoRA and QLoRA",
+    "bitsandbytes": "8-bit and paged optimizers, QLoRA (nf4, int8)",
+    "flash-attn": "attention flash_attention_2",
+    "flash-attn-3": "attention flash_attention_3",
+    "liger-kernel": 'loss "liger": cross-entropy without whole logits',
+    "kernels": "attention kernels fetched from the Hugging Face hub",
+}
+# Not on the package index under its own name, or not to be built in isolation from torch.
+_INSTALL = {
+    "flash-attn": "pip install flash-attn --no-build-isolation",
+    "flash-attn-3": "build the folder hopper of github.com/Dao-AILab/flash-attention",
+}
+# flash-attn: README of Dao-AILab/flash-attention (Ampere or newer; version 3 is for Hopper only).
+_NEEDS_GPU = {
+    "flash-attn": ("8.0", None),
+    "flash-attn-3": ("9.0", "9.0"),
+}
+_HARDWARE = (
+    ("bf16", "8.0", "bfloat16 on tensor cores"),
+    ("fp8", "8.9", "FP8 tensor cores"),
+    ("fp4", "10.0", "FP4 tensor cores (MXFP4, NVFP4)"),
+)
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Version of each package in this interpreter, None where it is missing, and of Python."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def capabilities(
+    versions: Mapping[str, str | None], gpus: tuple[Gpu, ...]
+) -> tuple[Capability, ...]:
+    """A row per library and per hardware feature: what it makes possible, or what is lacking."""
+    rows = [_library(package, versions.get(package), gpus) for package in PACKAGES]
+    rows += [_feature(name, least, adds, gpus) for name, least, adds in _HARDWARE]
+    return tuple(rows)
+
+
+def minimum_versions() -> dict[str, str]:
+    """The lowest version of each dependency that oomdoctor declares in its own metadata."""
+    try:
+        declared = metadata.requires("oomdoctor") or []
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return {}
+    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in declared)
+    return {match[1]: match[2] for match in found if match}
+
+
+def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capability:
+    adds, least = _ADDS[package], minimum_versions().get(package)
+    if version is None:
+        how = _INSTALL.get(package, f"pip install {package}")
+        return Capability(package, None, "missing", f"{how} for {adds}")
+    if least and _numbers(version) < _numbers(least):
+        text = f"too old: pip install '{package}>={least}' for {adds}"
+        return Capability(package, version, "unfit", text)
+    if package == "torch" and gpus and version.endswith("+cpu"):
+        text = "a build without CUDA, so the GPUs of this machine cannot be used"
+        return Capability(package, version, "unfit", text)
+    if package in _NEEDS_GPU:
+        low, high = _NEEDS_GPU[package]
+        if not _fit(gpus, low, high):
+            kind = f"{low}" if low == high else f"{low} or higher"
+            text = f"needs a GPU of compute capability {kind}; {_have(gpus)}"
+            return Capability(package, version, "unfit", text)
+    return Capability(package, version, "ok", adds)
+
+
+def _feature(name: str, least: str, adds: str, gpus: tuple[Gpu, ...]) -> Capability:
+    fit = _fit(gpus, least, None)
+    if fit:
+        return Capability(name, None, "ok", f"{adds}: {', '.join(fit)}")
+    text = f"needs a GPU of compute capability {least} or higher; {_have(gpus)}"
+    return Capability(name, None, "unfit" if gpus else "missing", text)
+
+
+def _fit(gpus: tuple[Gpu, ...], least: str, most: str | None) -> tuple[str, ...]:
+    """Names, each once, of the GPUs whose compute capability lies in the range."""
+    names = {
+        gpu.name: None
+        for gpu in gpus
+        if gpu.compute_capability
+        and _numbers(least) <= _numbers(gpu.compute_capability)
+        and (most is None or _numbers(gpu.compute_capability) <= _numbers(most))
+    }
+    return tuple(names)
+
+
+def _have(gpus: tuple[Gpu, ...]) -> str:
+    if not gpus:
+        return "there is no GPU"
+    told = {f"{gpu.name} has {gpu.compute_capability or 'an unknown one'}": None for gpu in gpus}
+    return ", ".join(told)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])

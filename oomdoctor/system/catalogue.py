@@ -1,0 +1,176 @@
+"""The built-in facts: architectures of well-known models and specifications of common cards.
+
+Read from the package's data files when first asked for; `scripts/build_catalogue.py` makes them.
+Nothing here touches the network or a device.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from oomdoctor.records.codec import from_json
+from oomdoctor.records.report import GpuFacts
+
+# Names less alike than this are no help as a suggestion.
+_ALIKE = 0.5
+# Left out or added freely by drivers and people.
+_MAKER = frozenset({"nvidia", "geforce"})
+# A card whose memory differs more from what the device reports is another variant or a slice of
+# one. ECC takes 6 %, the driver up to 6 % more.
+_MEMORY_TOLERANCE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueModel:
+    """A model whose config.json is built in.
+
+    `parameters` counts what is trained, tied weights once; `published_parameters` is the exact
+    published total, None where only a rounded one is known, and `notes` says what the two differ
+    by. `aliases` are ids with the same parameter shapes: context length, RoPE or dtype may differ.
+    """
+
+    id: str
+    config: Mapping[str, Any]
+    auto_class: str
+    parameters: int | None
+    notes: str
+    aliases: tuple[str, ...] = ()
+    published_parameters: int | None = None
+
+    def architecture(self) -> str:
+        """The transformers class that the config names."""
+        return str(self.config["architectures"][0])
+
+
+@cache
+def models() -> tuple[CatalogueModel, ...]:
+    """All built-in models, in the order of the data file (by family)."""
+    return tuple(from_json(CatalogueModel, row) for row in _rows("models.json"))
+
+
+@cache
+def gpus() -> tuple[GpuFacts, ...]:
+    """All built-in cards, in the order of the data file (by family and generation)."""
+    return tuple(from_json(GpuFacts, row) for row in _rows("gpus.json"))
+
+
+def find_model(name: str) -> CatalogueModel | None:
+    """The model of that id or alias in any case, or of a unique tail such as `SmolLM2-135M`."""
+    wanted = name.strip().lower()
+    for model in models():
+        if wanted in _names(model):
+            return model
+    if "/" in wanted:
+        return None
+    ends = [m for m in models() if any(n.rpartition("/")[2] == wanted for n in _names(m))]
+    return ends[0] if len(ends) == 1 else None
+
+
+def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
+    """Up to `count` ids that are spelt like `name`, the most alike first."""
+    ids = [name for model in models() for name in (model.id, *model.aliases)]
+    return _nearest(name, ((known, (known, known.rpartition("/")[2])) for known in ids), count)
+
+
+@cache
+def model_types() -> frozenset[str]:
+    """The `model_type` of every built-in model: transformers has these without custom code."""
+    return frozenset(str(model.config["model_type"]) for model in models())
+
+
+@cache
+def causal_architectures() -> Mapping[str, str]:
+    """The causal language model class by `model_type`, for the types that have one built in."""
+    return {
+        str(model.config["model_type"]): model.architecture()
+        for model in models()
+        if model.auto_class == "AutoModelForCausalLM"
+    }
+
+
+def find_gpu(name: str, total_bytes: int | None = None) -> GpuFacts | None:
+    """The card that a device or a person calls `name`; None when it is unknown or ambiguous.
+
+    `NVIDIA GeForce`, punctuation and case do not matter, and a part of a name will do where it
+    fits one card only ("4090"). Variants that share a name are told apart by `total_bytes`, the
+    memory the device reports; a memory size of no known variant (a MIG slice, a laptop part) is
+    an unknown card. Without it the variant whose own name was given is meant.
+    """
+    words = _words(name)
+    called = [gpu for gpu in gpus() if words in _gpu_names(gpu)] or _gpus_with(frozenset(words))
+    if total_bytes is not None:
+        called = [gpu for gpu in called if _may_report(gpu, total_bytes)]
+    shared = frozenset[tuple[str, ...]].intersection(*map(_gpu_names, called)) if called else None
+    if not shared:
+        return None
+    if total_bytes is not None:
+        return min(called, key=lambda gpu: abs(_memory(gpu) - total_bytes))
+    return next((gpu for gpu in called if _words(gpu.name) in shared), called[0])
+
+
+def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
+    """Up to `count` card names that are spelt like `name`, the most alike first."""
+    words = frozenset(_words(name))
+    parts = [g.name for g in gpus() if words and words <= frozenset(_words(g.name))]
+    known = ((gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus())
+    return tuple(dict.fromkeys((*parts, *_nearest(name, known, count))))[:count]
+
+
+def _rows(file: str) -> list[Any]:
+    text = resources.files("oomdoctor").joinpath("data", file).read_text(encoding="utf-8")
+    rows: list[Any] = json.loads(text)
+    return rows
+
+
+def _names(model: CatalogueModel) -> tuple[str, ...]:
+    return tuple(name.lower() for name in (model.id, *model.aliases))
+
+
+def _nearest(
+    name: str, known: Iterable[tuple[str, tuple[str, ...]]], count: int
+) -> tuple[str, ...]:
+    wanted = name.strip().lower()
+    tail = wanted.rpartition("/")[2]
+    scores: dict[str, float] = {}
+    for shown, spellings in known:
+        pairs = [(wanted, s.lower()) for s in spellings] + [(tail, s.lower()) for s in spellings]
+        score = max(SequenceMatcher(None, a, b).ratio() for a, b in pairs)
+        if score >= _ALIKE:
+            scores[shown] = max(score, scores.get(shown, 0.0))
+    return tuple(sorted(scores, key=lambda shown: -scores[shown])[:count])
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """`NVIDIA A100-SXM4-80GB` as ("a100", "sxm4", "80gb"); `rtx4090` as ("rtx", "4090")."""
+    spread = re.sub(r"\b(rtx|gtx|rx)(?=\d)", r"\1 ", name.lower())
+    return tuple(word for word in re.findall(r"[a-z0-9]+", spread) if word not in _MAKER)
+
+
+def _gpu_names(gpu: GpuFacts) -> frozenset[tuple[str, ...]]:
+    return frozenset(_words(name) for name in (gpu.name, *gpu.aliases))
+
+
+def _gpus_with(words: frozenset[str]) -> list[GpuFacts]:
+    """The cards with all the words in one of their names and the fewest others beside them."""
+    extra: dict[str, int] = {}
+    for gpu in gpus():
+        sizes = [len(name) - len(words) for name in _gpu_names(gpu) if words <= frozenset(name)]
+        if words and sizes:
+            extra[gpu.name] = min(sizes)
+    fewest = min(extra.values(), default=0)
+    return [gpu for gpu in gpus() if extra.get(gpu.name) == fewest]
+
+
+def _memory(gpu: GpuFacts) -> int:
+    return gpu.total_bytes or gpu.memory_bytes
+
+
+def _may_report(gpu: GpuFacts, total_bytes: int) -> bool:
+    return abs(_memory(gpu) - total_bytes) <= _memory(gpu) * _MEMORY_TOLERANCE

@@ -1,0 +1,103 @@
+"""Reads the config.json of a folder, and says what a folder without a good one is instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import OomDoctorError, model_error
+
+
+def config_beside(path: Path) -> Path:
+    """The config.json of a folder; a path to the file itself will do.
+
+    Raises:
+        OomDoctorError: not_a_folder, no_config or peft_adapter.
+    """
+    if path.name == "config.json" and path.is_file():
+        return path
+    if not path.is_dir():
+        raise model_error(
+            "not_a_folder",
+            f"{path} is a file; a model is a folder with config.json",
+            f"give the folder: {path.parent}",
+        )
+    if (path / "config.json").is_file():
+        return path / "config.json"
+    adapter = path / "adapter_config.json"
+    # By length first, so that checkpoint-1000 comes after checkpoint-500.
+    found = (file.parent.name for file in path.glob("*/config.json"))
+    inside = sorted(found, key=lambda name: (len(name), name))
+    raise missing_config(str(path), adapter if adapter.is_file() else None, tuple(inside))
+
+
+def missing_config(name: str, adapter: Path | None, inside: tuple[str, ...] = ()) -> OomDoctorError:
+    """The error for a folder or repository `name` without config.json.
+
+    `adapter` is its adapter_config.json, `inside` its folders that do have a config.json.
+    """
+    if adapter is not None:
+        base = _base_model(adapter) or "BASE_MODEL"
+        return model_error(
+            "peft_adapter",
+            f"{name} holds a PEFT adapter without the model it belongs to",
+            f"probe the base model: oomdoctor probe {base} --recipe lora",
+        )
+    if inside:
+        hint = f"it has checkpoints inside: try {name.rstrip('/')}/{inside[-1]}"
+    else:
+        hint = "give a checkpoint in the transformers format; GGUF files cannot be trained"
+    return model_error("no_config", f"{name} has no config.json", hint)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a config.json that transformers could use.
+
+    Raises:
+        OomDoctorError: broken_config (unreadable, not a JSON object, no model_type) or
+            unsupported_architecture (the file of another library).
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _broken(path, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise _broken(path, "is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise _broken(path, f"is not JSON: {error.msg} in line {error.lineno}") from None
+    if not isinstance(config, dict):
+        raise _broken(path, "is not a JSON object")
+    if isinstance(config.get("model_type"), str) and config["model_type"]:
+        return config
+    if library := _other_library(config):
+        raise model_error(
+            "unsupported_architecture",
+            f"{path} describes a model of {library}, not of transformers",
+            "give a model that transformers can load",
+        )
+    raise _broken(path, "has no model_type")
+
+
+def _broken(path: Path, what: str) -> OomDoctorError:
+    hint = 'fetch it again, or correct it; it needs at least "model_type" and "architectures"'
+    return model_error("broken_config", f"{path} {what}", hint)
+
+
+def _other_library(config: dict[str, Any]) -> str | None:
+    if "_class_name" in config or "_diffusers_version" in config:
+        return "diffusers"
+    if "architecture" in config and "architectures" not in config:
+        return "timm"
+    if "dim" in config and "n_layers" in config:
+        return "the original (consolidated) checkpoint format"
+    return None
+
+
+def _base_model(adapter: Path) -> str | None:
+    try:
+        config = json.loads(adapter.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    return base if isinstance(base, str) and base else None

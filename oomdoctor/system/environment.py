@@ -1,0 +1,230 @@
+"""Environment variables: the only module that reads them.
+
+Nothing is read at import. A value is returned together with its origin, so that `oomdoctor env`
+can say why a run behaves as it does; secrets never leave this module in clear text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomdoctor.records.report import Setting
+from oomdoctor.units import MIB
+
+HIDDEN = "(hidden)"
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+# Variables without a default that change what is found, measured or allowed.
+_STEERING = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "OMP_NUM_THREADS",
+)
+_SLURM = (
+    "SLURM_JOB_ID",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURMD_NODENAME",
+    "SLURM_JOB_GPUS",
+    "SLURM_STEP_GPUS",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_MEM_PER_CPU",
+)
+# A launcher's variables would make accelerate and torch join a process group that is not there.
+_LAUNCHER_NAMES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+)
+_LAUNCHER_PREFIXES = (
+    "ACCELERATE_",
+    "DEEPSPEED_",
+    "FSDP_",
+    "TORCHELASTIC_",
+    "PMI_",
+    "OMPI_COMM_WORLD_",
+    "MV2_COMM_WORLD_",
+)
+_QUIET_WORKER = {
+    # is_available() and device_count() through NVML: no CUDA context before the fork.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "PYTHONUNBUFFERED": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "BITSANDBYTES_NOWELCOME": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFacts:
+    """What Slurm says about this process; every field None outside a job.
+
+    `memory_bytes` is the host memory granted on this node. `on_login_node` says that Slurm's
+    commands are installed but this process is not in a job.
+    """
+
+    job_id: str | None
+    node: str | None
+    partition: str | None
+    gpus: str | None
+    memory_bytes: int | None
+    on_login_node: bool
+
+
+def variable(name: str) -> str | None:
+    """The value of an environment variable, None when it is not set."""
+    return os.environ.get(name)
+
+
+def home() -> Path:
+    """The user's home folder; the current folder where there is none (a bare container)."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path.cwd()
+
+
+def state_dir() -> Path:
+    """`$XDG_STATE_HOME/oomdoctor`, else `~/.local/state/oomdoctor`; it need not exist yet.
+
+    A relative XDG_STATE_HOME is ignored, as the XDG base directory specification asks.
+    """
+    given = Path(variable("XDG_STATE_HOME") or "")
+    base = given if given.is_absolute() else home() / ".local" / "state"
+    return base / "oomdoctor"
+
+
+def hf_home() -> Path:
+    """The Hugging Face folder, found in the order huggingface_hub uses."""
+    given = variable("HF_HOME")
+    if given:
+        return Path(os.path.expandvars(given)).expanduser()
+    cache = variable("XDG_CACHE_HOME")
+    base = Path(os.path.expandvars(cache)).expanduser() if cache else home() / ".cache"
+    return base / "huggingface"
+
+
+def is_true(name: str) -> bool:
+    """Whether a variable is switched on, in the spelling huggingface_hub accepts."""
+    return (variable(name) or "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def settings() -> tuple[Setting, ...]:
+    """Every variable that steers oomdoctor or the libraries below it, with value and origin.
+
+    The origin is "environment", "default" or the file a token was found in. A value None means
+    not set and without a default. Tokens, and credentials in addresses, are masked.
+    """
+    rows = [
+        _setting("XDG_STATE_HOME", str(home() / ".local" / "state")),
+        _setting("HF_HOME", str(hf_home())),
+        _setting("HF_HUB_CACHE", str(hf_home() / "hub")),
+        _token(),
+        _setting("HF_ENDPOINT", "https://huggingface.co"),
+        _offline(),
+        *(_setting(name) for name in _STEERING),
+    ]
+    rows += [_setting(name) for name in _SLURM if variable(name) is not None]
+    rows += [_setting(name) for name in sorted(os.environ) if name.startswith("OOMDOCTOR_")]
+    return tuple(rows)
+
+
+def slurm() -> SlurmFacts:
+    """The Slurm job of this process; memory is MiB per node, or per CPU times the CPUs here."""
+    job_id = variable("SLURM_JOB_ID")
+    installed = any(shutil.which(command) for command in ("srun", "sinfo"))
+    return SlurmFacts(
+        job_id=job_id,
+        node=variable("SLURMD_NODENAME"),
+        partition=variable("SLURM_JOB_PARTITION"),
+        gpus=variable("SLURM_JOB_GPUS")
+        or variable("SLURM_STEP_GPUS")
+        or variable("SLURM_GPUS_ON_NODE"),
+        memory_bytes=_slurm_memory(),
+        on_login_node=installed and job_id is None,
+    )
+
+
+def worker_environment(gpu_uuid: str | None) -> dict[str, str]:
+    """The environment of a worker process that may see one GPU, or none for the CPU.
+
+    The user's settings stay as they are, except for a launcher's variables (torchrun, accelerate,
+    MPI), progress bars, telemetry and experiment trackers, which have no place in a measurement.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
+    }
+    return kept | _QUIET_WORKER | {"CUDA_VISIBLE_DEVICES": gpu_uuid or ""}
+
+
+def _setting(name: str, default: str | None = None) -> Setting:
+    value = variable(name)
+    if value is None:
+        return Setting(name, default, "default")
+    return Setting(name, _masked(name, value), "environment")
+
+
+def _masked(name: str, value: str) -> str:
+    if value and _SECRET.search(name):
+        return HIDDEN
+    return _USERINFO.sub(f"{HIDDEN}@", value)
+
+
+def _token() -> Setting:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if variable(name):
+            origin = "environment" if name == "HF_TOKEN" else f"environment ({name})"
+            return Setting("HF_TOKEN", HIDDEN, origin)
+    given = variable("HF_TOKEN_PATH")
+    path = Path(given).expanduser() if given else hf_home() / "token"
+    try:
+        found = bool(path.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        found = False
+    return Setting("HF_TOKEN", HIDDEN, str(path)) if found else Setting("HF_TOKEN", None, "default")
+
+
+def _offline() -> Setting:
+    if not variable("HF_HUB_OFFLINE") and is_true("TRANSFORMERS_OFFLINE"):
+        return Setting("HF_HUB_OFFLINE", "1", "environment (TRANSFORMERS_OFFLINE)")
+    return _setting("HF_HUB_OFFLINE", "0")
+
+
+def _slurm_memory() -> int | None:
+    per_node, per_cpu = _number("SLURM_MEM_PER_NODE"), _number("SLURM_MEM_PER_CPU")
+    if per_node:  # 0 means all memory of the node, which is no limit
+        return per_node * MIB
+    cpus = _number("SLURM_CPUS_ON_NODE")
+    return per_cpu * cpus * MIB if per_cpu and cpus else None
+
+
+def _number(name: str) -> int | None:
+    value = variable(name) or ""
+    return int(value) if value.isascii() and value.isdigit() else None

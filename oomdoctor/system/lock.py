@@ -1,0 +1,119 @@
+"""One survey at a time on a device: a file lock that the kernel drops with its process.
+
+The lock holds among the processes of one user. Other users' work on a GPU is seen through NVML.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from oomdoctor.errors import machine_error
+from oomdoctor.system.environment import state_dir
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.5
+_BUSY = {errno.EWOULDBLOCK, errno.EACCES}
+
+
+@contextlib.contextmanager
+def device_lock(
+    device_id: str,
+    wait: bool,
+    on_wait: Callable[[str], None],
+    *,
+    run: str | None = None,
+    keep_waiting: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
+    """Hold a device (GPU UUID or "cpu") against other surveys of this user.
+
+    With `wait`, `on_wait` is told once who holds it, and the wait goes on while `keep_waiting`
+    says so (asked twice a second). `run` is the name that others are told. Where the file system
+    has no locks, the survey goes on without one.
+
+    Raises:
+        OomDoctorError: the device is busy and nobody wants to wait (any longer), or the state
+            folder cannot be written (exit 5).
+    """
+    path = _lock_path(device_id)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")  # not "w": the holder's name stays until we hold
+    except OSError as error:
+        raise machine_error(
+            "state_unwritable",
+            f"the lock {path} cannot be made: {error.strerror}",
+            "free some space, or set XDG_STATE_HOME to a folder that can be written",
+        ) from error
+    with file:
+        _take(file, device_id, wait, on_wait, keep_waiting)
+        _write_holder(file, run)
+        yield
+
+
+def _take(
+    file: IO[str],
+    device_id: str,
+    wait: bool,
+    on_wait: Callable[[str], None],
+    keep_waiting: Callable[[], bool],
+) -> None:
+    told = False
+    while not _try_lock(file):
+        holder = _holder(file)
+        if not wait or (told and not keep_waiting()):
+            raise machine_error(
+                "device_busy",
+                f"another survey is measuring on {device_id}{holder}; two at once would falsify "
+                "both",
+                "add --wait to start when it has ended, or choose another --device",
+            )
+        if not told:
+            on_wait(f"waiting for another survey on {device_id}{holder}")
+            told = True
+        time.sleep(_POLL_S)
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        _LOG.warning("this file system has no locks (%s): another survey goes unnoticed", error)
+    return True
+
+
+def _write_holder(file: IO[str], run: str | None) -> None:
+    try:
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), json.dumps({"pid": os.getpid(), "run": run}).encode(), 0)
+    except OSError as error:  # a full disk: the lock itself holds, only the name is missing
+        _LOG.debug("the lock's holder could not be written: %s", error)
+
+
+def _holder(file: IO[str]) -> str:
+    """Who holds the lock, as ` (process 123, run NAME)`; empty when it is not known."""
+    try:
+        file.seek(0)
+        holder: Any = json.loads(file.read())
+        pid, run = holder["pid"], holder["run"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+    return f" (process {pid}, run {run})" if run else f" (process {pid})"
+
+
+def _lock_path(device_id: str) -> Path:
+    # A UUID is one card in the world; "cpu" is another one on each host of a shared home.
+    name = f"cpu-{platform.node()}" if device_id == "cpu" else device_id
+    return state_dir() / "locks" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.lock"

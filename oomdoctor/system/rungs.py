@@ -1,0 +1,202 @@
+"""From loose keys and values to a rung: what each key accepts, and what is wrong with it.
+
+The type hints of `TrainConfig` are the schema. Every fault is found, none is raised here: a fault
+is a (key, sentence) pair, and the caller knows the place to print before it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+from oomdoctor.records.config import AUTO, Rung, TrainConfig, config_faults
+
+KeyFault: TypeAlias = tuple[str, str]
+
+LABEL = "label"
+# Target words that every architecture has: peft's own, and one the worker resolves by module name.
+TARGET_WORDS = ("all-linear", "attention")
+_LONGEST_LABEL = 60
+# transformers.training_args.OptimizerNames, of the oldest and the newest supported version.
+# Whether the one installed knows a name, and has what it needs, is for the worker to say.
+OPTIMIZERS = (
+    "adamw_torch_fused",
+    "adamw_torch",
+    "adamw_bnb_8bit",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "adafactor",
+    "sgd",
+    "lion_8bit",
+    "lion_32bit",
+    "paged_lion_8bit",
+    "paged_lion_32bit",
+    "adagrad",
+    "rmsprop",
+    "rmsprop_bnb",
+    "rmsprop_bnb_8bit",
+    "rmsprop_bnb_32bit",
+    "ademamix",
+    "ademamix_8bit",
+    "paged_ademamix_8bit",
+    "paged_ademamix_32bit",
+    "adamw_torch_4bit",
+    "adamw_torch_8bit",
+    "adamw_torch_xla",
+    "adamw_torch_npu_fused",
+    "adamw_apex_fused",
+    "adamw_anyprecision",
+    "galore_adamw",
+    "galore_adamw_8bit",
+    "galore_adafactor",
+    "galore_adamw_layerwise",
+    "galore_adamw_8bit_layerwise",
+    "galore_adafactor_layerwise",
+    "lomo",
+    "adalomo",
+    "grokadamw",
+    "schedule_free_radam",
+    "schedule_free_adamw",
+    "schedule_free_sgd",
+    "apollo_adamw",
+    "apollo_adamw_layerwise",
+    "stable_adamw",
+)
+
+
+@cache
+def config_keys() -> dict[str, Any]:
+    """The keys of a rung with their type hints, without `label`."""
+    return dict(get_type_hints(TrainConfig))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)`, or nothing when no known word is near."""
+    close = difflib.get_close_matches(word.lower(), list(known), 1, 0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def read_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyFault]]:
+    """The good values of a table, as `TrainConfig` wants them, and the faults of the others."""
+    good: dict[str, Any] = {}
+    faults: list[KeyFault] = []
+    for key, value in table.items():
+        fault = _key_fault(key) or _value_fault(key, value)
+        if fault:
+            faults.append((key, fault))
+        else:
+            good[key] = _converted(key, value)
+    return good, faults
+
+
+def read_words(words: Mapping[str, str]) -> dict[str, Any]:
+    """Typed words as values of the kind their key wants; what does not fit stays a word."""
+    return {key: _from_word(config_keys().get(key), word) for key, word in words.items()}
+
+
+def build_rung(
+    values: Mapping[str, Any],
+    *,
+    sequence_length: int | None,
+    effective_batch_size: int | None,
+    micro_batch_size: int | None,
+) -> tuple[Rung, list[KeyFault]]:
+    """A rung of good values and what contradicts in it; the sizes count where it fixes none."""
+    sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
+    merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
+    merged |= {key: value for key, value in values.items() if key != LABEL}
+    if micro_batch_size is not None and merged.get("micro_batch_size", AUTO) == AUTO:
+        merged["micro_batch_size"] = micro_batch_size
+    if merged.get("method") == "qlora":
+        merged.setdefault("quantization", "nf4")
+    config = TrainConfig(**merged)
+    return Rung(values.get(LABEL) or config.label(), config), config_faults(config)
+
+
+def _key_fault(key: str) -> str | None:
+    if key == LABEL or key in config_keys():
+        return None
+    return f"is not a key{nearest(key, [*config_keys(), LABEL])}"
+
+
+def _value_fault(key: str, value: Any) -> str | None:
+    if key == LABEL:
+        if isinstance(value, str) and value.isprintable() and value.strip():
+            return None if len(value) <= _LONGEST_LABEL else f"is longer than {_LONGEST_LABEL}"
+        return f"must be a line of text, not {_shown(value)}"
+    if key == "optimizer":
+        if value in OPTIMIZERS:
+            return None
+        near = nearest(value, OPTIMIZERS) if isinstance(value, str) else ""
+        return f"{_shown(value)} is no optimizer{near}; known are {', '.join(OPTIMIZERS)}"
+    if key == "lora_targets":
+        listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+        if listed or value in TARGET_WORDS:
+            return None
+        words = ", ".join(f'"{word}"' for word in TARGET_WORDS)
+        return f"must be {words} or a list of module names, not {_shown(value)}"
+    hint = config_keys()[key]
+    if _accepts(hint, value):
+        return None
+    near = nearest(value, map(str, _literals(hint))) if isinstance(value, str) else ""
+    return f"must be {_wanted(hint)}, not {_shown(value)}{near}"
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_args(hint):
+        return any(_accepts(arg, value) for arg in get_args(hint))
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is hint
+
+
+def _literals(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(value for arg in get_args(hint) for value in _literals(arg))
+
+
+def _wanted(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        *most, last = (f'"{value}"' for value in get_args(hint))
+        return f"{', '.join(most)} or {last}" if most else last
+    if get_args(hint):
+        return " or ".join(_wanted(arg) for arg in get_args(hint))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[hint]
+
+
+def _converted(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if config_keys().get(key) is float:
+        return float(value)
+    return value
+
+
+def _from_word(hint: Any, word: str) -> Any:
+    kinds = {hint, *get_args(hint)}
+    if bool in kinds and word in ("true", "false"):
+        return word == "true"
+    if kinds & {int, float} and re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+        return int(word)
+    if float in kinds and re.fullmatch(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?", word):
+        try:
+            return float(word)
+        except ValueError:
+            return word
+    if any(get_origin(kind) is tuple for kind in kinds) and word not in TARGET_WORDS:
+        return [name.strip() for name in word.split("+")]
+    return word
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

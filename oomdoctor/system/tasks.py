@@ -1,0 +1,134 @@
+"""Which training task a config.json is for, decided from its text alone.
+
+transformers cannot be imported here, so the names of the architecture classes, a few keys and the
+built-in models have to do; whether the installed transformers knows the class is the worker's say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from oomdoctor.errors import OomDoctorError, model_error
+from oomdoctor.records.model import Task, TaskChoice
+from oomdoctor.system.catalogue import causal_architectures, model_types
+
+# How the class of a pretrained model ends, per task. A bare encoder or decoder ("BertModel") is
+# settled by `task_of`.
+TASK_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
+    "causal-lm": ("ForCausalLM", "LMHeadModel"),
+    "masked-lm": ("ForMaskedLM", "ForPreTraining"),
+    "sequence-classification": ("ForSequenceClassification",),
+    "seq2seq-lm": ("ForConditionalGeneration", "MTModel", "WithLMHeadModel"),
+    "image-classification": ("ForImageClassification",),
+}
+# Keys that only models with another input than text have. Images alone are a task of ours.
+_SOUND_KEYS = (
+    "audio_config",
+    "audio_encoder",
+    "num_mel_bins",
+    "input_feat_per_channel",
+    "feat_extract_norm",
+    "sampling_rate",
+    "codebook_size",
+)
+_VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "image_token_id")
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The class the config names, else its `model_type`."""
+    named = config.get("architectures")
+    if isinstance(named, list) and named:
+        return str(named[0])
+    return str(config.get("model_type", "unknown"))
+
+
+def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
+    """The task to train: `asked`, or with "auto" what the architecture was made for.
+
+    A bare decoder is a causal-lm, a bare encoder-decoder a seq2seq-lm, a bare image encoder an
+    image-classification, and any other bare encoder a sequence-classification.
+
+    Raises:
+        OomDoctorError: code "unsupported_task", when the model takes other inputs, was made for
+            another task, or can by its inputs not do what was asked.
+    """
+    if foreign := other_input(config):
+        raise _unsupported(config, f"takes {foreign}, which no supported task covers")
+    if asked == "auto":
+        task = _made_for(config)
+        if task is None:
+            why = "is made for none of the supported tasks"
+            raise _unsupported(config, why, "; --task chooses one of them")
+        return task
+    if (asked == "image-classification") != _is_image(config):
+        inputs = "images" if _is_image(config) else "text"
+        raise _unsupported(config, f"takes {inputs}, so it cannot be trained for {asked}")
+    if asked == "seq2seq-lm" and not _is_encoder_decoder(config):
+        raise _unsupported(config, "has no encoder and decoder, so it cannot do seq2seq-lm")
+    return asked
+
+
+def other_input(config: Mapping[str, Any]) -> str | None:
+    """ "sound" or "images beside text", when the model takes them; None for text or images only."""
+    if any(config.get(key) is not None for key in _SOUND_KEYS):
+        return "sound"
+    if any(config.get(key) is not None for key in _VISION_KEYS):
+        return "images beside text"
+    return None
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The language model inside a vision-language config; None where it is no class of its own."""
+    text = config.get("text_config")
+    if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
+        return None
+    own = architecture_of(text) if text.get("architectures") else None
+    if own is None or not own.endswith(TASK_ARCHITECTURES["causal-lm"]):
+        own = causal_architectures().get(text["model_type"])
+    if own is None:
+        return None
+    part = {**text, "architectures": [own]}
+    if "tie_word_embeddings" in config:  # the composed model decides it, not its text part
+        part.setdefault("tie_word_embeddings", config["tie_word_embeddings"])
+    return part
+
+
+def _made_for(config: Mapping[str, Any]) -> Task | None:
+    name, bare = architecture_of(config), not config.get("architectures")
+    for task, endings in TASK_ARCHITECTURES.items():
+        if name.endswith(endings) and _possible(task, config):
+            return task
+    if not bare and not name.endswith("Model"):
+        return None
+    if bare and config.get("model_type") not in model_types():
+        return None
+    if _is_image(config):
+        return "image-classification"
+    if config.get("model_type") in causal_architectures():
+        return "causal-lm"
+    return "seq2seq-lm" if _is_encoder_decoder(config) else "sequence-classification"
+
+
+def _possible(task: Task, config: Mapping[str, Any]) -> bool:
+    """Whether the inputs go with the task: old T5 files call their class T5WithLMHeadModel."""
+    if (task == "image-classification") != _is_image(config):
+        return False
+    if task in ("causal-lm", "seq2seq-lm"):
+        return (task == "seq2seq-lm") == _is_encoder_decoder(config)
+    return True
+
+
+def _is_image(config: Mapping[str, Any]) -> bool:
+    return "vocab_size" not in config and ("image_size" in config or "num_channels" in config)
+
+
+def _is_encoder_decoder(config: Mapping[str, Any]) -> bool:
+    return config.get("is_encoder_decoder") is True
+
+
+def _unsupported(config: Mapping[str, Any], why: str, more: str = "") -> OomDoctorError:
+    hint = f"oomdoctor trains {', '.join(get_args(Task))}{more}"
+    if text_part(config) is not None:
+        hint += "; --task causal-lm probes the language model inside alone"
+    return model_error("unsupported_task", f"{architecture_of(config)} {why}", hint)

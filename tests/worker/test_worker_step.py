@@ -1,0 +1,164 @@
+"""The step is transformers' own: same losses, whatever the micro-batch and checkpointing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import CONFIGS, tiny_job
+
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.batch import micro_batches
+from oomdoctor.worker.build import build
+from oomdoctor.worker.step import evaluation_step, training_step
+from oomdoctor.worker.unsupported import UnsupportedError
+
+CPU = torch.device("cpu")
+STEPS = 3
+
+
+def losses_of(job: ProbeJob) -> list[float]:
+    """The loss of each of a few optimizer steps over the same whole effective batch."""
+    setup = build(job, CPU)
+    batches = micro_batches(
+        job.config,
+        job.model.task,
+        setup.model_config,
+        CPU,
+        count=job.config.accumulation_steps(),
+        seed=0,
+    )
+    return [
+        float(sum(float(loss) for loss in training_step(setup, batches, lambda phase: None)))
+        for _ in range(STEPS)
+    ]
+
+
+# Not seq2seq: T5 takes the number of items and ignores it, so the Trainer itself does not scale its
+# loss. That the step then does what the Trainer does is the test after the next.
+@pytest.mark.parametrize("kind", ["dense", "gqa-tied", "sliding-window", "conv1d"])
+def test_accumulation_does_not_change_the_loss(kind: str) -> None:
+    whole = losses_of(tiny_job(kind, micro_batch_size=4))
+    assert losses_of(tiny_job(kind, micro_batch_size=1)) == pytest.approx(whole, rel=1e-4)
+    assert whole[-1] < whole[0]  # it learns
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_checkpointing_does_not_change_the_loss(kind: str) -> None:
+    plain = losses_of(tiny_job(kind))
+    try:
+        again = losses_of(tiny_job(kind, activation_checkpointing="full"))
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert again == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dense", "seq2seq"])
+def test_the_losses_are_those_of_a_real_trainer(kind: str) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    job = tiny_job(kind, micro_batch_size=2, effective_batch_size=4)
+    mine = losses_of(job)
+    setup = build(job, CPU)
+    task = job.model.task
+    rows = micro_batches(
+        job.config.with_micro_batch(1), task, setup.model_config, CPU, count=4, seed=0
+    )
+    data = [{name: tensor[0] for name, tensor in row.items()} for row in rows] * STEPS
+    arguments = TrainingArguments(
+        output_dir="unused",
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_steps=STEPS,
+        logging_steps=1,
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        optim="adamw_torch_fused",
+    )
+    model = build(job, CPU).model
+
+    class InOrder(Trainer):  # type: ignore[misc]
+        def _get_train_sampler(self, *args: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    trainer = InOrder(model=model, args=arguments, train_dataset=data)
+    trainer.train()
+    theirs = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert mine == pytest.approx(theirs, rel=2e-4)
+
+
+RUNGS: dict[str, dict[str, Any]] = {
+    "bf16": {"weights_dtype": "bfloat16"},
+    "amp-bf16": {"autocast_dtype": "bfloat16"},
+    "foreach": {"optimizer": "adamw_torch"},
+    "8bit": {"optimizer": "adamw_bnb_8bit"},
+    "adafactor": {"optimizer": "adafactor"},
+    "sgd": {"optimizer": "sgd"},
+    "lion": {"optimizer": "lion_8bit"},
+    "eager": {"attention": "eager"},
+    "lora": {"method": "lora", "lora_rank": 4},
+    "lora-bf16": {"method": "lora", "weights_dtype": "bfloat16", "autocast_dtype": "bfloat16"},
+    "lora-attention": {"method": "lora", "lora_targets": "attention"},
+    "lora-list": {"method": "lora", "lora_targets": ("q_proj", "v_proj")},
+    "lora-ckpt": {"method": "lora", "activation_checkpointing": "full"},
+    "qlora": {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"},
+    "qlora-single-quant": {
+        "method": "qlora",
+        "quantization": "nf4",
+        "double_quant": False,
+        "weights_dtype": "bfloat16",
+        "autocast_dtype": "bfloat16",
+        "activation_checkpointing": "full",
+    },
+    "qlora-norms": {
+        "method": "qlora",
+        "quantization": "nf4",
+        "kbit_prepare": "norms",
+        "weights_dtype": "bfloat16",
+        "autocast_dtype": "bfloat16",
+    },
+    "int8": {"method": "qlora", "quantization": "int8", "autocast_dtype": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_every_technique_trains_here(name: str) -> None:
+    try:
+        losses = losses_of(tiny_job("dense", **RUNGS[name]))
+    except UnsupportedError as error:
+        assert "bitsandbytes" in str(error) or "8bit" in str(error)
+        pytest.skip(str(error))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"optimizer": "paged_adamw_8bit"}, "GPU"),
+        ({"autocast_dtype": "float16"}, "GPU"),
+        ({"attention": "flash_attention_2"}, "GPU"),
+        ({"loss": "liger"}, "[Ll]iger"),
+        ({"compile": True}, "compile"),
+        ({"sharding": "fsdp", "world_size": 2}, "sharding"),
+        ({"offload": "optimizer"}, "offload"),
+        ({"activation_checkpointing": "every_n"}, "every_n"),
+        ({"optimizer": "galore_adamw"}, "galore"),
+        ({"method": "lora", "lora_targets": ("nowhere",)}, "nowhere"),
+    ],
+)
+def test_what_cannot_run_here_says_why(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UnsupportedError, match=told):
+        build(tiny_job("dense", **changes), CPU)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_task_evaluates(kind: str) -> None:
+    job = tiny_job(kind)
+    setup = build(job, CPU)
+    batch = micro_batches(job.config, job.model.task, setup.model_config, CPU, count=1, seed=0)[0]
+    assert evaluation_step(setup, batch) > 0
+    assert setup.model.training

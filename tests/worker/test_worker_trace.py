@@ -1,0 +1,122 @@
+"""Storages are born once, die once, and add up at every event."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oomdoctor.analysis.oom.dialects import parse_oom
+from oomdoctor.worker.trace import GRADIENTS, WEIGHTS, AllocationTrace
+
+KIB = 1024
+
+
+def test_views_in_place_results_and_deaths_are_counted_by_storage() -> None:
+    trace = AllocationTrace("cpu")
+    with trace.recording():
+        a = torch.empty(1024)
+        view = a.view(32, 32)[1:]
+        a.add_(1.0)
+        assert trace.live == 4 * KIB
+        b = a + 1.0
+        assert trace.live == 8 * KIB
+        del a
+        assert trace.live == 8 * KIB  # the view keeps the storage
+        del view
+        assert trace.live == 4 * KIB
+        del b
+    assert trace.live == 0
+    assert trace.peak == 8 * KIB
+
+
+def test_a_resized_storage_changes_by_the_difference() -> None:
+    trace = AllocationTrace("cpu")
+    with trace.recording():
+        a = torch.empty(256)
+        a.resize_(1024)
+        assert trace.live == 4 * KIB
+        del a
+    assert trace.live == 0
+
+
+def test_saved_tensors_live_until_backward_frees_them() -> None:
+    trace = AllocationTrace("cpu")
+    weight = torch.randn(64, 64, requires_grad=True)
+    x = torch.randn(64, 64)
+    trace.adopt([weight, x], WEIGHTS)
+    before = trace.live
+    with trace.recording():
+        trace.enter("forward")
+        y = (x @ weight).relu().sum()
+        assert trace.live - before >= 64 * 64 * 4
+        trace.enter("backward")
+        y.backward()
+        del y
+    assert weight.grad is not None
+    trace.adopt([weight.grad], GRADIENTS)
+    assert trace.live - before == weight.grad.untyped_storage().nbytes()
+
+
+def test_the_peak_moment_is_broken_down_without_remainder() -> None:
+    trace = AllocationTrace("cpu")
+    weight = torch.randn(128, 128, requires_grad=True)
+    trace.adopt([weight], WEIGHTS)
+    with trace.recording():
+        trace.enter("forward")
+        loss = (torch.randn(16, 128) @ weight).exp().sum()
+        trace.enter("backward")
+        loss.backward()
+    parts = trace.breakdown()
+    assert sum(parts.values()) == trace.peak
+    assert parts["weights"] == 128 * 128 * 4
+
+
+def test_crossing_the_limit_raises_the_message_that_the_parser_reads() -> None:
+    trace = AllocationTrace("cpu", limit=10 * KIB)
+    with pytest.raises(torch.OutOfMemoryError) as raised, trace.recording():
+        kept = [torch.empty(512) for _ in range(6)]
+        del kept
+    event = parse_oom(str(raised.value), "forward")
+    assert event is not None
+    assert event.requested_bytes == 2 * KIB
+    assert event.capacity_bytes == 10 * KIB
+    assert event.free_bytes == 0
+    assert event.allocated_bytes == 10 * KIB
+
+
+def test_after_the_limit_was_crossed_the_count_is_still_right() -> None:
+    trace = AllocationTrace("cpu", limit=10 * KIB)
+    with trace.recording():
+        kept = torch.empty(1024)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(4096)
+        assert trace.live == 4 * KIB
+        del kept
+    assert trace.live == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["new", "view", "copy", "drop"]), st.integers(1, 300)),
+        max_size=40,
+    )
+)
+def test_live_bytes_equal_the_distinct_storages_alive(steps: list[tuple[str, int]]) -> None:
+    trace = AllocationTrace("cpu")
+    alive: list[torch.Tensor] = []
+    with trace.recording():
+        for action, number in steps:
+            if action == "new" or not alive:
+                alive.append(torch.empty(number))
+            elif action == "view":
+                alive.append(alive[number % len(alive)].view(-1))
+            elif action == "copy":
+                alive.append(alive[number % len(alive)].clone())
+            else:
+                del alive[number % len(alive)]
+            storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in alive}
+            assert trace.live == sum(storages.values())
+    assert trace.peak >= trace.live

@@ -1,0 +1,144 @@
+"""Tiny models of each kind, and jobs for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.model import ModelSpec, Task
+from oomdoctor.records.result import ProbeJob
+
+_DECODER: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 128,
+}
+CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "dense": ("causal-lm", "LlamaForCausalLM", {"model_type": "llama", **_DECODER}),
+    "gqa-tied": (
+        "causal-lm",
+        "Qwen2ForCausalLM",
+        {
+            "model_type": "qwen2",
+            **_DECODER,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "sliding-window": (
+        "causal-lm",
+        "MistralForCausalLM",
+        {"model_type": "mistral", **_DECODER, "sliding_window": 16},
+    ),
+    "moe": (
+        "causal-lm",
+        "MixtralForCausalLM",
+        {"model_type": "mixtral", **_DECODER, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "conv1d": (
+        "causal-lm",
+        "GPT2LMHeadModel",
+        {
+            "model_type": "gpt2",
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 128,
+            "vocab_size": 512,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+    ),
+    "encoder": (
+        "masked-lm",
+        "BertForMaskedLM",
+        {
+            "model_type": "bert",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "vocab_size": 512,
+            "max_position_embeddings": 128,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+    ),
+    "classifier": (
+        "sequence-classification",
+        "LlamaForSequenceClassification",
+        {"model_type": "llama", **_DECODER},
+    ),
+    "seq2seq": (
+        "seq2seq-lm",
+        "T5ForConditionalGeneration",
+        {
+            "model_type": "t5",
+            "d_model": 64,
+            "d_ff": 128,
+            "d_kv": 16,
+            "num_layers": 2,
+            "num_heads": 4,
+            "vocab_size": 512,
+            "dropout_rate": 0.0,
+            "decoder_start_token_id": 0,
+        },
+    ),
+    "image": (
+        "image-classification",
+        "ViTForImageClassification",
+        {
+            "model_type": "vit",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+    ),
+}
+
+
+def tiny_spec(kind: str = "dense") -> ModelSpec:
+    """The model of this kind as the hub would have found it."""
+    task, architecture, config = CONFIGS[kind]
+    return ModelSpec(
+        id=f"tiny/{kind}",
+        source="local",
+        architecture=architecture,
+        model_type=config["model_type"],
+        task=task,
+        config=config | {"architectures": [architecture]},
+    )
+
+
+def tiny_job(kind: str = "dense", **changes: Any) -> ProbeJob:
+    """A CPU job at micro-batch 2 of 4; keys of the job itself start with `job_`."""
+    job = {
+        name.removeprefix("job_"): value
+        for name, value in changes.items()
+        if name.startswith("job_")
+    }
+    rung = {name: value for name, value in changes.items() if not name.startswith("job_")}
+    base = TrainConfig(
+        weights_dtype="float32", micro_batch_size=2, sequence_length=32, effective_batch_size=4
+    )
+    return replace(
+        ProbeJob(
+            mode="measure",
+            label="tiny",
+            model=tiny_spec(kind),
+            config=replace(base, **rung),
+            device_type="cpu",
+            timing_limit_s=2.0,
+            max_timed_steps=3,
+        ),
+        **job,
+    )
