@@ -2,7 +2,8 @@
 
 Importing costs seconds, so the host pays once for all rungs. It must never touch a GPU: a context
 does not survive a fork. Imports that ask the device for something (bitsandbytes, and peft because
-of it) therefore happen in the child; what they import in turn is loaded here.
+of it) therefore happen in the child; what they import in turn is loaded here. Should a library
+touch the GPU all the same, the children start afresh instead: slower, and still right.
 
 Protocol, one JSON object a line. In: {"job", "reply", "log"} (paths). Out: {"ready"}, then for
 each job {"started": pid} and {"exited": pid, "status": exit code or minus the signal}.
@@ -26,8 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PRELOAD = (
     "torch",
     "torch._dynamo",
-    "torch._inductor",
-    "torch._inductor.utils",
+    "torch._dynamo.repro.after_dynamo",
+    "torch._inductor.compile_fx",
     "torch.distributed.tensor",
     "accelerate",
     "transformers.modeling_utils",
@@ -90,6 +91,9 @@ def _child(
         os.dup2(log, 2)
         for stream in streams:
             os.close(stream.fileno())
+        if cuda_was_touched():
+            worker = [sys.executable, "-P", "-m", "oomdoctor.worker"]
+            os.execv(sys.executable, [*worker, request["job"], request["reply"]])
         run_job(Path(request["job"]), Path(request["reply"]))
         status = 0
     except BaseException as error:  # noqa: BLE001  (this process ends here, whatever it was)
@@ -102,6 +106,15 @@ def _child(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+def cuda_was_touched(descriptors: Path = Path("/proc/self/fd")) -> bool:
+    """Whether this process has initialised CUDA, which opens the unified-memory device."""
+    links = []
+    for descriptor in descriptors.iterdir():
+        with contextlib.suppress(OSError):  # the one that lists the folder is gone by now
+            links.append(str(descriptor.readlink()))
+    return any(link.startswith("/dev/nvidia-uvm") for link in links)
 
 
 def _end_leftovers(pid: int) -> None:

@@ -17,6 +17,7 @@ from oomdoctor.records.result import Attempt
 from oomdoctor.runs import launch as launching
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.launch import Stopped, launch
+from oomdoctor.worker.host import cuda_was_touched
 
 USABLE = 10_000
 
@@ -269,6 +270,41 @@ def test_an_interpreter_that_is_missing_is_an_error(tmp_path: Path) -> None:
         pytest.raises(OomDoctorError, match="cannot be started"),
     ):
         end(host, tmp_path, "fits")
+
+
+def test_a_touched_gpu_shows_in_the_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "3").symlink_to("/dev/nvidiactl")  # NVML opens this one, which is harmless
+    assert not cuda_was_touched(tmp_path)
+    (tmp_path / "4").symlink_to("/dev/nvidia-uvm")
+    assert cuda_was_touched(tmp_path)
+    assert not cuda_was_touched()
+
+
+def test_after_a_touched_gpu_children_start_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    program = (
+        "import sys; from oomdoctor.worker import host, __main__ as worker; "
+        "host._PRELOAD = (); host.cuda_was_touched = lambda: True; "
+        "sys.exit(host.serve(lambda job, reply: None))"
+    )
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}"\n')
+    script.chmod(0o755)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    with WorkerHost(str(script), dict(os.environ), tmp_path) as host:
+        attempt, _ = launch(
+            host,
+            tiny_job(),
+            folder,
+            usable_bytes=10**9,
+            deadline_s=120,
+            on_phase=lambda phase: None,
+            stop=lambda: False,
+        )
+    assert attempt.outcome == "fits", attempt
+    assert attempt.measurement is not None
 
 
 def test_the_real_host_forks_before_any_cuda_call(tmp_path: Path) -> None:
