@@ -3,28 +3,26 @@
     <state_dir>/runs/20261121-143000-smollm2-135m-a1b2/
         request.json  report.json  01-inspect/  02-full-fp32-mb1/{job.json, attempt.json, ...}
 
-Files appear whole or not at all (written beside, then renamed). Nothing is ever deleted here.
+Nothing is ever deleted here: a damaged or a foreign folder is told and stays as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
-from oomdoctor.records import codec
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system.environment import state_dir
 from oomdoctor.system.lock import device_lock
+from oomdoctor.system.record_files import read_record, write_record, writing
 
 __all__ = [
     "RunFolder",
@@ -39,7 +37,6 @@ __all__ = [
     "write_record",
 ]
 
-T = TypeVar("T")
 REQUEST, REPORT, JOB, ATTEMPT = "request.json", "report.json", "job.json", "attempt.json"
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
 _NAME_LENGTH = 40
@@ -105,7 +102,7 @@ class RunFolder:
         """
         size = "" if micro_batch is None else f"-mb{micro_batch}"
         name = _slug(label, "job") + size
-        with _writing(self.path):
+        with writing(self.path):
             number = max((n for n, _ in _numbered(self.path)), default=0) + 1
             folder = self.path / f"{number:02d}-{name}"
             folder.mkdir()
@@ -150,7 +147,7 @@ def create(model_id: str) -> RunFolder:
     root = runs_dir()
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     model = _slug(model_id.rstrip("/").rpartition("/")[2], "model")
-    with _writing(root):
+    with writing(root):
         root.mkdir(parents=True, exist_ok=True)
         while True:
             path = root / f"{stamp}-{model}-{secrets.token_hex(2)}"
@@ -189,55 +186,6 @@ def open_run(name: str | None = None) -> RunFolder:
 def list_runs() -> tuple[RunSummary, ...]:
     """All folders among the runs, latest first; damaged and foreign ones say so."""
     return tuple(_summary(path) for path in sorted(_folders(runs_dir()), key=_age, reverse=True))
-
-
-def write_record(path: Path, record: object) -> None:
-    """Write a record as JSON, whole or not at all.
-
-    Raises:
-        OomDoctorError: the disk is full or the folder cannot be written (exit 5).
-    """
-    text = codec.dumps(record)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _writing(path):
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise
-
-
-def read_record(kind: type[T], path: Path) -> T:
-    """Read a record from a JSON file.
-
-    Raises:
-        OomDoctorError: the file is missing, damaged or from another version (exit 5).
-    """
-    try:
-        return codec.loads(kind, path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except (ValueError, RecursionError) as error:
-        reason = str(error)
-    raise machine_error(
-        "unreadable_run",
-        f"{path.parent.name}/{path.name} cannot be read: {reason}",
-        f"the folder {path.parent} was left as it is; start a new run to measure again",
-    )
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise machine_error(
-            "state_unwritable",
-            f"the run cannot be written to {error.filename or path}: {error.strerror or error}",
-            "free some space, or set XDG_STATE_HOME to a folder that can be written",
-        ) from error
 
 
 def _summary(path: Path) -> RunSummary:

@@ -1,0 +1,64 @@
+"""Records as JSON files that appear whole or not at all: written beside, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from oomdoctor.errors import machine_error
+from oomdoctor.records import codec
+
+T = TypeVar("T")
+
+
+def write_record(path: Path, record: object) -> None:
+    """Write a record as JSON, whole or not at all.
+
+    Raises:
+        OomDoctorError: the disk is full or the folder cannot be written (exit 5).
+    """
+    text = codec.dumps(record)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
+
+
+def read_record(kind: type[T], path: Path) -> T:
+    """Read a record from a JSON file.
+
+    Raises:
+        OomDoctorError: the file is missing, damaged or from another version (exit 5).
+    """
+    try:
+        return codec.loads(kind, path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+    raise machine_error(
+        "unreadable_run",
+        f"{path.parent.name}/{path.name} cannot be read: {reason}",
+        f"the folder {path.parent} was left as it is; start a new run to measure again",
+    )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write within the block into a machine error with a remedy (exit 5)."""
+    try:
+        yield
+    except OSError as error:
+        raise machine_error(
+            "state_unwritable",
+            f"the run cannot be written to {error.filename or path}: {error.strerror or error}",
+            "free some space, or set XDG_STATE_HOME to a folder that can be written",
+        ) from error

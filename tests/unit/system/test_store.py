@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.config import Recipe, TrainConfig
+from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.records.report import Picks, Report, SurveyRequest, Tool
+from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.system import lock as lock_module
+from oomdoctor.system import store
+from oomdoctor.system.store import RunFolder, device_lock, list_runs, open_run, save_attempt
+
+CONFIG = TrainConfig(micro_batch_size=2)
+SPEC = ModelSpec("org/tiny", "catalogue", "GPT2LMHeadModel", "gpt2", "causal-lm", {"n_layer": 2})
+JOB = ProbeJob("measure", "full-bf16", SPEC, CONFIG, "cpu")
+ATTEMPT = Attempt(CONFIG, "fits", None, None, None, None, 1.5)
+REQUEST = SurveyRequest(
+    model=ModelRef("org/tiny"),
+    recipe=Recipe("none", "", (), "command line"),
+    device="auto",
+    vram_bytes=None,
+    headroom=0.02,
+    sequence_length=128,
+    effective_batch_size=16,
+    micro_batch_size=None,
+    weights="synthetic",
+    evaluate=False,
+    eval_batch_size=8,
+    rank_by="throughput",
+    tokens=1000,
+    time_limit_s=None,
+    rung_limit_s=600.0,
+    python="python3",
+    seed=0,
+)
+REPORT = Report(
+    schema="oomdoctor/1",
+    command="probe",
+    status="no",
+    exit_code=3,
+    tool=Tool("oomdoctor", "0"),
+    started_at="2026-11-21T14:30:00+01:00",
+    elapsed_s=1.0,
+    run_dir=None,
+    request=REQUEST,
+    machine=None,
+    model=None,
+    budget=None,
+    results=(),
+    ranking=(),
+    ranking_reasons={},
+    picks=Picks(None, None, None),
+    next_commands=(),
+    warnings=(),
+    errors=(),
+)
+
+
+def made(model: str = "org/tiny") -> RunFolder:
+    folder = store.create(model)
+    folder.write_request(REQUEST)
+    return folder
+
+
+def refused(call: Callable[[], object]) -> OomDoctorError:
+    with pytest.raises(OomDoctorError) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("model", "slug"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M", "smollm2-135m"),
+        ("./my checkpoint/", "my-checkpoint"),
+        ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
+        ("../..", "model"),
+        ("x/" + "y" * 300, "y" * 40),
+    ],
+)
+def test_a_run_is_named_after_time_and_model(isolated: Path, model: str, slug: str) -> None:
+    folder = store.create(model)
+    assert folder.path.parent == isolated / "state" / "oomdoctor" / "runs"
+    assert re.fullmatch(rf"\d{{8}}-\d{{6}}-{re.escape(slug)}-[0-9a-f]{{4}}", folder.name)
+
+
+def test_two_runs_in_one_second_have_two_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    suffixes = iter(["aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr("oomdoctor.system.store.secrets.token_hex", lambda n: next(suffixes))
+    first, second = store.create("m"), store.create("m")
+    assert first.path != second.path
+
+
+def test_records_come_back_as_they_were_written() -> None:
+    folder = made()
+    folder.write_report(REPORT)
+    assert folder.read_request() == REQUEST
+    assert folder.read_report() == REPORT
+    assert sorted(path.name for path in folder.path.iterdir()) == ["report.json", "request.json"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = made()
+    before = (folder.path / "request.json").read_text()
+
+    def full(self: Path, text: str, **_: object) -> int:
+        with self.open("w") as file:
+            file.write(text[:10])
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    error = refused(lambda: folder.write_request(replace(REQUEST, seed=1)))
+    assert (error.code, error.exit_code) == ("state_unwritable", ExitCode.MACHINE_UNFIT)
+    assert "No space left on device" in error.message
+    assert "XDG_STATE_HOME" in str(error.hint)
+    assert (folder.path / "request.json").read_text() == before
+    assert [path.name for path in folder.path.iterdir()] == ["request.json"]
+
+
+def test_a_state_folder_that_cannot_be_made(isolated: Path) -> None:
+    (isolated / "state").write_text("a file is in the way")
+    for call in (lambda: store.create("m"), lambda: device_lock("cpu", False, print).__enter__()):
+        error = refused(call)
+        assert (error.code, error.exit_code) == ("state_unwritable", ExitCode.MACHINE_UNFIT)
+    assert list_runs() == ()
+
+
+def test_open_run_by_name_by_folder_and_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(open_run).code == "no_runs"
+    first, second = made("a"), made("b")
+    os.utime(first.path / "request.json", (1, 1))
+    os.utime(second.path / "request.json", (2, 2))
+    assert open_run() == open_run("latest") == open_run(None) == second
+    assert open_run(first.name) == open_run(str(first.path)) == first
+    monkeypatch.chdir(first.path.parent)
+    assert open_run(f"./{first.name}").path.samefile(first.path)
+    older = first.path.rename(first.path.with_name("20200101-000000-a-0000"))
+    os.utime(older / "request.json", (9, 9))
+    assert open_run() == second  # the name's time, not the disk's, is the run's time
+
+
+def test_an_unknown_run_is_met_with_the_nearest_names() -> None:
+    folder = made("smollm2")
+    error = refused(lambda: open_run(folder.name[:-1]))
+    assert (error.code, error.exit_code) == ("unknown_run", ExitCode.USAGE)
+    assert folder.name in str(error.hint)
+
+
+def test_a_run_without_a_report_is_to_be_resumed() -> None:
+    folder = made()
+    error = refused(folder.read_report)
+    assert error.code == "no_report"
+    assert f"oomdoctor probe --resume {folder.name}" in str(error.hint)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\udcff", "[" * 100_000])
+def test_a_damaged_file_is_told_and_stays(text: str) -> None:
+    folder = made()
+    path = folder.path / "report.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    error = refused(folder.read_report)
+    assert (error.code, error.exit_code) == ("unreadable_run", ExitCode.MACHINE_UNFIT)
+    assert "report.json" in error.message
+    assert path.read_bytes() == text.encode(errors="surrogateescape")
+
+
+def test_list_runs_latest_first_with_all_that_is_odd() -> None:
+    finished, going, broken = made("done"), made("going"), made("broken")
+    finished.write_report(REPORT)
+    (broken.path / "report.json").write_text("{")
+    foreign = finished.path.parent / "holiday photos"
+    foreign.mkdir()
+    (finished.path.parent / "notes.txt").write_text("not a folder")
+    for age, folder in enumerate((finished, going, broken)):
+        os.utime(folder.path / "request.json", (age, age))
+        folder.path.rename(folder.path.with_name(f"20260101-00000{age}-{folder.name[16:]}"))
+    rows = list_runs()
+    assert [row.status for row in rows] == ["unreadable", "unfinished", "no", "foreign"]
+    assert rows[2].started_at == REPORT.started_at
+    assert (rows[2].model, rows[2].problem) == ("org/tiny", None)
+    assert rows[1].started_at == "2026-01-01T00:00:01"
+    assert "report.json" in str(rows[0].problem)
+    assert (rows[3].name, rows[3].started_at, rows[3].model) == ("holiday photos", None, None)
+    assert foreign.is_dir()
+
+
+def test_job_folders_are_numbered_and_never_reused() -> None:
+    folder = made()
+    names = [
+        folder.job_folder(label, size).name
+        for label, size in (("inspect", None), ("lora r=16 / ckpt+x", 4), ("../..", 1))
+    ]
+    assert names == ["01-inspect", "02-lora-r-16-ckpt-x-mb4", "03-job-mb1"]
+    (folder.path / names[0]).rename(folder.path / "09-inspect")
+    assert RunFolder(folder.path).job_folder("full", 2).name == "10-full-mb2"
+
+
+def saved(folder: RunFolder, job: ProbeJob | None, attempt: Attempt | None) -> Path:
+    path = folder.job_folder("full-bf16", 2)
+    if job:
+        store.write_record(path / "job.json", job)
+    if attempt:
+        save_attempt(path, attempt)
+    return path
+
+
+def test_attempts_are_the_finished_jobs_only() -> None:
+    folder = made()
+    saved(folder, replace(JOB, mode="inspect"), None)
+    saved(folder, JOB, ATTEMPT)
+    cut_off = saved(folder, JOB, None)
+    damaged = saved(folder, JOB, ATTEMPT)
+    document = json.loads((damaged / "attempt.json").read_text())
+    (damaged / "attempt.json").write_text(json.dumps(document | {"from_the_future": 1}))
+    empty = saved(folder, None, None)
+    again = replace(ATTEMPT, outcome="oom")
+    saved(folder, JOB, again)
+    notes: list[str] = []
+    assert folder.attempts(notes.append) == ((JOB, ATTEMPT), (JOB, again))
+    assert [note.split(" ")[0] for note in notes] == [cut_off.name, damaged.name, empty.name]
+    assert "from_the_future" in notes[1]
+
+
+@pytest.fixture
+def holder() -> Iterator[None]:
+    with device_lock("GPU-1", False, pytest.fail, run="20261121-143000-tiny-a1b2"):
+        yield
+
+
+def test_a_busy_device_is_refused_with_its_holder(holder: None) -> None:
+    error = refused(lambda: device_lock("GPU-1", False, pytest.fail).__enter__())
+    assert (error.code, error.exit_code) == ("device_busy", ExitCode.MACHINE_UNFIT)
+    assert f"process {os.getpid()}, run 20261121-143000-tiny-a1b2" in error.message
+    assert "--wait" in str(error.hint)
+    with device_lock("GPU-2", False, pytest.fail):
+        pass
+
+
+def test_the_lock_is_free_after_use() -> None:
+    for _ in range(2):
+        with device_lock("GPU-1", False, pytest.fail):
+            pass
+
+
+def test_waiting_ends_when_the_holder_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = device_lock("cpu", False, pytest.fail)
+    first.__enter__()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            first.__exit__(None, None, None)
+
+    monkeypatch.setattr(lock_module.time, "sleep", sleep)
+    told: list[str] = []
+    with device_lock("cpu", True, told.append):
+        assert len(slept) == 3
+    assert told == [f"waiting for another survey on cpu (process {os.getpid()})"]
+
+
+def test_waiting_may_be_given_up(holder: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_module.time, "sleep", lambda seconds: None)
+    answers = iter([True, True, False])
+    waiting = device_lock("GPU-1", True, lambda _: None, keep_waiting=lambda: next(answers))
+    assert refused(waiting.__enter__).code == "device_busy"
+
+
+def test_an_unknown_holder_and_a_file_system_without_locks(
+    holder: None, isolated: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (lock_file,) = (isolated / "state" / "oomdoctor" / "locks").iterdir()
+    lock_file.write_text("[]")
+    error = refused(lambda: device_lock("GPU-1", False, pytest.fail).__enter__())
+    assert "(process" not in error.message
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock_module.fcntl, "flock", no_locks)
+    with device_lock("GPU-1", False, pytest.fail):
+        assert "goes unnoticed" in caplog.text

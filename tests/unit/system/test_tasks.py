@@ -1,0 +1,125 @@
+"""The task of a config: by class name, by keys, by the built-in models; honest refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.model import TaskChoice
+from oomdoctor.system.tasks import architecture_of, other_input, task_of, text_part
+
+TEXT = {"vocab_size": 100}
+IMAGE = {"image_size": 224, "num_channels": 3}
+GEMMA = {
+    "model_type": "gemma3",
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "tie_word_embeddings": True,
+    "vision_config": {"model_type": "siglip_vision_model"},
+    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560},
+}
+
+
+def _config(architecture: str | None, model_type: str = "new", **keys: Any) -> dict[str, Any]:
+    named = {} if architecture is None else {"architectures": [architecture]}
+    return {"model_type": model_type, **named, **keys}
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        (_config("LlamaForCausalLM", **TEXT), "causal-lm"),
+        (_config("GPT2LMHeadModel", **TEXT), "causal-lm"),
+        (_config("BertForMaskedLM", **TEXT), "masked-lm"),
+        (_config("BertForPreTraining", **TEXT), "masked-lm"),
+        (_config("BertForSequenceClassification", **TEXT), "sequence-classification"),
+        (_config("T5ForConditionalGeneration", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
+        (_config("T5WithLMHeadModel", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
+        (_config("MarianMTModel", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
+        (_config("ViTForImageClassification", **IMAGE), "image-classification"),
+        # bare models
+        (_config("BertModel", "bert", **TEXT), "sequence-classification"),
+        (_config("MistralModel", "mistral", **TEXT), "causal-lm"),
+        (_config("BartModel", "bart", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
+        (_config("Dinov2Model", "dinov2", **IMAGE), "image-classification"),
+        (_config("NewModel", **TEXT), "sequence-classification"),
+        (_config(None, "deberta-v2", **TEXT), "sequence-classification"),
+        (_config(None, "llama", **TEXT), "causal-lm"),
+        # keys that are there but empty are no other input
+        (_config("LlamaForCausalLM", audio_config=None, **TEXT), "causal-lm"),
+    ],
+)
+def test_task_by_architecture(config: dict[str, Any], task: str) -> None:
+    assert task_of(config, "auto") == task
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        (_config("BertForQuestionAnswering", **TEXT), "auto"),
+        (_config("DetrForObjectDetection", **IMAGE), "auto"),
+        (_config("LlavaForConditionalGeneration", **TEXT), "auto"),
+        (_config(None, **TEXT), "auto"),
+        (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "auto"),
+        (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "seq2seq-lm"),
+        (GEMMA, "auto"),
+        (_config("LlamaForCausalLM", **TEXT), "image-classification"),
+        (_config("ViTForImageClassification", **IMAGE), "causal-lm"),
+        (_config("LlamaForCausalLM", **TEXT), "seq2seq-lm"),
+    ],
+)
+def test_unsupported(config: dict[str, Any], asked: TaskChoice) -> None:
+    with pytest.raises(OomDoctorError) as caught:
+        task_of(config, asked)
+    assert caught.value.code == "unsupported_task"
+    assert caught.value.exit_code == ExitCode.MODEL_UNAVAILABLE
+    assert architecture_of(config) in caught.value.message
+    for task in ("causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "image-cl"):
+        assert task in (caught.value.hint or "")
+
+
+def test_the_hint_offers_what_helps() -> None:
+    hints = []
+    for config in (GEMMA, _config("BertForQuestionAnswering", **TEXT)):
+        with pytest.raises(OomDoctorError) as caught:
+            task_of(config, "auto")
+        hints.append(caught.value.hint or "")
+    assert "--task causal-lm probes the language model inside alone" in hints[0]
+    assert "--task chooses one of them" in hints[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        (_config("LlamaForCausalLM", **TEXT), "sequence-classification"),
+        (_config("BertForQuestionAnswering", **TEXT), "masked-lm"),
+        (_config(None, **TEXT), "causal-lm"),
+        (_config("Dinov2Model", **IMAGE), "image-classification"),
+        (_config("T5EncoderModel", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
+    ],
+)
+def test_what_is_asked_is_taken(config: dict[str, Any], asked: TaskChoice) -> None:
+    assert task_of(config, asked) == asked
+
+
+def test_text_part() -> None:
+    part = text_part(GEMMA)
+    assert part == {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "architectures": ["Gemma3ForCausalLM"],
+        "tie_word_embeddings": True,
+    }
+    assert other_input(GEMMA) == "images beside text"
+    assert other_input(part) is None
+
+
+def test_text_part_of_its_own_class_or_none() -> None:
+    own = {"model_type": "new", "architectures": ["NewForCausalLM"], "tie_word_embeddings": False}
+    part = text_part({"text_config": own, "tie_word_embeddings": True})
+    assert part is not None
+    assert part["tie_word_embeddings"] is False
+    assert text_part({"text_config": {"model_type": "new"}}) is None
+    assert text_part({"text_config": None}) is None
+    assert text_part({}) is None
