@@ -27,8 +27,11 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
 
 
 def _peak(result: ProbeResult) -> int | None:
-    device = result.peak_device_bytes
-    return device if device is not None else result.peak_allocated_bytes
+    """The peak that was held against the budget (`Measurement.deciding_peak_bytes`)."""
+    for peak in (result.peak_device_bytes, result.peak_reserved_bytes):
+        if peak is not None:
+            return peak
+    return result.peak_allocated_bytes
 
 
 def _key(result: ProbeResult, by: RankBy) -> tuple[bool, float]:

@@ -57,7 +57,7 @@ def conclude(
     size = chosen.micro_batch_size if chosen is not None else fixed_size(rung.config, context)
     config = rung.config if size is None else rung.config.with_micro_batch(size)
     measured = told.measurement if told is not None else None
-    oom = told.oom if told is not None and told.outcome == "oom" else None
+    oom = told.oom if told is not None else None
     missed = skip.missed_by_bytes if skip is not None and told is None else None
     if told is not None and told.outcome == "oom":
         missed = missed_by(told, context.usable_bytes)

@@ -1,0 +1,112 @@
+"""Exit code and status of a survey, and the lines to type next."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from analysis_make import GIB, request, result, rung
+
+from oomdoctor.analysis.advice import exit_of, next_commands
+from oomdoctor.analysis.verdict import NOT_REACHED
+from oomdoctor.errors import ExitCode
+from oomdoctor.records.config import Recipe
+from oomdoctor.records.model import ModelRef
+
+FITS, OOM = result("a", "fits"), result("b", "oom", missed_by_bytes=GIB)
+SKIPPED = result("c", "skipped", reason="too big", missed_by_bytes=GIB)
+UNREACHED = result("d", "skipped", failure=NOT_REACHED)
+UNSUPPORTED = result("e", "unsupported")
+
+
+@pytest.mark.parametrize(
+    ("results", "code", "status"),
+    [
+        ((FITS, OOM), ExitCode.OK, "ok"),
+        ((FITS, UNREACHED, result("x", "crashed")), ExitCode.OK, "ok"),
+        ((OOM,), ExitCode.NO, "no"),
+        ((OOM, SKIPPED, UNSUPPORTED), ExitCode.NO, "no"),
+        ((OOM, UNREACHED), ExitCode.INCONCLUSIVE, "partial"),
+        ((OOM, result("x", "crashed")), ExitCode.INCONCLUSIVE, "partial"),
+        ((OOM, result("x", "timed_out")), ExitCode.INCONCLUSIVE, "partial"),
+        ((OOM, result("x", "failed")), ExitCode.INCONCLUSIVE, "partial"),
+        ((OOM, result("x", "host_oom")), ExitCode.INCONCLUSIVE, "partial"),
+        ((), ExitCode.INCONCLUSIVE, "partial"),
+    ],
+)
+def test_how_a_survey_ends(results, code, status):
+    assert exit_of(results) == (code, status)
+
+
+@pytest.mark.parametrize("code", [ExitCode.INTERRUPTED, ExitCode.TERMINATED])
+def test_a_signal_decides_whatever_fits(code):
+    assert exit_of((FITS,), code) == (code, "interrupted")
+
+
+def test_after_a_fit_the_run_can_be_shown():
+    assert next_commands((FITS, OOM), request(), "run-1") == (
+        "oomdoctor show run-1 --verbose",
+        "oomdoctor show run-1 --format json",
+    )
+
+
+def test_an_unfinished_survey_can_go_on():
+    lines = next_commands((FITS, UNREACHED), request(), "run-1")
+    assert lines[0] == "oomdoctor probe --resume run-1"
+    stopped = next_commands((FITS,), request(), None, interrupted=True)
+    assert stopped[0] == "oomdoctor probe --resume latest"
+
+
+def test_when_nothing_fits_less_is_asked():
+    asked = request(vram_bytes=8 * GIB, device="cuda:1", model=ModelRef("./my model"))
+    assert next_commands((OOM,), asked, "run-1") == (
+        "oomdoctor probe './my model' --recipe qlora --device cuda:1 --vram 8589934592 "
+        "--seq-len 2048 --effective-batch 16",
+        "oomdoctor probe './my model' --recipe default --device cuda:1 --vram 8589934592 "
+        "--seq-len 1024 --effective-batch 16",
+        "oomdoctor models",
+    )
+
+
+def test_what_was_tried_is_not_advised_again():
+    qlora = result("q", "oom", method="qlora")
+    lines = next_commands((qlora,), request(sequence_length=512), None)
+    assert lines == ("oomdoctor models",)
+    fixed = next_commands((qlora,), request(micro_batch_size=4), None)
+    assert any(line.endswith("--micro-batch 1") for line in fixed)
+
+
+def test_other_ends_have_their_own_lines():
+    crashed = next_commands((result("x", "crashed"),), request(), None)
+    assert crashed == ("oomdoctor show --verbose",)
+    assert next_commands((UNSUPPORTED,), request(), None) == ("oomdoctor env",)
+    slow = next_commands((result("x", "timed_out"),), request(), None)
+    assert slow[-1].endswith("--rung-timeout 1200s")
+
+
+def test_rungs_of_the_command_line_are_typed_again():
+    own = rung(
+        "own",
+        method="lora",
+        lora_rank=64,
+        lora_targets=("q_proj", "v_proj"),
+        weights_dtype="float32",
+        double_quant=False,
+        micro_batch_size=4,
+    )
+    asked = request(recipe=Recipe("none", "", (own,), "command line"))
+    lines = next_commands((result("x", "oom", method="qlora"),), asked, None)
+    words = shlex.split(lines[0])
+    assert words[:5] == ["oomdoctor", "probe", "some/model", "--recipe", "none"]
+    assert words[words.index("--rung") + 1] == (
+        "method=lora,weights_dtype=float32,lora_rank=64,lora_targets=q_proj+v_proj,"
+        "double_quant=false,micro_batch_size=4"
+    )
+    other = next_commands((result("x", "oom"),), asked, None)
+    assert "--rung" not in other[0]
+
+
+def test_a_recipe_of_the_user_is_named_by_its_file():
+    asked = request(recipe=Recipe("mine", "", (), "./mine.toml"))
+    lines = next_commands((result("x", "oom", method="qlora"),), asked, None)
+    assert "--recipe ./mine.toml" in lines[0]

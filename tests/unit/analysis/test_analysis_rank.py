@@ -1,0 +1,90 @@
+"""The order of the rungs that fit, the reasons and the picks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from analysis_make import GIB, result
+
+from oomdoctor.analysis.rank import rank
+from oomdoctor.records.report import Picks
+
+FAST = result("fast", tokens_per_s=1000.0, peak_device_bytes=20 * GIB, max_micro_batch_size=4)
+LEAN = result(
+    "lean",
+    method="qlora",
+    tokens_per_s=500.0,
+    peak_device_bytes=5 * GIB,
+    max_micro_batch_size=16,
+)
+MIDDLE = result(
+    "middle",
+    method="lora",
+    tokens_per_s=800.0,
+    peak_device_bytes=10 * GIB,
+    max_micro_batch_size=16,
+)
+ALL = (MIDDLE, result("gone", "oom"), FAST, LEAN)
+
+
+@pytest.mark.parametrize(
+    ("by", "order"),
+    [
+        ("throughput", ("fast", "middle", "lean")),
+        ("memory", ("lean", "middle", "fast")),
+        ("micro-batch", ("lean", "middle", "fast")),
+    ],
+)
+def test_best_first(by, order):
+    shuffled = list(ALL)
+    random.Random(3).shuffle(shuffled)
+    assert rank(tuple(shuffled), by).order == order
+
+
+def test_every_place_has_its_reason():
+    assert rank(ALL, "throughput").reasons == {
+        "fast": "the fastest of 3: 1,000 tokens/s",
+        "middle": "0.80x the speed of the fastest, with 10.0 GiB less memory",
+        "lean": "0.50x the speed of the fastest, with 15.0 GiB less memory",
+    }
+    assert rank(ALL, "memory").reasons["lean"] == "the lowest peak of 3: 5.00 GiB"
+    assert rank(ALL, "memory").reasons["fast"] == "15.0 GiB more than the leanest"
+    assert rank(ALL, "micro-batch").reasons == {
+        "lean": "the largest micro-batch size of 3: 16",
+        "middle": "the same micro-batch size at a peak of 10.0 GiB",
+        "fast": "micro-batch size 4",
+    }
+
+
+def test_a_pick_for_each_method_in_that_order():
+    other = result("other", tokens_per_s=10.0, peak_device_bytes=GIB, max_micro_batch_size=1)
+    assert rank((*ALL, other), "throughput").picks == Picks("fast", "middle", "lean")
+    assert rank((*ALL, other), "memory").picks == Picks("other", "middle", "lean")
+    assert rank((LEAN,), "throughput").picks == Picks(None, None, "lean")
+
+
+def test_equal_rungs_go_by_the_lower_peak():
+    a = result("a", tokens_per_s=100.0, peak_device_bytes=9)
+    b = result("b", tokens_per_s=100.0, peak_device_bytes=8)
+    assert rank((a, b), "throughput").order == ("b", "a")
+
+
+def test_tensor_bytes_rank_where_there_is_no_device_use():
+    a = result("a", peak_allocated_bytes=9)
+    b = result("b", peak_allocated_bytes=8)
+    assert rank((a, b), "memory").order == ("b", "a")
+
+
+@pytest.mark.parametrize("by", ["throughput", "memory", "micro-batch"])
+def test_what_has_no_figure_comes_last_and_says_so(by):
+    ranking = rank((result("empty"), FAST), by)
+    assert ranking.order == ("fast", "empty")
+    assert "not" in ranking.reasons["empty"]
+    assert rank((result("empty"),), by).order == ("empty",)
+
+
+def test_nothing_fits():
+    ranking = rank((result("gone", "oom"),), "throughput")
+    assert (ranking.order, ranking.reasons) == ((), {})
+    assert ranking.picks == Picks(None, None, None)
