@@ -99,6 +99,11 @@ def not_given_back(chosen: Device, limits: Budget) -> Warn | None:
     )
 
 
+def timing_limit_s(chosen: Device) -> float:
+    """How long a try may be timed, in seconds, if its steps keep differing."""
+    return 20.0 if chosen.gpu is not None else 10.0
+
+
 def facts(chosen: Device, inspection: Inspection) -> GpuFacts | None:
     """The published facts of the chosen card; None on the CPU and for an unknown card."""
     name = inspection.device_name or (chosen.gpu.name if chosen.gpu else None)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from oomdoctor.analysis.oom.dialects import parse_oom
 from oomdoctor.analysis.verdict import fits
 from oomdoctor.records.codec import CodecError, dumps, loads
 from oomdoctor.records.config import TrainConfig
@@ -132,6 +134,10 @@ def classify(
         if signal_name == "SIGKILL":
             message += "; if nobody sent it, the host memory ran out"
         return attempt("crashed", message, failure("signal", message))
+    event = parse_oom(log_tail, last_phase or "unknown")
+    if event is not None:
+        # bitsandbytes prints its out-of-memory and ends the process.
+        return replace(attempt("oom", None), oom=event)
     if reply_fault:
         message = f"the reply cannot be read: {reply_fault}"
         return attempt("crashed", message, failure("unreadable_reply", message))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, next_step
@@ -68,6 +69,8 @@ def run_survey(
     folder.write_request(request)
     spec, notes = hub.resolve_with_notes(request.model)
     warnings = [Warn("model_source", note) for note in notes]
+    if request.weights == "pretrained":
+        _check_weights(spec)
     chosen = choose_device(request.device, list_gpus())
     lock_id = chosen.gpu.uuid if chosen.gpu else "cpu"
 
@@ -305,7 +308,7 @@ class _Survey:
             evaluate=request.evaluate,
             eval_batch_size=request.eval_batch_size,
             seed=request.seed,
-            timing_limit_s=min(60.0, request.rung_limit_s / 4),
+            timing_limit_s=min(device.timing_limit_s(self.chosen), request.rung_limit_s / 4),
         )
 
     def report(self, started_at: str) -> Report:
@@ -338,9 +341,32 @@ class _Survey:
         )
 
 
+def _check_weights(spec: ModelSpec) -> None:
+    """A checkpoint is needed: say at once if there can be none.
+
+    Raises:
+        OomDoctorError: the model is known by its facts alone (exit 4).
+    """
+    hint = "leave out --weights pretrained: synthetic weights need the same memory and time"
+    if spec.source == "catalogue":
+        raise model_error(
+            "no_weights", f"{spec.id} was found only as built-in facts, without weights", hint
+        )
+    if spec.source == "local" and spec.path is not None:
+        names = ("*.safetensors", "*.bin", "*.index.json")
+        if not any(any(Path(spec.path).glob(name)) for name in names):
+            raise model_error("no_weights", f"{spec.path} holds a config.json but no weights", hint)
+
+
 def _inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> Exception:
     """Why the worker could not even declare the model, as an error for people."""
     told = attempt.reason or "the worker gave no reason"
+    if attempt.outcome == "unsupported" and "trust_remote_code" in told:
+        return model_error(
+            "remote_code",
+            f"{spec.id} is built by code of its own, which is not run unasked",
+            "read that code, then add --trust-remote-code",
+        )
     if attempt.outcome == "unsupported":
         return model_error(
             "unsupported_architecture",

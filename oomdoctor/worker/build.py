@@ -80,14 +80,14 @@ def load_config(spec: ModelSpec) -> Any:
     from transformers import AutoConfig
 
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(spec.path) if spec.path and spec.trust_remote_code else Path(folder)
-        if place == Path(folder):
-            (place / "config.json").write_text(json.dumps(dict(spec.config)))
+        place, revision = _config_place(spec, Path(folder))
         try:
-            config = AutoConfig.from_pretrained(place, trust_remote_code=spec.trust_remote_code)
+            config = AutoConfig.from_pretrained(
+                place, revision=revision, trust_remote_code=spec.trust_remote_code
+            )
         except (KeyError, ValueError) as error:
             raise UnsupportedError(
-                f"this transformers does not know the architecture {spec.model_type!r} ({error})"
+                f"this transformers does not know the architecture {spec.model_type!r}: {error}"
             ) from error
     # Synthetic weights are quantised by the rung, never by the checkpoint's own settings.
     if getattr(config, "quantization_config", None) is not None:
@@ -97,6 +97,19 @@ def load_config(spec: ModelSpec) -> Any:
         eos = getattr(text, "eos_token_id", None)
         text.pad_token_id = config.pad_token_id = eos if isinstance(eos, int) else 0
     return config
+
+
+def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
+    """Where transformers reads the configuration from, and the revision there.
+
+    The content that was found, in a folder of its own; but a model with code of its own has to be
+    read from where its code is.
+    """
+    if spec.trust_remote_code and "auto_map" in spec.config:
+        has_code = spec.path is not None and any(Path(spec.path).glob("*.py"))
+        return (spec.path or "", None) if has_code else (spec.id, spec.revision)
+    (scratch / "config.json").write_text(json.dumps(dict(spec.config)))
+    return str(scratch), None
 
 
 def auto_class(task: Task) -> Any:
@@ -202,6 +215,10 @@ def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str])
                 seed=job.seed,
                 trust_remote_code=job.model.trust_remote_code,
             )
+        except RuntimeError as error:
+            if "supported by the bitsandbytes" in str(error):
+                raise UnsupportedError(str(error)) from error
+            raise
         except (ValueError, ImportError) as error:
             if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
                 # What transformers does by itself when nobody names an implementation.
@@ -216,9 +233,10 @@ def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str])
 def _load_pretrained(job: ProbeJob, quantization: Any, attention: str, device: Any) -> Any:
     config, spec = job.config, job.model
     kwargs: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
+    local = spec.source == "local"
     return auto_class(spec.task).from_pretrained(
-        spec.path or spec.id,
-        revision=None if spec.path else spec.revision,
+        spec.path if local else spec.id,
+        revision=None if local else spec.revision,
         trust_remote_code=spec.trust_remote_code,
         attn_implementation=attention,
         device_map={"": str(device)},

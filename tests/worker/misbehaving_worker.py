@@ -72,6 +72,9 @@ def run_job(job_path: Path, reply_path: Path) -> None:
     elif way == "hang":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
+    elif way == "library-oom":
+        print("Error out of memory at line 405 in file /src/csrc/pythonInterface.cpp", flush=True)
+        os._exit(1)
     elif way == "exit":
         os._exit(int(argument))
     elif way == "unreadable":

@@ -156,6 +156,16 @@ def test_an_exit_without_a_reply(host: WorkerHost, tmp_path: Path, code: int) ->
     assert attempt.failure.exit_code == code
 
 
+def test_a_library_that_prints_its_out_of_memory_and_exits(
+    host: WorkerHost, tmp_path: Path
+) -> None:
+    attempt = end(host, tmp_path, "library-oom")
+    assert attempt.outcome == "oom"
+    assert attempt.oom is not None
+    assert attempt.oom.dialect == "bitsandbytes"
+    assert attempt.oom.phase == "forward"
+
+
 def test_an_abort_after_the_reply_keeps_the_measurement(host: WorkerHost, tmp_path: Path) -> None:
     attempt = end(host, tmp_path, "abort-after-reply")
     assert attempt.outcome == "fits"
