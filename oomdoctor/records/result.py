@@ -48,7 +48,6 @@ class ProbeJob:
     min_timed_steps: int = 3
     max_timed_steps: int = 20
     spread_target: float = 0.02
-    peak_flops: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

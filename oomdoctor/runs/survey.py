@@ -130,7 +130,7 @@ class _Survey:
         self.rungs: tuple[Rung, ...] = request.recipe.rungs
         self.inspection: Inspection | None = None
         self.budget: Budget | None = None
-        self.context: Context | None = None
+        self.context = Context(usable_bytes=0, device_type=chosen.type)
 
     def run(self) -> None:
         """Look at the model, then try what `next_step` says until it is content or told to stop."""
@@ -158,11 +158,12 @@ class _Survey:
         self._walk(context, budget)
 
     def _stopped(self) -> bool:
-        return self.stop() is not None
+        """Whether to end now: a signal came, or the survey's time is over."""
+        return self.stop() is not None or self._out_of_time()
 
-    def _time_left(self) -> float | None:
+    def _out_of_time(self) -> bool:
         limit = self.request.time_limit_s
-        return None if limit is None else limit - (time.monotonic() - self.begin)
+        return limit is not None and time.monotonic() - self.begin >= limit
 
     def _inspect(self) -> Inspection | None:
         """What the model and the machine are, from inside the worker; None when told to stop."""
@@ -226,7 +227,6 @@ class _Survey:
 
     def _walk(self, context: Context, budget: Budget) -> None:
         while not self._stopped():
-            left = self._time_left()
             step = next_step(self.rungs, self.attempts, self.skipped, context)
             if step is None:
                 return
@@ -235,12 +235,7 @@ class _Survey:
                 self.skipped[key] = step
                 self._tell("skipped", step.rung, message=step.reason)
                 continue
-            if left is not None and left <= 0:
-                self.warnings.append(
-                    Warn("time_limit", "the time limit came before every rung was tried")
-                )
-                return
-            attempt = self._try(step, budget, left)
+            attempt = self._try(step, budget)
             if attempt is None:
                 return
             self._keep(attempt)
@@ -264,7 +259,7 @@ class _Survey:
             SurveyEvent(kind, rung, size, phase, attempt, index, len(self.rungs), message)
         )
 
-    def _try(self, step: NextTry, budget: Budget, left: float | None) -> Attempt | None:
+    def _try(self, step: NextTry, budget: Budget) -> Attempt | None:
         """One micro-batch size of one rung in a process of its own; None when told to stop."""
         rung, size = step.rung, step.micro_batch_size
         config = rung.config.with_micro_batch(size)
@@ -273,8 +268,6 @@ class _Survey:
         if faults:
             reason = "; ".join(f"{key} {what}" for key, what in faults)
             return Attempt(config, "unsupported", None, None, None, reason, 0.0)
-        limit = self.request.rung_limit_s
-        deadline = limit if left is None else min(limit, left)
         job_folder = self.folder.job_folder(rung.label, size)
         try:
             attempt, _ = launch(
@@ -282,14 +275,12 @@ class _Survey:
                 self._job(rung, config, budget),
                 job_folder,
                 usable_bytes=budget.usable_bytes,
-                deadline_s=deadline,
+                deadline_s=self.request.rung_limit_s,
                 on_phase=lambda phase: self._tell("phase", rung, size, phase=phase),
                 stop=self._stopped,
             )
         except Stopped:
             return None
-        if attempt.outcome == "timed_out" and left is not None and deadline == left:
-            attempt = replace(attempt, reason="the time limit of the survey came first")
         save_attempt(job_folder, attempt)
         return attempt
 
@@ -323,18 +314,24 @@ class _Survey:
             spec=self.spec,
             inspection=self.inspection,
             budget=self.budget,
-            results=self._results(self.context) if self.context else (),
-            warnings=tuple(self.warnings),
+            results=self._results(),
+            warnings=self._all_warnings(),
             interrupted=self.stop(),
         )
 
-    def _results(self, context: Context) -> tuple[ProbeResult, ...]:
+    def _all_warnings(self) -> tuple[Warn, ...]:
+        if self._out_of_time() and self.stop() is None:
+            late = Warn("time_limit", "the time limit ended the survey; --resume goes on with it")
+            return (*self.warnings, late)
+        return tuple(self.warnings)
+
+    def _results(self) -> tuple[ProbeResult, ...]:
         return tuple(
             conclude(
                 rung,
                 attempts_of(rung, self.attempts),
                 self.skipped.get(rung.config.key()),
-                context,
+                self.context,
                 self.request,
             )
             for rung in self.rungs

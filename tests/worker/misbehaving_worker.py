@@ -14,8 +14,10 @@ import time
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
+from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import (
     Failure,
+    Inspection,
     Measurement,
     OomEvent,
     PhaseMemory,
@@ -49,6 +51,17 @@ MEASUREMENT = Measurement(
     versions={},
 )
 
+INSPECTION = Inspection(
+    architecture="LlamaForCausalLM",
+    parameters=ParameterCounts(total=1000, linear=800, embedding=150, rest=50, buffers_bytes=0),
+    max_sequence_length=128,
+    versions={"torch": "0"},
+    device_name=None,
+    device_total_bytes=None,
+    device_free_bytes=None,
+    compute_capability=None,
+)
+
 
 def run_job(job_path: Path, reply_path: Path) -> None:
     job = loads(ProbeJob, job_path.read_text())
@@ -56,6 +69,9 @@ def run_job(job_path: Path, reply_path: Path) -> None:
     phases.enter("forward")
     print("the log of", job.label, flush=True)
     way, _, argument = job.label.partition(" ")
+    if job.mode == "inspect":
+        reply_path.write_text(dumps(Reply(status="inspected", inspection=INSPECTION)))
+        return
     reply = Reply(status="measured", measurement=MEASUREMENT)
     if way == "oom":
         reply = Reply(status="oom", oom=OomEvent("out of memory", "cpu_budget", argument, 10))

@@ -1,0 +1,228 @@
+"""A survey ends with a report whatever its children do, and goes on from disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_models import CONFIGS
+
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.model import ModelRef
+from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.runs.survey import SurveyEvent, resume_request, run_survey
+from oomdoctor.system import store
+from oomdoctor.system.lock import device_lock
+from oomdoctor.system.store import RunFolder
+
+WAYS = {
+    "fits": "fits",
+    "oom backward": "oom",
+    "exception": "failed",
+    "sigkill": "crashed",
+    "segfault": "crashed",
+    "hang": "timed_out",
+    "exit 0": "crashed",
+    "unreadable": "crashed",
+    "abort-after-reply": "fits",
+    "unsupported": "unsupported",
+    "host-oom": "host_oom",
+}
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
+    """A request for rungs with these labels, measured by the misbehaving worker."""
+    model = tmp_path / "model"
+    model.mkdir()
+    _, architecture, config = CONFIGS["dense"]
+    (model / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
+    python = tmp_path / "python"
+    worker = Path(__file__).parent / "misbehaving_worker.py"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{worker}"\n')
+    python.chmod(0o755)
+
+    def request(*labels: str, **changes: object) -> SurveyRequest:
+        rungs = tuple(
+            # Distinct ranks make distinct configurations of which none outdoes another's peak.
+            Rung(label, TrainConfig(lora_rank=i + 1, sequence_length=64, effective_batch_size=1))
+            for i, label in enumerate(labels)
+        )
+        asked = SurveyRequest(
+            model=ModelRef(str(model)),
+            recipe=Recipe("ways", "", rungs, "command line"),
+            device="cpu",
+            vram_bytes=None,
+            headroom=0.02,
+            sequence_length=64,
+            effective_batch_size=1,
+            micro_batch_size=None,
+            weights="synthetic",
+            evaluate=False,
+            eval_batch_size=8,
+            rank_by="throughput",
+            tokens=10**6,
+            time_limit_s=None,
+            rung_limit_s=1.5,
+            python=str(python),
+            seed=0,
+        )
+        return replace(asked, **changes)  # type: ignore[arg-type]
+
+    return request
+
+
+def survey(
+    request: SurveyRequest,
+    folder: RunFolder | None = None,
+    stop: Callable[[], ExitCode | None] = lambda: None,
+    events: list[SurveyEvent] | None = None,
+) -> tuple[Report, RunFolder]:
+    folder = folder or store.create("tiny")
+    told = events if events is not None else []
+    report = run_survey(request, folder, wait=False, on_event=told.append, stop=stop)
+    return report, folder
+
+
+def test_every_end_of_a_child_leaves_a_row_and_the_survey_ends(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    report, folder = survey(ask(*WAYS))
+    assert {result.label: result.outcome for result in report.results} == WAYS
+    assert report.status == "ok"
+    assert report.exit_code == 0
+    assert len(report.ranking) == 2
+    assert folder.read_report() == report
+    for name in WAYS:
+        slug = name.replace(" ", "-")
+        (job_folder,) = folder.path.glob(f"*-{slug}-mb1")
+        kept = {path.name for path in job_folder.iterdir()}
+        assert {"job.json", "log.txt", "attempt.json"} <= kept, name
+
+
+def test_nothing_fits(ask: Callable[..., SurveyRequest]) -> None:
+    report, _ = survey(ask("oom load", "unsupported"))
+    assert (report.status, report.exit_code) == ("no", ExitCode.NO)
+
+
+def test_nothing_fits_and_something_crashed(ask: Callable[..., SurveyRequest]) -> None:
+    report, _ = survey(ask("oom load", "segfault"))
+    assert (report.status, report.exit_code) == ("partial", ExitCode.INCONCLUSIVE)
+
+
+def test_a_rung_that_cannot_fit_is_not_started(ask: Callable[..., SurveyRequest]) -> None:
+    events: list[SurveyEvent] = []
+    report, _ = survey(ask("fits", vram_bytes=4000), events=events)
+    (result,) = report.results
+    assert result.outcome == "skipped"
+    assert "1,000" in (result.reason or "")
+    assert result.missed_by_bytes is not None
+    assert not [event for event in events if event.kind == "trying"]
+    assert report.exit_code == ExitCode.NO
+
+
+@pytest.mark.parametrize("code", [ExitCode.INTERRUPTED, ExitCode.TERMINATED])
+def test_a_signal_ends_the_survey_with_what_is_known(
+    ask: Callable[..., SurveyRequest], code: ExitCode
+) -> None:
+    events: list[SurveyEvent] = []
+
+    def stop() -> ExitCode | None:
+        return code if any(event.kind == "tried" for event in events) else None
+
+    report, folder = survey(ask("fits", "hang", rung_limit_s=600.0), stop=stop, events=events)
+    assert report.exit_code == code
+    assert report.status == "interrupted"
+    assert [result.outcome for result in report.results] == ["fits", "skipped"]
+    assert any("--resume" in line for line in report.next_commands)
+    assert folder.read_report() == report
+
+
+def test_a_signal_while_looking_at_the_model(ask: Callable[..., SurveyRequest]) -> None:
+    report, _ = survey(ask("fits"), stop=lambda: ExitCode.INTERRUPTED)
+    assert report.exit_code == ExitCode.INTERRUPTED
+    assert [result.outcome for result in report.results] == ["skipped"]
+
+
+def test_the_time_limit_stops_in_time_and_resume_goes_on(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    begin = time.monotonic()
+    report, folder = survey(ask("hang", "fits", time_limit_s=3.0, rung_limit_s=600.0))
+    assert time.monotonic() - begin < 15
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert [warning.code for warning in report.warnings] == ["time_limit"]
+    again = replace(resume_request(folder), time_limit_s=None, rung_limit_s=1.0)
+    resumed, _ = survey(again, folder)
+    assert {r.label: r.outcome for r in resumed.results} == {"hang": "timed_out", "fits": "fits"}
+
+
+def test_resume_does_not_repeat_what_is_on_disk(ask: Callable[..., SurveyRequest]) -> None:
+    _, folder = survey(ask("fits", "oom load"))
+    events: list[SurveyEvent] = []
+    report, _ = survey(resume_request(folder), folder, events=events)
+    assert not [event for event in events if event.kind == "trying"]
+    assert [result.outcome for result in report.results] == ["fits", "oom"]
+
+
+def test_a_busy_device_is_refused_with_the_holder(ask: Callable[..., SurveyRequest]) -> None:
+    with (
+        device_lock("cpu", False, lambda message: None, run="other-run"),
+        pytest.raises(OomDoctorError, match="other-run") as raised,
+    ):
+        survey(ask("fits"))
+    assert raised.value.exit_code == ExitCode.MACHINE_UNFIT
+    assert "--wait" in (raised.value.hint or "")
+
+
+def test_waiting_for_a_device_ends_with_a_signal(ask: Callable[..., SurveyRequest]) -> None:
+    events: list[SurveyEvent] = []
+    with device_lock("cpu", False, lambda message: None, run="other-run"):
+        report = run_survey(
+            ask("fits"),
+            store.create("tiny"),
+            wait=True,
+            on_event=events.append,
+            stop=lambda: ExitCode.INTERRUPTED if events else None,
+        )
+    assert [event.kind for event in events] == ["waiting", "done"]
+    assert report.exit_code == ExitCode.INTERRUPTED
+
+
+def test_rows_are_no_longer_than_the_model_has_positions(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    request = ask("fits")
+    long = replace(request.recipe.rungs[0].config, sequence_length=4096)
+    recipe = replace(request.recipe, rungs=(Rung("fits", long),))
+    report, _ = survey(replace(request, recipe=recipe))
+    assert report.results[0].sequence_length == 128
+    assert [warning.code for warning in report.warnings] == ["sequence_length"]
+
+
+def test_without_being_asked_the_cpu_is_refused_for_hours(
+    ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oomdoctor.runs import device
+
+    monkeypatch.setattr(device, "_CPU_FLOPS_PER_CORE", 1.0)
+    assert survey(ask("fits"))[0].exit_code == 0  # --device cpu is obeyed
+    with pytest.raises(OomDoctorError, match="no GPU") as raised:
+        survey(ask("fits", device="auto"))
+    assert raised.value.exit_code == ExitCode.MACHINE_UNFIT
+    assert "oomdoctor probe" in (raised.value.hint or "")
+
+
+def test_events_tell_every_try_with_its_place(ask: Callable[..., SurveyRequest]) -> None:
+    events: list[SurveyEvent] = []
+    survey(ask("fits", "oom load"), events=events)
+    tried = [(event.index, event.total) for event in events if event.kind == "tried"]
+    assert sorted(tried) == [(1, 2), (2, 2)]
+    assert events[0].kind == "inspecting"
+    assert events[-1].kind == "done"
