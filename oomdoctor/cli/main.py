@@ -79,13 +79,18 @@ def _root(
 
 
 def program(arguments: list[str]) -> int:
-    """Run one command line without error handling; the exit code."""
+    """Run one command line without error handling; the exit code.
+
+    Raises:
+        SystemExit: stdout was closed by its reader (exit 1, by typer).
+    """
     code = app(arguments, prog_name="oomdoctor", standalone_mode=False)
     return code if isinstance(code, int) else ExitCode.OK
 
 
 def main() -> NoReturn:
     """The `oomdoctor` command."""
+    output.replace_closed_streams()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -96,12 +101,7 @@ def run(arguments: list[str]) -> int:
         # Before the command line is parsed, which takes typer a while: a survey shows life at once.
         output.say(f"oomdoctor {__version__}")
     try:
-        code = program(arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        output.abandon_stdout()
-        return ExitCode.INTERNAL
+        return program(arguments)
     except KeyboardInterrupt:
         error = _interrupted()
     except OomDoctorError as raised:

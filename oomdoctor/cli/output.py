@@ -128,6 +128,16 @@ def say_error(message: str, hint: str | None) -> None:
         say("hint:  " + hint.replace("\n", "\n" + INDENT))
 
 
+def replace_closed_streams() -> None:
+    """Give a process that was started with a closed stream (`2>&-`) one that leads nowhere.
+
+    It stays open until the process ends.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+
+
 def abandon_stdout() -> None:
     """Let nobody write to a pipe that its reader has closed, not even the interpreter's exit."""
     with suppress(OSError, ValueError):

@@ -51,7 +51,7 @@ class Progress:
         self._ticker: threading.Thread | None = None
         self._now = ""
         self._since = time.monotonic()
-        self._rung: str | None = None
+        self._rung: int | None = None
         self._prefix = ""
         self._attempts: list[Attempt] = []
 
@@ -81,10 +81,10 @@ class Progress:
             self._draw()
 
     def _take(self, event: SurveyEvent) -> None:
-        label = event.rung.label if event.rung else None
-        if event.kind in ("trying", "skipped") and label != self._rung:
+        if event.kind in ("trying", "skipped") and event.index != self._rung:
             self._finish_rung()
-            self._rung, self._since = label, time.monotonic()
+            self._rung, self._since = event.index, time.monotonic()
+            label = event.rung.label if event.rung else ""
             digits = len(str(event.total))
             self._prefix = f"[{event.index:>{digits}}/{event.total}] {label}"
         if event.kind in ("note", "waiting"):
@@ -149,5 +149,7 @@ def summary(attempts: list[Attempt]) -> str:
         return f"fits, micro-batch {size}, peak {format_bytes(peak)}"
     last = attempts[-1]
     told = last.reason or (last.failure.message if last.failure else None)
-    words = f"{_WORDS[last.outcome]} at micro-batch {last.config.micro_batch_size}"
+    words = _WORDS[last.outcome]
+    if last.outcome != "unsupported":  # which no other micro-batch would be
+        words += f" at micro-batch {last.config.micro_batch_size}"
     return f"{words}: {told.splitlines()[0]}" if told else words

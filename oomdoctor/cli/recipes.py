@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,13 +15,19 @@ from oomdoctor.errors import usage_error
 if TYPE_CHECKING:
     from oomdoctor.records.config import Recipe
 
+T = TypeVar("T")
 EPILOG = """\b
 Examples:
   oomdoctor recipes show qlora
   oomdoctor recipes copy default mine.toml
 Next: `oomdoctor probe MODEL --recipe mine.toml`
 """
-_NAME = typer.Argument(metavar="NAME", help="A recipe from `oomdoctor recipes`.")
+# None stands for a missing argument, which is told here: what typer makes of one depends on the
+# version of click beside it.
+_Name = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME", help="A recipe from `oomdoctor recipes`.", show_default=False),
+]
 
 app = typer.Typer(
     help="List the recipes; show, copy or check one.",
@@ -45,11 +51,12 @@ def list_recipes(context: typer.Context, json_: option.ListJson = False) -> None
 
 
 @app.command("show", epilog=EPILOG)
-def show_recipe(name: Annotated[str, _NAME], json_: option.ListJson = False) -> None:
+def show_recipe(name: _Name = None, json_: option.ListJson = False) -> None:
     """Print a recipe as it is, comments included; --json prints its rungs in full."""
     from oomdoctor.render.listing import render_recipe
     from oomdoctor.system.recipes import recipe_text
 
+    name = _given("show", "NAME", name)
     text = recipe_text(name)
     if json_:
         output.publish_listing(partial(render_recipe, _load(name)), as_json=True)
@@ -59,13 +66,17 @@ def show_recipe(name: Annotated[str, _NAME], json_: option.ListJson = False) -> 
 
 @app.command("copy", epilog=EPILOG)
 def copy_recipe(
-    name: Annotated[str, _NAME],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A new file, or a folder for it.")],
+    name: _Name = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="PATH", help="A new file, or a folder for it.", show_default=False),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Copy a recipe to a file of your own, to change it."""
     from oomdoctor.system.recipes import recipe_text
 
+    name, path = _given("copy", "NAME", name), _given("copy", "PATH", path)
     text = recipe_text(name)
     target = path / f"{name}.toml" if path.is_dir() else path
     if target.exists() and not force:
@@ -79,17 +90,29 @@ def copy_recipe(
 
 @app.command("check", epilog=EPILOG)
 def check_recipe_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recipe of your own.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A recipe of your own.", show_default=False),
+    ] = None,
 ) -> None:
     """Check a recipe: every fault with its line and key. Exit code 2 when there is one."""
     from oomdoctor.system.recipes import check_recipe
 
+    file = _given("check", "FILE", file)
     faults = check_recipe(file)
     if faults:
         raise usage_error(
             "bad_recipe", "\n".join(faults), "`oomdoctor recipes show default` is an example"
         )
     output.print_answer(f"{file}: no faults")
+
+
+def _given(command: str, name: str, value: T | None) -> T:
+    if value is None:
+        raise usage_error(
+            "usage", f"{name} is missing", f"run `oomdoctor recipes {command} --help`"
+        )
+    return value
 
 
 def _load(name: str) -> Recipe:

@@ -37,6 +37,9 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
     model = (given["model"] or "").strip()
     if not model:
         reader.fault("MODEL", "is missing")
+    for name, value in given.items():
+        if isinstance(value, str) and not value.isascii() and not _is_text(value):
+            reader.fault(_option(name), f"{value!r} is not text in UTF-8")
     sequence_length = reader.integer("--seq-len", given["seq_len"])
     effective = reader.integer("--effective-batch", given["effective_batch"])
     micro = given["micro_batch"]
@@ -89,7 +92,7 @@ def resumed_request(
     """
     reader = Reader("probe")
     for name in sorted(typed - set(_FREE) - _NOT_IN_REQUEST):
-        reader.fault(f"--{_option_word(name)}", "is fixed by the run that --resume goes on with")
+        reader.fault(_option(name), "is fixed by the run that --resume goes on with")
     if given["model"] not in (None, stored.model.name):
         reader.fault("MODEL", f"the run is about {stored.model.name}, not {given['model']}")
     values = _free_values(reader, given)
@@ -113,14 +116,22 @@ def _recipe(
         sequence_length=sequence_length, effective_batch_size=effective, micro_batch_size=micro
     )
     recipe = load_recipe(name, **sizes)
+    own = [parse_rung(text, **sizes) for text in rungs]
     ladder = {rung.config.rung_key(): rung for rung in recipe.rungs}
-    for text in rungs:
-        rung = parse_rung(text, **sizes)
-        labels = {known.label for known in ladder.values()}
+    for rung in own:
+        key = rung.config.rung_key()
+        if any(rung.config != other.config for other in own if other.config.rung_key() == key):
+            raise usage_error(
+                "same_rung",
+                f"two --rung differ in nothing but the micro-batch size ({rung.label})",
+                "leave micro_batch_size out to have it searched, or start a run for each",
+            )
+        labels = {known.label for other, known in ladder.items() if other != key}
         if rung.label in labels:  # another configuration, but alike: two rows need two names
             number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
             rung = replace(rung, label=f"{rung.label}-{number}")
-        ladder.setdefault(rung.config.rung_key(), rung)
+        # The same rung of the recipe gives way: what was typed may fix its micro-batch size.
+        ladder[key] = rung
     if not ladder:
         raise usage_error(
             "empty_ladder",
@@ -130,5 +141,16 @@ def _recipe(
     return replace(recipe, rungs=tuple(ladder.values()))
 
 
-def _option_word(name: str) -> str:
-    return {"evaluate": "eval"}.get(name, name.replace("_", "-"))
+def _option(name: str) -> str:
+    words = {"model": "MODEL", "evaluate": "--eval"}
+    return words.get(name, "--" + name.replace("_", "-"))
+
+
+def _is_text(value: str) -> bool:
+    # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which no file and no
+    # document can hold.
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -213,14 +213,15 @@ def _picks(report: Report, plus_minus: str) -> list[tuple[str, str]]:
     pairs = []
     for method, name in _METHODS.items():
         result = by_key.get(getattr(report.picks, method) or "")
-        tried = any(r.config.method == method for r in report.results)
+        rungs = [r for r in report.results if r.config.method == method]
+        reached = [r for r in rungs if r.failure is None or r.failure.code != "not_reached"]
         if result is not None:
             text = (
                 f"{result.label}, {batch(result)}, {format_bytes(deciding_peak(result))}, "
                 f"{speed(result, plus_minus)} tokens/s"
             )
         else:
-            text = "none fits" if tried else "not in this ladder"
+            text = "none fits" if reached else "none reached" if rungs else "not in this ladder"
         pairs.append((f"{name}:", text))
     return pairs
 

@@ -1,0 +1,91 @@
+"""What the tests of the command line share: running it, in this process or as a child."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomdoctor.cli.main import run
+from oomdoctor.records.codec import loads
+from oomdoctor.records.report import Report, SurveyRequest
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "data" / "golden"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command line ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Run a command line in this process, where things can be replaced."""
+
+    def call(*arguments: str) -> Ended:
+        code = run(list(arguments))
+        out, err = capsys.readouterr()
+        return Ended(int(code), out, err)
+
+    return call
+
+
+@pytest.fixture
+def child() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command line as a process of its own, its streams in pipes."""
+
+    def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "oomdoctor", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            **options,
+        )
+
+    return call
+
+
+@pytest.fixture
+def golden() -> Callable[[str], Report]:
+    """A stored report: "gpu", "cpu", "interrupted" or "error"."""
+    return lambda name: loads(Report, (GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@dataclass(slots=True)
+class FakeSurvey:
+    """Stands in for `run_survey`: remembers what it was asked and answers what it was told."""
+
+    answer: Report | BaseException
+    request: SurveyRequest | None = None
+    wait: bool | None = None
+    act: Callable[..., None] | None = None
+
+    def __call__(self, request: SurveyRequest, folder: Any, *, wait: bool, **hooks: Any) -> Report:
+        self.request, self.wait = request, wait
+        folder.write_request(request)
+        if self.act is not None:
+            self.act(**hooks)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        folder.write_report(self.answer)
+        return self.answer
+
+
+@pytest.fixture
+def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> FakeSurvey:
+    """Replaces the survey; it answers with the stored CPU report unless the test says otherwise."""
+    fake = FakeSurvey(golden("cpu"))
+    monkeypatch.setattr("oomdoctor.runs.survey.run_survey", fake)
+    return fake

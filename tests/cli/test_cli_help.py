@@ -1,0 +1,161 @@
+"""Help is fast, complete, and loads nothing; the set of options is frozen on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+COMMANDS = [
+    ("--help",),
+    ("probe", "--help"),
+    ("show", "--help"),
+    ("recipes", "--help"),
+    ("recipes", "show", "--help"),
+    ("recipes", "copy", "--help"),
+    ("recipes", "check", "--help"),
+    ("env", "--help"),
+    ("gpus", "--help"),
+    ("models", "--help"),
+]
+OPTIONS = {
+    "probe": "recipe rung device vram headroom seq-len effective-batch micro-batch task weights "
+    "eval eval-batch rank-by tokens time-limit rung-timeout revision source trust-remote-code "
+    "python seed wait no-wait resume format json output verbose quiet help",
+    "show": "list format json output verbose help",
+    "recipes": "json help",
+    "env": "json help",
+    "gpus": "json help",
+    "models": "json help",
+}
+# What --help may load of our own: the command line itself and the two lowest rooms.
+OURS = {
+    "oomdoctor",
+    "oomdoctor.cli",
+    "oomdoctor.cli.env",
+    "oomdoctor.cli.facts",
+    "oomdoctor.cli.main",
+    "oomdoctor.cli.options",
+    "oomdoctor.cli.output",
+    "oomdoctor.cli.probe",
+    "oomdoctor.cli.recipes",
+    "oomdoctor.cli.show",
+    "oomdoctor.errors",
+    "oomdoctor.units",
+}
+# typer, and what its versions bring along; the older ones import rich as soon as they are imported.
+THEIRS = {"typer", "click", "shellingham", "typing_extensions", "annotated_doc"}
+OLD_TYPER = tuple(map(int, typer.__version__.split(".")[:2])) < (0, 17)
+THEIRS |= {"rich", "markdown_it", "mdurl", "pygments", "attr"} if OLD_TYPER else set()
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_help_ends_with_examples_and_the_next_verb(cli, arguments):
+    ended = cli(*arguments)
+    assert ended.code == 0
+    assert ended.err == ""
+    tail = ended.out.rstrip().splitlines()[-5:]
+    start = next(i for i, line in enumerate(tail) if line.strip() == "Examples:")
+    assert all(line.startswith("    oomdoctor ") for line in tail[start + 1 : -1])
+    assert len(tail[start + 1 : -1]) >= 2
+    assert tail[-1].startswith("  Next: `oomdoctor ")
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_the_set_of_options_is_frozen(cli, command):
+    found = set(re.findall(r"(?<![\w-])--([a-z][a-z-]*)", cli(command, "--help").out))
+    told = set(re.findall(r"--([a-z-]+)", cli(command, "--help").out.partition("Options:")[0]))
+    assert found - told >= set(OPTIONS[command].split())
+    listed = cli(command, "--help").out.partition("Options:")[2].partition("Examples:")[0]
+    starts = re.findall(r"^  (?:-\w, )?--([a-z-]+)(?: / --([a-z-]+))?", listed, re.MULTILINE)
+    starts += re.findall(r"^  -\w, --([a-z-]+)()", listed, re.MULTILINE)
+    assert {name for pair in starts for name in pair if name} == set(OPTIONS[command].split())
+
+
+def test_help_loads_nothing_but_typer_and_the_command_line():
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from oomdoctor.cli.main import run\n"
+        "run(['--help'])\n"
+        "import json; print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name in modules if name.split(".")[0] == "oomdoctor"} == OURS
+    tops = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names)
+    assert tops - {"oomdoctor"} <= THEIRS
+
+
+def test_help_takes_less_than_a_fifth_of_a_second():
+    # Processor time of the best of five: the wall clock of a busy machine says nothing of us.
+    def spent() -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "oomdoctor", "--help"], capture_output=True)
+        after = os.times()
+        return sum(after[2:4]) - sum(before[2:4])
+
+    assert min(spent() for _ in range(5)) < 0.2
+
+
+def test_probe_shows_life_within_a_tenth_of_a_second():
+    def waited() -> float:
+        begin = time.perf_counter()
+        with subprocess.Popen(
+            [sys.executable, "-m", "oomdoctor", "probe", "x", "--format", "no"],
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stderr is not None
+            assert os.read(process.stderr.fileno(), 1)
+            took = time.perf_counter() - begin
+            process.communicate()
+        return took
+
+    # A bare interpreter is the measure of how busy the machine is; it is a tenth of our time.
+    limit = 0.2 if OLD_TYPER else 0.1
+    assert min(waited() for _ in range(5)) < limit + _bare_start()
+
+
+def _bare_start() -> float:
+    def waited() -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"])
+        return time.perf_counter() - begin
+
+    return min(waited() for _ in range(3))
+
+
+def test_version(cli):
+    from oomdoctor import __version__
+
+    assert cli("--version").out == f"oomdoctor {__version__}\n"
+
+
+def test_nothing_typed_shows_the_help_on_stderr(cli):
+    ended = cli()
+    assert (ended.code, ended.out) == (2, "")
+    assert "Usage: oomdoctor" in ended.err
+
+
+def test_help_names_every_word_of_the_choices():
+    from typing import get_args
+
+    from oomdoctor.cli import options
+    from oomdoctor.records.model import SourceChoice, TaskChoice
+    from oomdoctor.records.report import RankBy
+    from oomdoctor.records.result import WeightsChoice
+
+    def told(option):
+        (info,) = option.__metadata__
+        return set(re.findall(r"[a-z0-9-]+", f"{info.metavar} {info.help}"))
+
+    assert set(get_args(TaskChoice)) <= told(options.Task)
+    assert set(get_args(SourceChoice)) <= told(options.Source)
+    assert set(get_args(RankBy)) <= told(options.RankBy)
+    assert set(get_args(WeightsChoice)) <= told(options.Weights)
+    assert set(options.FORMATS) <= told(options.Format)

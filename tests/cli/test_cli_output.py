@@ -1,0 +1,91 @@
+"""The streams as a child process has them: pipes, closed, narrow encodings, a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&-", 0)]
+)
+def test_a_closed_stream_does_not_matter(redirection, code):
+    script = f"{sys.executable} -m oomdoctor gpus H200 {redirection}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.fixture
+def accented(tmp_path):
+    """A recipe whose name no ASCII stream can say."""
+    file = tmp_path / "récette-模.toml"
+    file.write_text('description = "café"\n[[rung]]\nmethod = "lora"\n', encoding="utf-8")
+    return file
+
+
+NARROW = {"PYTHONIOENCODING": "ascii"}
+
+
+def test_a_narrow_stdout_loses_characters_and_not_the_answer(child, accented):
+    done = child("recipes", "check", str(accented), env={**os.environ, **NARROW})
+    assert done.returncode == 0
+    assert done.stdout.endswith("r?cette-?.toml: no faults\n")
+
+
+def test_a_narrow_stderr_loses_characters_and_not_the_error(child, accented):
+    missing = str(accented.with_suffix(".none"))
+    done = child("probe", "m", "--recipe", missing, env={**os.environ, **NARROW})
+    assert done.returncode == 2
+    assert "r?cette-?.none" in done.stderr
+
+
+def test_json_is_utf8_whatever_the_locale_says(child):
+    done = child("probe", "modèle-模", "--source", "catalogue", "--json",
+                 env={**os.environ, **NARROW})  # fmt: skip
+    assert done.returncode == 4
+    assert "modèle-模" in json.loads(done.stdout)["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("gpus",), ("models",), ("recipes",), ("env",)], ids=" ".join
+)
+def test_a_terminal_is_filled_and_not_overfilled(arguments):
+    out = on_a_terminal(*arguments, COLUMNS="70")
+    assert out
+    assert max(len(line) for line in out.splitlines()) <= 70
+
+
+def test_colour_is_for_terminals_that_want_it():
+    assert "\x1b[" in on_a_terminal("env", NO_COLOR="")
+    assert "\x1b[" not in on_a_terminal("env", NO_COLOR="1")
+    assert "\x1b[" not in on_a_terminal("env", NO_COLOR="", TERM="dumb")
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a command prints when stdout is a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "oomdoctor", *arguments],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    os.close(theirs)
+    out = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # how Linux says that the other side of a terminal is closed
+            break
+        if not part:
+            break
+        out += part
+    os.close(ours)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    return out.decode().replace("\r\n", "\n")

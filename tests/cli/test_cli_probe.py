@@ -1,0 +1,289 @@
+"""From what is typed at `probe` to the request, and from the report to the streams."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from oomdoctor.errors import model_error
+from oomdoctor.records.model import ModelRef
+from oomdoctor.system import store
+
+
+def asked(cli, survey, *arguments):
+    """The request that a command line makes."""
+    ended = cli("probe", "m", "--quiet", *arguments)
+    assert ended.code == survey.answer.exit_code, ended.err
+    return survey.request
+
+
+def test_the_defaults(cli, survey):
+    request = asked(cli, survey)
+    assert request.model == ModelRef("m")
+    assert request.recipe.name == "default"
+    assert len(request.recipe.rungs) >= 10
+    assert {rung.config.sequence_length for rung in request.recipe.rungs} == {2048}
+    assert {rung.config.effective_batch_size for rung in request.recipe.rungs} == {16}
+    assert replace(request, model=None, recipe=None) == replace(
+        request,
+        model=None,
+        recipe=None,
+        device="auto",
+        vram_bytes=None,
+        headroom=0.02,
+        sequence_length=2048,
+        effective_batch_size=16,
+        micro_batch_size=None,
+        weights="synthetic",
+        evaluate=False,
+        eval_batch_size=8,
+        rank_by="throughput",
+        tokens=10**6,
+        time_limit_s=None,
+        rung_limit_s=600.0,
+        python=sys.executable,
+        seed=0,
+    )
+    assert survey.wait is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (["--device", "cuda:1"], "device", "cuda:1"),
+        (["--vram", "24GiB"], "vram_bytes", 24 * 1024**3),
+        (["--vram", "24GB"], "vram_bytes", 24 * 10**9),
+        (["--headroom", "5%"], "headroom", 0.05),
+        (["--headroom", "0.1"], "headroom", 0.1),
+        (["--headroom", "0"], "headroom", 0.0),
+        (["--seq-len", "4096"], "sequence_length", 4096),
+        (["--effective-batch", "32"], "effective_batch_size", 32),
+        (["--micro-batch", "4"], "micro_batch_size", 4),
+        (["--weights", "pretrained"], "weights", "pretrained"),
+        (["--eval"], "evaluate", True),
+        (["--eval-batch", "2"], "eval_batch_size", 2),
+        (["--rank-by", "micro-batch"], "rank_by", "micro-batch"),
+        (["--tokens", "2.5B"], "tokens", 2_500_000_000),
+        (["--time-limit", "1h30m"], "time_limit_s", 5400.0),
+        (["--rung-timeout", "90"], "rung_limit_s", 90.0),
+        (["--seed", "7"], "seed", 7),
+        (["--task", "masked-lm"], "model", ModelRef("m", task="masked-lm")),
+        (["--revision", "v1"], "model", ModelRef("m", revision="v1")),
+        (["--source", "catalogue"], "model", ModelRef("m", source="catalogue")),
+        (["--trust-remote-code"], "model", ModelRef("m", trust_remote_code=True)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_an_option_reaches_the_request(cli, survey, arguments, field, value):
+    assert getattr(asked(cli, survey, *arguments), field) == value
+
+
+def test_wait_reaches_the_survey(cli, survey):
+    asked(cli, survey, "--wait")
+    assert survey.wait is True
+
+
+def test_sizes_reach_every_rung(cli, survey):
+    request = asked(
+        cli, survey, "--seq-len", "64", "--effective-batch", "4", "--micro-batch", "2",
+        "--rung", "method=lora,lora_rank=64",
+    )  # fmt: skip
+    sizes = {
+        (c.sequence_length, c.effective_batch_size, c.micro_batch_size)
+        for c in (rung.config for rung in request.recipe.rungs)
+    }
+    assert sizes == {(64, 4, 2)}
+
+
+def test_rungs_are_added_once(cli, survey):
+    request = asked(
+        cli, survey, "--recipe", "none", "--rung", "method=lora,lora_rank=64",
+        "--rung", "method=lora,lora_rank=64", "--rung", "method=full",
+    )  # fmt: skip
+    assert [rung.config.lora_rank for rung in request.recipe.rungs] == [64, 16]
+
+
+def test_a_typed_rung_replaces_the_same_rung_of_the_recipe(cli, survey):
+    before = asked(cli, survey).recipe.rungs
+    config = before[3].config
+    text = f"method={config.method},weights_dtype={config.weights_dtype},micro_batch_size=4"
+    after = asked(cli, survey, "--rung", text).recipe.rungs
+    changed = [(a.config, b.config) for a, b in zip(before, after, strict=True) if a != b]
+    assert [(a.rung_key() == b.rung_key(), b.micro_batch_size) for a, b in changed] == [(True, 4)]
+
+
+def test_two_rungs_that_differ_in_the_micro_batch_only_are_refused(cli, survey):
+    rungs = ("--rung", "method=full,micro_batch_size=1", "--rung", "method=full,micro_batch_size=2")
+    ended = cli("probe", "m", "--recipe", "none", *rungs)
+    assert (ended.code, survey.request) == (2, None)
+    assert "differ in nothing but the micro-batch size (full-bf16)" in ended.err
+
+
+def test_two_rungs_that_look_alike_get_two_names(cli, survey):
+    request = asked(
+        cli, survey, "--recipe", "none", "--rung", "method=lora,lora_alpha=8",
+        "--rung", "method=lora,lora_alpha=16",
+    )  # fmt: skip
+    assert [rung.label for rung in request.recipe.rungs] == ["lora-r16-bf16", "lora-r16-bf16-2"]
+
+
+def test_all_faults_are_told_at_once(cli, survey):
+    ended = cli(
+        "probe", "--quiet", "--vram", "24XB", "--headroom", "200%", "--seq-len", "0",
+        "--micro-batch", "3", "--weights", "real", "--tokens", "some", "--time-limit", "soon",
+        "--seed", "-1", "--task", "x", "--source", "y", "--rank-by", "z", "--eval-batch", "1.5",
+        "--python", "/no/such/python",
+    )  # fmt: skip
+    assert (ended.code, survey.request) == (2, None)
+    options = (
+        "MODEL --vram --headroom --seq-len --micro-batch --weights --tokens --time-limit --seed "
+        "--task --source --rank-by --eval-batch --python"
+    )
+    assert [option for option in options.split() if f"{option}: " not in ended.err] == []
+    assert "hint:  run `oomdoctor probe --help`" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch 16"),
+        (["--recipe", "none"], "there is nothing to measure"),
+        (["--recipe", "no-such"], "no-such"),
+        (["--rung", "method=lore"], "lora"),
+        (["--format", "html"], "'html' is not one of table, markdown, csv, json"),
+        (["--format", "csv", "--json"], "two different documents"),
+        (["--output", "no/such/folder/file.json"], "there is no folder"),
+        (["--output", "."], "is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_fault_says_what_and_why(cli, survey, arguments, words):
+    ended = cli("probe", "m", "--quiet", *arguments)
+    assert (ended.code, survey.request) == (2, None)
+    assert words in ended.err
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "csv", "json"])
+def test_the_answer_comes_once_in_the_chosen_format(cli, survey, format_):
+    ended = cli("probe", "m", "--format", format_)
+    label = survey.answer.results[0].label
+    assert label in ended.out
+    assert label not in ended.err
+    if format_ == "json":
+        assert json.loads(ended.out)["results"][0]["label"] == label
+    if format_ == "csv":
+        rows = list(csv.DictReader(io.StringIO(ended.out)))
+        assert len(rows) == len(survey.answer.results)
+    if format_ == "table":
+        assert ended.out.count("tokens/s") >= 1
+        assert max(map(len, ended.out.splitlines())) > 120  # a pipe gets whole rows
+
+
+def test_json_is_short_for_format_json(cli, survey):
+    short, long = cli("probe", "m", "--json").out, cli("probe", "m", "--format", "json").out
+    assert short == long
+
+
+def test_verbose_says_more(cli, survey):
+    assert len(cli("probe", "m", "-v").out) > len(cli("probe", "m").out)
+
+
+def test_quiet_says_nothing_but_the_answer(cli, survey):
+    assert cli("probe", "m", "-q").err == ""
+    assert cli("probe", "m").err != ""
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".json", "{"), (".csv", "place,"), (".txt", "oom")])
+def test_the_file_gets_the_answer_too(cli, survey, tmp_path, suffix, start):
+    file = tmp_path / f"report{suffix}"
+    ended = cli("probe", "m", "--output", str(file))
+    assert ended.out.startswith("oomdoctor")
+    assert file.read_text().startswith(start)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_cannot_be_written_costs_no_answer(cli, survey, tmp_path):
+    file = tmp_path / "report.json"
+
+    def obstruct(**_: object) -> None:
+        file.mkdir()
+        (file / "x").touch()
+
+    survey.act = obstruct
+    ended = cli("probe", "m", "--output", str(file))
+    assert ended.code == 1
+    assert survey.answer.results[0].label in ended.out
+    assert "could not be written" in ended.err
+
+
+def test_a_pipe_is_written_to_and_not_replaced(cli, survey, tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert cli("probe", "m", "--output", str(pipe)).code == survey.answer.exit_code
+    assert pipe.is_fifo()
+    reader.join(timeout=10)
+    assert got[0].startswith("oomdoctor")
+
+
+def test_a_survey_that_cannot_start_leaves_no_run(cli, survey):
+    survey.answer = model_error("missing", "there is no such model")
+    assert cli("probe", "m").code == 4
+    assert store.list_runs() == ()
+
+
+class TestResume:
+    """`--resume` goes on with a stored request; only what measures nothing may change."""
+
+    @pytest.fixture
+    def run(self, cli, survey):
+        cli("probe", "m", "--seq-len", "64", "--tokens", "5M")
+        survey.request = None
+        return store.open_run().name
+
+    @pytest.mark.parametrize("name", ["latest", "by name", "by folder"])
+    def test_the_request_comes_from_disk(self, cli, survey, run, name):
+        word = {"latest": name, "by name": run, "by folder": str(store.runs_dir() / run)}[name]
+        assert cli("probe", "--resume", word).code == survey.answer.exit_code
+        assert survey.request.sequence_length == 64
+        assert survey.request.tokens == 5_000_000
+        assert len(store.list_runs()) == 1
+
+    def test_what_measures_nothing_may_change(self, cli, survey, run):
+        cli("probe", "m", "--resume", run, "--time-limit", "1m", "--rank-by", "memory", "-q")
+        assert survey.request.time_limit_s == 60.0
+        assert survey.request.rank_by == "memory"
+        assert survey.request.tokens == 5_000_000
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--seq-len", "32"], "--seq-len: is fixed by the run"),
+            (["--eval"], "--eval: is fixed by the run"),
+            (["--device", "auto"], "--device: is fixed by the run"),
+            (["other"], "MODEL: the run is about m, not other"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    )
+    def test_what_would_be_another_survey_is_refused(self, cli, survey, run, arguments, words):
+        ended = cli("probe", "--resume", run, *arguments)
+        assert (ended.code, survey.request) == (2, None)
+        assert words in ended.err
+
+    def test_an_unknown_run_is_a_usage_error(self, cli, survey):
+        assert cli("probe", "--resume", "no-such-run").code == 2
+
+    def test_a_run_that_cannot_go_on_is_kept(self, cli, survey, run):
+        survey.answer = model_error("missing", "gone")
+        (store.runs_dir() / run / "report.json").unlink()
+        assert cli("probe", "--resume", run).code == 4
+        assert len(store.list_runs()) == 1

@@ -1,0 +1,159 @@
+"""Progress: one line a rung in a pipe, one moving line on a terminal, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from oomdoctor.cli.progress import Progress
+from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.result import Attempt, Failure, Measurement
+from oomdoctor.runs.survey import SurveyEvent
+
+FULL = Rung("full-bf16", TrainConfig())
+LORA = Rung("lora-r16-bf16", TrainConfig(method="lora"))
+
+
+def attempt(rung: Rung, size: int, outcome: str, **keys) -> Attempt:
+    values = {"measurement": None, "oom": None, "failure": None, "reason": None, **keys}
+    return Attempt(rung.config.with_micro_batch(size), outcome, elapsed_s=1.0, **values)
+
+
+def measured(peak: int) -> Measurement:
+    return Measurement(
+        peak_allocated_bytes=peak, peak_reserved_bytes=None, peak_device_bytes=None,
+        overhead_bytes=None, peak_rss_bytes=None, peak_phase="backward", phases={}, first_step={},
+        steady={}, breakdown=None, allocation_retries=None, managed_bytes=0, timing=None,
+        attention_kernel=None, trainable_parameters=1, parameters=1, losses=(),
+        skipped_optimizer_steps=0, notes=(), versions={},
+    )  # fmt: skip
+
+
+def tries(rung: Rung, index: int, *ends: Attempt):
+    for end in ends:
+        size = int(end.config.micro_batch_size)
+        place = {"micro_batch_size": size, "index": index, "total": 12}
+        yield SurveyEvent("trying", rung, message="why", **place)
+        yield SurveyEvent("phase", rung, phase="forward", **place)
+        yield SurveyEvent("phase", rung, phase="backward", **place)
+        yield SurveyEvent("tried", rung, attempt=end, **place)
+
+
+EVENTS = [
+    SurveyEvent("inspecting", message="m (local)"),
+    SurveyEvent("note", message="2 finished tries taken over"),
+    *tries(
+        FULL, 1,
+        attempt(FULL, 1, "fits", measurement=measured(2**30)),
+        attempt(FULL, 4, "oom"),
+        attempt(FULL, 2, "fits", measurement=measured(2**31)),
+    ),
+    SurveyEvent("skipped", LORA, index=2, total=12, message="needs at least as much"),
+    *tries(LORA, 3, attempt(LORA, 1, "failed", failure=Failure("x", "it broke\nbadly"))),
+    *tries(LORA, 4, attempt(LORA, 1, "unsupported", reason="needs a GPU")),
+    *tries(FULL, 12, attempt(FULL, 1, "oom", reason="ran but leaves 1 B")),
+    SurveyEvent("done", total=12),
+]  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    """A stderr somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def told(monkeypatch, stream: io.StringIO, quiet: bool = False) -> str:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(quiet=quiet) as progress:
+        for event in EVENTS:
+            progress.on_event(event)
+    return stream.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def still_clock(monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: 7.0)
+
+
+def test_a_pipe_gets_one_line_a_rung(monkeypatch):
+    assert told(monkeypatch, io.StringIO()).splitlines() == [
+        "inspecting m (local)",
+        "2 finished tries taken over",
+        "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 tries, 0.00 ms)",
+        "[ 2/12] lora-r16-bf16: skipped: needs at least as much",
+        "[ 3/12] lora-r16-bf16: failed at micro-batch 1: it broke  (0.00 ms)",
+        "[ 4/12] lora-r16-bf16: unsupported: needs a GPU  (0.00 ms)",
+        "[12/12] full-bf16: out of memory at micro-batch 1: ran but leaves 1 B  (0.00 ms)",
+    ]
+
+
+def test_a_terminal_gets_the_phase_on_a_moving_line(monkeypatch):
+    text = told(monkeypatch, Terminal())
+    assert "\r\x1b[K[ 1/12] full-bf16  micro-batch 4  backward  0.00 ms" in text
+    assert "\r\x1b[K[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB" in text
+    assert text.count("\n") == 6
+    assert text.endswith("\r\x1b[K")
+
+
+def test_a_moving_line_is_no_wider_than_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    text = told(monkeypatch, Terminal())
+    moving = [part for part in text.split("\r\x1b[K") if part and not part.endswith("\n")]
+    assert moving
+    assert max(map(len, moving)) == 19
+
+
+def test_a_dumb_terminal_gets_whole_lines_only(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\r" not in told(monkeypatch, Terminal())
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_quiet_is_quiet(monkeypatch, stream):
+    assert told(monkeypatch, stream(), quiet=True) == ""
+
+
+def test_what_was_tried_is_told_when_the_survey_breaks_off(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(KeyboardInterrupt), Progress(quiet=False) as progress:
+        for event in EVENTS[2:6]:
+            progress.on_event(event)
+        raise KeyboardInterrupt
+    assert stream.getvalue().startswith("[ 1/12] full-bf16: fits, micro-batch 1")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_stderr_that_nobody_reads_ends_nothing(monkeypatch, terminal):
+    class Unread(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stderr", Unread())
+    with Progress(quiet=False) as progress:
+        for event in EVENTS:
+            progress.on_event(event)
+
+
+def test_the_moving_line_moves_while_nothing_happens(monkeypatch):
+    import time
+
+    clock = iter(range(7, 10**6))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("oomdoctor.cli.progress.TICK_S", 0.01)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(quiet=False) as progress:
+        for event in EVENTS[2:4]:
+            progress.on_event(event)
+        drawn = stream.getvalue().count("forward")
+        deadline = time.perf_counter() + 5
+        while stream.getvalue().count("forward") < drawn + 3:
+            assert time.perf_counter() < deadline
+            time.sleep(0.01)
