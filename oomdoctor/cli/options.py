@@ -58,12 +58,21 @@ Weights = Annotated[
     ),
 ]
 SequenceLength = Annotated[
-    str, typer.Option("--seq-len", metavar="N", help="Tokens in a sequence.")
+    str | None,
+    typer.Option(
+        "--seq-len",
+        metavar="N",
+        help="Tokens in a sequence.  [default: 2048; 64 on the CPU]",
+        show_default=False,
+    ),
 ]
 EffectiveBatch = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--effective-batch", metavar="N", help="Sequences in one optimizer step, on every rung."
+        "--effective-batch",
+        metavar="N",
+        help="Sequences in one optimizer step, on every rung.  [default: 16; 4 on the CPU]",
+        show_default=False,
     ),
 ]
 MicroBatch = Annotated[

@@ -10,11 +10,12 @@ from itertools import count
 from typing import Any, get_args
 
 from oomdoctor.cli.options import Reader
-from oomdoctor.errors import usage_error
+from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
+from oomdoctor.system.machine import choose_device, list_gpus
 from oomdoctor.system.recipes import Sizes, load_recipe, parse_rung
 
 # What may differ when a run goes on: none of it changes what a rung measures.
@@ -24,6 +25,7 @@ _FREE = {
     "time_limit": "time_limit_s",
     "rung_timeout": "rung_limit_s",
 }
+_USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": ("64", "4")}
 _NOT_IN_REQUEST = {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
 
 
@@ -40,8 +42,9 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
     for name, value in given.items():
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
             reader.fault(_option(name), f"{value!r} is not text in UTF-8")
-    sequence_length = reader.integer("--seq-len", given["seq_len"])
-    effective = reader.integer("--effective-batch", given["effective_batch"])
+    usual_length, usual_batch = _usual_shape(given["device"])
+    sequence_length = reader.integer("--seq-len", given["seq_len"] or usual_length)
+    effective = reader.integer("--effective-batch", given["effective_batch"] or usual_batch)
     micro = given["micro_batch"]
     if micro is not None:
         micro = reader.integer("--micro-batch", micro)
@@ -98,6 +101,15 @@ def resumed_request(
     values = _free_values(reader, given)
     reader.check()
     return replace(stored, **{_FREE[name]: values[_FREE[name]] for name in typed & set(_FREE)})
+
+
+def _usual_shape(device: str) -> tuple[str, str]:
+    """Sequence length and effective batch where none was given: what the device does in minutes."""
+    try:
+        chosen = choose_device(device, list_gpus())
+    except OomDoctorError:
+        return _USUAL_SHAPES["cuda"]  # the survey says what is wrong with the device
+    return _USUAL_SHAPES[chosen.type]
 
 
 def _free_values(reader: Reader, given: Mapping[str, Any]) -> dict[str, Any]:

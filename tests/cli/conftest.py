@@ -85,7 +85,11 @@ class FakeSurvey:
 
 @pytest.fixture
 def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> FakeSurvey:
-    """Replaces the survey; it answers with the stored CPU report unless the test says otherwise."""
+    """Replaces the survey; it answers with the stored CPU report unless the test says otherwise.
+
+    The machine has no GPU then, wherever the test runs.
+    """
+    monkeypatch.setattr("oomdoctor.cli.request.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
     monkeypatch.setattr("oomdoctor.runs.survey.run_survey", fake)
     return fake

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -92,42 +90,25 @@ def test_help_loads_nothing_but_typer_and_the_command_line():
     assert tops - {"oomdoctor"} <= THEIRS
 
 
-def test_help_takes_less_than_a_fifth_of_a_second():
-    # Processor time of the best of five: the wall clock of a busy machine says nothing of us.
-    def spent() -> float:
-        before = os.times()
-        subprocess.run([sys.executable, "-m", "oomdoctor", "--help"], capture_output=True)
-        after = os.times()
-        return sum(after[2:4]) - sum(before[2:4])
-
-    assert min(spent() for _ in range(5)) < 0.2
-
-
-def test_probe_shows_life_within_a_tenth_of_a_second():
-    def waited() -> float:
-        begin = time.perf_counter()
-        with subprocess.Popen(
-            [sys.executable, "-m", "oomdoctor", "probe", "x", "--format", "no"],
-            stderr=subprocess.PIPE,
-        ) as process:
-            assert process.stderr is not None
-            assert os.read(process.stderr.fileno(), 1)
-            took = time.perf_counter() - begin
-            process.communicate()
-        return took
-
-    # A bare interpreter is the measure of how busy the machine is; it is a tenth of our time.
-    limit = 0.2 if OLD_TYPER else 0.1
-    assert min(waited() for _ in range(5)) < limit + _bare_start()
-
-
-def _bare_start() -> float:
-    def waited() -> float:
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "pass"])
-        return time.perf_counter() - begin
-
-    return min(waited() for _ in range(3))
+def test_probe_shows_life_before_anything_slow_is_loaded():
+    # The time itself is measured by scripts/benchmarks/rung_overhead.py.
+    code = (
+        "import json, sys; before = set(sys.modules)\n"
+        "class FirstWords:\n"
+        "    def write(self, text):\n"
+        "        print(json.dumps(sorted(set(sys.modules) - before)), flush=True)\n"
+        "        import os; os._exit(0)\n"
+        "    def flush(self): pass\n"
+        "    def isatty(self): return False\n"
+        "sys.stderr = FirstWords()\n"
+        "from oomdoctor.cli.main import run\n"
+        "run(['probe', 'x', '--format', 'no'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout.splitlines()[-1])
+    assert {name for name in modules if name.split(".")[0] == "oomdoctor"} <= OURS
+    tops = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names)
+    assert tops - {"oomdoctor"} <= THEIRS
 
 
 def test_version(cli):

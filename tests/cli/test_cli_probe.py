@@ -14,6 +14,7 @@ import pytest
 
 from oomdoctor.errors import model_error
 from oomdoctor.records.model import ModelRef
+from oomdoctor.records.report import Gpu
 from oomdoctor.system import store
 
 
@@ -24,7 +25,17 @@ def asked(cli, survey, *arguments):
     return survey.request
 
 
-def test_the_defaults(cli, survey):
+def test_on_the_cpu_the_defaults_are_what_it_can_do_in_minutes(cli, survey):
+    request = asked(cli, survey)
+    assert (request.sequence_length, request.effective_batch_size) == (64, 4)
+    assert {rung.config.sequence_length for rung in request.recipe.rungs} == {64}
+    request = asked(cli, survey, "--device", "cpu", "--seq-len", "2048", "--effective-batch", "16")
+    assert (request.sequence_length, request.effective_batch_size) == (2048, 16)
+
+
+def test_the_defaults(cli, survey, monkeypatch):
+    card = Gpu(0, "GPU-1", "NVIDIA H200", 150 * 10**9, 149 * 10**9, "9.0", ())
+    monkeypatch.setattr("oomdoctor.cli.request.list_gpus", lambda: (card,))
     request = asked(cli, survey)
     assert request.model == ModelRef("m")
     assert request.recipe.name == "default"
@@ -153,7 +164,7 @@ def test_all_faults_are_told_at_once(cli, survey):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch 16"),
+        (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch 4"),
         (["--recipe", "none"], "there is nothing to measure"),
         (["--recipe", "no-such"], "no-such"),
         (["--rung", "method=lore"], "lora"),

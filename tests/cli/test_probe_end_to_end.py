@@ -91,7 +91,9 @@ def test_every_rung_is_measured(probed):
         # Some need a GPU or a library that is not there, and then they say so.
         assert result.outcome in ("fits", "unsupported"), (result.label, result.failure)
         assert result.outcome == "fits" or result.reason
-    assert {result.config.method for result in fitting} == {"full", "lora", "qlora"}
+    # Older versions of transformers or bitsandbytes have no QLoRA on the CPU.
+    assert {result.config.method for result in fitting} >= {"full", "lora"}
+    assert report.picks.full and report.picks.lora
     assert set(report.ranking) == {result.key for result in fitting}
     for result in fitting:
         assert result.evidence == "measured"
