@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from itertools import count
 from typing import Any, get_args
 
@@ -63,6 +64,8 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
         "seed": reader.integer("--seed", given["seed"], minimum=0),
         **_free_values(reader, given),
     }
+    if Path(model).expanduser().is_dir():
+        model = str(Path(model).expanduser().resolve())  # --resume may come from anywhere
     reference = ModelRef(
         name=model,
         revision=given["revision"],

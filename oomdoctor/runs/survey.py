@@ -370,6 +370,13 @@ def _inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> Excepti
             f"{spec.id}: {told}",
             f"a newer transformers may know it: {python} -m pip install -U transformers",
         )
+    if "No module named" in told:
+        return machine_error(
+            "library_missing",
+            f"the interpreter {python} cannot measure: {told}",
+            f"install what you train with: {python} -m pip install torch transformers accelerate "
+            "peft bitsandbytes; or name another interpreter by --python",
+        )
     if "Torch not compiled with CUDA" in told or "No CUDA GPUs" in told or "NVIDIA driver" in told:
         return machine_error(
             "torch_without_cuda",

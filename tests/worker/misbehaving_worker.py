@@ -69,6 +69,10 @@ def run_job(job_path: Path, reply_path: Path) -> None:
     phases.enter("forward")
     print("the log of", job.label, flush=True)
     way, _, argument = job.label.partition(" ")
+    if job.mode == "inspect" and "torch" in os.environ.get("LACKING", ""):
+        failure = Failure("ModuleNotFoundError", "No module named 'torch'")
+        reply_path.write_text(dumps(Reply(status="failed", failure=failure)))
+        return
     if job.mode == "inspect":
         reply_path.write_text(dumps(Reply(status="inspected", inspection=INSPECTION)))
         return

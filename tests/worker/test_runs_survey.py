@@ -219,6 +219,16 @@ def test_without_being_asked_the_cpu_is_refused_for_hours(
     assert "oomdoctor probe" in (raised.value.hint or "")
 
 
+def test_an_interpreter_without_torch_is_the_machines_fault(
+    ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LACKING", "torch")
+    with pytest.raises(OomDoctorError, match="torch") as raised:
+        survey(ask("fits"))
+    assert raised.value.exit_code == ExitCode.MACHINE_UNFIT
+    assert "pip install torch" in (raised.value.hint or "")
+
+
 def test_events_tell_every_try_with_its_place(ask: Callable[..., SurveyRequest]) -> None:
     events: list[SurveyEvent] = []
     survey(ask("fits", "oom load"), events=events)
