@@ -6,8 +6,8 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from itertools import count
+from pathlib import Path
 from typing import Any, get_args
 
 from oomdoctor.cli.options import Reader
