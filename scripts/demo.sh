@@ -23,7 +23,7 @@ echo "installing oomdoctor and its libraries in $venv (minutes the first time)" 
 scripts/venv.sh "$venv" .
 
 if [ $# -eq 0 ]; then
-  set -- HuggingFaceTB/SmolLM2-135M --source catalogue --recipe quick --seq-len 128 --effective-batch 2
+  set -- HuggingFaceTB/SmolLM2-135M --source catalogue --recipe quick --seq-len 64 --effective-batch 2
 fi
 # Threads that wait must not spin: beside other work on the machine that costs most of the time.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}

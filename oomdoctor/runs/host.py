@@ -77,6 +77,21 @@ class WorkerHost:
         """
         if not self._ready(stop):
             return ChildEnd("stopped", None, 0.0)
+        try:
+            return self._serve_one(job, reply, log, deadline_s, on_poll, stop)
+        except BaseException:
+            self.close()  # a job left in flight would answer in the name of the next one
+            raise
+
+    def _serve_one(
+        self,
+        job: Path,
+        reply: Path,
+        log: Path,
+        deadline_s: float,
+        on_poll: Callable[[], None],
+        stop: Callable[[], bool],
+    ) -> ChildEnd:
         assert self._process is not None and self._process.stdin is not None
         begin = time.monotonic()
         request = {"job": str(job), "reply": str(reply), "log": str(log)}

@@ -37,6 +37,10 @@ _PRELOAD = (
 )
 
 
+# Without a GPU nothing can touch one, and these cost each child half a second.
+_PRELOAD_ON_CPU = ("bitsandbytes", "peft", "transformers.trainer", "oomdoctor.worker.measure")
+
+
 def serve(run_job: Callable[[Path, Path], None]) -> int:
     """Read jobs from stdin until it ends; one forked child each, one at a time."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -44,7 +48,8 @@ def serve(run_job: Callable[[Path, Path], None]) -> int:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a survey stops
     requests, events = _private_streams()
-    for name in _PRELOAD:
+    cpu_only = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    for name in (*_PRELOAD, *(_PRELOAD_ON_CPU if cpu_only else ())):
         # A version without one of these only pays the import in each child.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -20,6 +20,7 @@ from oomdoctor.worker.timing import time_steps
 from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, OTHER, WEIGHTS, AllocationTrace
 
 MEMORY_STEPS = ("first", "steady")
+MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
 class Marks:
@@ -85,7 +86,10 @@ def _memory_step(
     step: str,
     trace: AllocationTrace,
 ) -> float:
-    """One watched step; the loss of the whole step."""
+    """One watched step; the loss of the whole step.
+
+    Repeated while the gradient scaler skips it: a skipped first step leaves no optimizer states.
+    """
 
     def watch(phase: str) -> None:
         _enter(meter, progress, step, phase)
@@ -94,6 +98,10 @@ def _memory_step(
 
     marks.listen(watch)
     losses = training_step(setup, batches, marks)
+    for _ in range(MAX_SKIPPED):
+        if not setup.trainer.accelerator.optimizer_step_was_skipped:
+            break
+        losses = training_step(setup, batches, marks)
     if setup.device.type == "cpu":
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         trace.adopt(_weights(setup), WEIGHTS)

@@ -29,12 +29,24 @@ def training_step(setup: Setup, batches: list[dict[str, Any]], mark: Mark) -> li
     losses = []
     for inputs in samples:
         mark("forward")
-        losses.append(trainer.training_step(model, inputs, items))
+        loss = trainer.training_step(model, inputs, items)
+        _keep_books(trainer, loss, inputs)
+        losses.append(loss)
     mark("optimizer")
     trainer.accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
     trainer.optimizer.step()
     model.zero_grad()
     return losses
+
+
+def _keep_books(trainer: Any, loss: Any, inputs: dict[str, Any]) -> None:
+    """What the Trainer's loop does after each micro-step, because it costs time on a GPU.
+
+    Its filter for losses that are no number waits for the device, and it counts operations over
+    all parameters (`logging_nan_inf_filter`, `floating_point_ops`).
+    """
+    bool(loss.isnan() or loss.isinf())
+    trainer.floating_point_ops(inputs)
 
 
 def evaluation_step(setup: Setup, batch: dict[str, Any]) -> float:

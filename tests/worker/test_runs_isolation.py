@@ -229,6 +229,22 @@ def test_a_dead_host_costs_one_rung(host: WorkerHost, tmp_path: Path) -> None:
     assert end(host, tmp_path, "fits").outcome == "fits"
 
 
+def test_a_fault_of_the_listener_leaves_no_job_in_flight(host: WorkerHost, tmp_path: Path) -> None:
+    folder = tmp_path / "fault"
+    folder.mkdir()
+    with pytest.raises(ZeroDivisionError):
+        launch(
+            host,
+            replace(tiny_job(), label="hang"),
+            folder,
+            usable_bytes=USABLE,
+            deadline_s=60,
+            on_phase=lambda phase: print(1 / 0),
+            stop=lambda: False,
+        )
+    assert end(host, tmp_path, "fits").outcome == "fits"
+
+
 def test_no_process_is_left_after_the_survey(python: str, tmp_path: Path) -> None:
     with WorkerHost(python, dict(os.environ), tmp_path) as host:
         end(host, tmp_path, "fits")
@@ -296,7 +312,7 @@ def test_after_a_touched_gpu_children_start_afresh(
     script = tmp_path / "python"
     program = (
         "import sys; from oomdoctor.worker import host, __main__ as worker; "
-        "host._PRELOAD = (); host.cuda_was_touched = lambda: True; "
+        "host._PRELOAD = host._PRELOAD_ON_CPU = (); host.cuda_was_touched = lambda: True; "
         "sys.exit(host.serve(lambda job, reply: None))"
     )
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}"\n')
