@@ -18,7 +18,7 @@ from oomdoctor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from oomdoctor.records.result import Attempt
-    from oomdoctor.runs.survey import SurveyEvent
+    from oomdoctor.runs.events import SurveyEvent
 
 TICK_S = 0.5
 _WORDS = {

@@ -8,45 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import replace
 
 from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, next_step
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, model_error
+from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, config_faults
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import Budget, Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult
-from oomdoctor.runs import assemble, device
+from oomdoctor.runs import assemble, device, faults
+from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.launch import Stopped, launch
-from oomdoctor.system import catalogue, hub
+from oomdoctor.system import hub
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.lock import device_lock
 from oomdoctor.system.machine import Device, choose_device, list_gpus
 from oomdoctor.system.store import RunFolder, save_attempt
 
-EventKind = Literal["note", "inspecting", "trying", "phase", "tried", "skipped", "waiting", "done"]
 Stop = Callable[[], ExitCode | None]
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyEvent:
-    """Something a person may want to see: `index` of `total` rungs, counted from 1."""
-
-    kind: EventKind
-    rung: Rung | None = None
-    micro_batch_size: int | None = None
-    phase: str | None = None
-    attempt: Attempt | None = None
-    index: int = 0
-    total: int = 0
-    message: str | None = None
-
-
-Listener = Callable[[SurveyEvent], None]
 
 
 def run_survey(
@@ -70,7 +51,7 @@ def run_survey(
     spec, notes = hub.resolve_with_notes(request.model)
     warnings = [Warn("model_source", note) for note in notes]
     if request.weights == "pretrained":
-        _check_weights(spec)
+        faults.check_weights(spec)
     chosen = choose_device(request.device, list_gpus())
     lock_id = chosen.gpu.uuid if chosen.gpu else "cpu"
 
@@ -189,7 +170,7 @@ class _Survey:
             return None
         if inspection is not None:
             return inspection
-        raise _inspection_error(attempt, self.spec, self.request.python)
+        raise faults.inspection_error(attempt, self.spec, self.request.python)
 
     def _within_limits(self, inspection: Inspection) -> tuple[Rung, ...]:
         """Rows no longer than the model has positions for; said once."""
@@ -264,9 +245,9 @@ class _Survey:
         rung, size = step.rung, step.micro_batch_size
         config = rung.config.with_micro_batch(size)
         self._tell("trying", rung, size, message=step.why)
-        faults = config_faults(config)
-        if faults:
-            reason = "; ".join(f"{key} {what}" for key, what in faults)
+        wrong = config_faults(config)
+        if wrong:
+            reason = "; ".join(f"{key} {what}" for key, what in wrong)
             return Attempt(config, "unsupported", None, None, None, reason, 0.0)
         job_folder = self.folder.job_folder(rung.label, size)
         try:
@@ -336,58 +317,3 @@ class _Survey:
             )
             for rung in self.rungs
         )
-
-
-def _check_weights(spec: ModelSpec) -> None:
-    """A checkpoint is needed: say at once if there can be none.
-
-    Raises:
-        OomDoctorError: the model is known by its facts alone (exit 4).
-    """
-    hint = "leave out --weights pretrained: synthetic weights need the same memory and time"
-    if spec.source == "catalogue":
-        raise model_error(
-            "no_weights", f"{spec.id} was found only as built-in facts, without weights", hint
-        )
-    if spec.source == "local" and spec.path is not None:
-        names = ("*.safetensors", "*.bin", "*.index.json")
-        if not any(any(Path(spec.path).glob(name)) for name in names):
-            raise model_error("no_weights", f"{spec.path} holds a config.json but no weights", hint)
-
-
-def _inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> Exception:
-    """Why the worker could not even declare the model, as an error for people."""
-    told = attempt.reason or "the worker gave no reason"
-    if attempt.outcome == "unsupported" and "trust_remote_code" in told:
-        return model_error(
-            "remote_code",
-            f"{spec.id} is built by code of its own, which is not run unasked",
-            "read that code, then add --trust-remote-code",
-        )
-    if attempt.outcome == "unsupported":
-        return model_error(
-            "unsupported_architecture",
-            f"{spec.id}: {told}",
-            f"a newer transformers may know it: {python} -m pip install -U transformers",
-        )
-    if "No module named" in told:
-        return machine_error(
-            "library_missing",
-            f"the interpreter {python} cannot measure: {told}",
-            f"install what you train with: {python} -m pip install torch transformers accelerate "
-            "peft bitsandbytes; or name another interpreter by --python",
-        )
-    if "Torch not compiled with CUDA" in told or "No CUDA GPUs" in told or "NVIDIA driver" in told:
-        return machine_error(
-            "torch_without_cuda",
-            f"torch cannot use the GPU: {told}",
-            "install the CUDA build of torch, or measure on the CPU with --device cpu",
-        )
-    if attempt.outcome in ("failed", "oom", "host_oom"):
-        nearest = ", ".join(catalogue.nearest_models(spec.id))
-        return model_error(
-            "model_cannot_be_built",
-            f"{spec.id} cannot be built from its config.json: {told}",
-            f"check the values in config.json; models known to build: {nearest}",
-        )
-    return machine_error("worker_failed", f"the worker could not look at {spec.id}: {told}")

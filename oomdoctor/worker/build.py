@@ -6,30 +6,19 @@ module only passes the rung's values on and says `unsupported` where one of them
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelSpec, Task
+from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker import optimizers, synthetic
+from oomdoctor.worker.adapter import add_adapter
+from oomdoctor.worker.model_config import auto_class, load_config
+from oomdoctor.worker.support import check_supported
 from oomdoctor.worker.unsupported import UnsupportedError
-
-AUTO_CLASSES: dict[Task, str] = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "image-classification": "AutoModelForImageClassification",
-}
-_PEFT_TASKS: dict[Task, str] = {
-    "causal-lm": "CAUSAL_LM",
-    "sequence-classification": "SEQ_CLS",
-    "seq2seq-lm": "SEQ_2_SEQ_LM",
-}
 
 
 @dataclass(slots=True)
@@ -54,7 +43,7 @@ def build(job: ProbeJob, device: Any, on_phase: Any = None) -> Setup:
         UnsupportedError: a library, the device or the architecture cannot do what the rung asks.
     """
     config = job.config
-    _check_supported(config, job.device_type)
+    check_supported(config, job.device_type)
     notes: list[str] = []
     if config.allocator == "expandable_segments" and device.type == "cuda":
         _set_expandable_segments()
@@ -62,111 +51,13 @@ def build(job: ProbeJob, device: Any, on_phase: Any = None) -> Setup:
     model = _load_model(job, model_config, device, notes)
     model.config.use_cache = False
     if config.method != "full":
-        model = _add_adapter(model, config, job.model.task)
+        model = add_adapter(model, config, job.model.task)
     if config.activation_checkpointing == "full":
         _enable_checkpointing(model)
     trainer = _trainer(model, config, job, on_phase)
     model, optimizer = trainer.accelerator.prepare(trainer.model, optimizers.create(trainer))
     trainer.optimizer, trainer.model_wrapped = optimizer, model
     return Setup(model, trainer, device, job.model.task, config, model_config, notes)
-
-
-def load_config(spec: ModelSpec) -> Any:
-    """The transformers configuration of a model that was found, without the network.
-
-    Raises:
-        UnsupportedError: this transformers does not know the architecture.
-    """
-    from transformers import AutoConfig
-
-    with tempfile.TemporaryDirectory() as folder:
-        place, revision = _config_place(spec, Path(folder))
-        try:
-            config = AutoConfig.from_pretrained(
-                place, revision=revision, trust_remote_code=spec.trust_remote_code
-            )
-        except (KeyError, ValueError) as error:
-            raise UnsupportedError(
-                f"this transformers does not know the architecture {spec.model_type!r}: {error}"
-            ) from error
-    # Synthetic weights are quantised by the rung, never by the checkpoint's own settings.
-    if getattr(config, "quantization_config", None) is not None:
-        del config.quantization_config
-    text = config.get_text_config()
-    if getattr(text, "pad_token_id", None) is None and spec.task == "sequence-classification":
-        eos = getattr(text, "eos_token_id", None)
-        text.pad_token_id = config.pad_token_id = eos if isinstance(eos, int) else 0
-    return config
-
-
-def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
-    """Where transformers reads the configuration from, and the revision there.
-
-    The content that was found, in a folder of its own; but a model with code of its own has to be
-    read from where its code is.
-    """
-    if spec.trust_remote_code and "auto_map" in spec.config:
-        has_code = spec.path is not None and any(Path(spec.path).glob("*.py"))
-        return (spec.path or "", None) if has_code else (spec.id, spec.revision)
-    (scratch / "config.json").write_text(json.dumps(dict(spec.config)))
-    return str(scratch), None
-
-
-def auto_class(task: Task) -> Any:
-    """The transformers Auto class of a task."""
-    import transformers
-
-    return getattr(transformers, AUTO_CLASSES[task])
-
-
-def _check_supported(config: TrainConfig, device_type: str) -> None:
-    later = {
-        "compile": config.compile,
-        "offload": config.offload != "none",
-        "sharding": config.sharding != "none" or config.world_size > 1,
-        f'activation_checkpointing = "{config.activation_checkpointing}"': (
-            config.activation_checkpointing not in ("none", "full")
-        ),
-    }
-    for name, asked in later.items():
-        if asked:
-            raise UnsupportedError(f"{name} is not measured by this version of oomdoctor")
-    if config.autocast_dtype == "float16" and device_type == "cpu":
-        raise UnsupportedError("fp16 with the gradient scaler needs a GPU; use bfloat16 on the CPU")
-    if config.loss == "liger":
-        if not _installed("liger_kernel"):
-            raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
-        if device_type == "cpu":
-            raise UnsupportedError("Liger kernels need a GPU")
-    if config.quantization != "none" and not _installed("bitsandbytes"):
-        raise UnsupportedError("quantised weights need bitsandbytes: pip install bitsandbytes")
-    if config.method != "full" and not _installed("peft"):
-        raise UnsupportedError("LoRA needs peft: pip install peft")
-    _check_attention(config, device_type)
-
-
-def _check_attention(config: TrainConfig, device_type: str) -> None:
-    wanted = config.attention
-    if wanted not in ("flash_attention_2", "flash_attention_3"):
-        return
-    if device_type == "cpu":
-        raise UnsupportedError(f"{wanted} needs a GPU")
-    module, package = {
-        "flash_attention_2": ("flash_attn", "flash-attn"),
-        "flash_attention_3": ("flash_attn_interface", "flash-attn-3 (from the hopper folder)"),
-    }[wanted]
-    if not _installed(module):
-        raise UnsupportedError(
-            f"{wanted} needs the package {package}; sdpa has a flash kernel of its own"
-        )
-    if config.weights_dtype == "float32" and config.autocast_dtype == "none":
-        raise UnsupportedError(f"{wanted} computes in 16 bits; set weights_dtype or autocast_dtype")
-
-
-def _installed(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
 
 
 def _set_expandable_segments() -> None:
@@ -243,54 +134,6 @@ def _load_pretrained(job: ProbeJob, quantization: Any, attention: str, device: A
         **{synthetic.dtype_keyword(): dtype_of(config.weights_dtype)},
         **kwargs,
     )
-
-
-def _add_adapter(model: Any, config: TrainConfig, task: Task) -> Any:
-    import torch
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-
-    if config.quantization != "none" and config.kbit_prepare == "peft":
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    else:
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
-        if config.quantization != "none" and config.kbit_prepare == "norms":
-            for name, module in model.named_modules():
-                if "norm" in name.rsplit(".", 1)[-1].lower():
-                    module.to(torch.float32)
-    targets: str | list[str]
-    if config.lora_targets == "attention":
-        targets = _attention_targets(model)
-    elif isinstance(config.lora_targets, str):
-        targets = config.lora_targets
-    else:
-        targets = list(config.lora_targets)
-    try:
-        return get_peft_model(
-            model,
-            LoraConfig(
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha,
-                lora_dropout=config.lora_dropout,
-                target_modules=targets,
-                task_type=_PEFT_TASKS.get(task),
-            ),
-        )
-    except ValueError as error:
-        raise UnsupportedError(f"peft cannot put LoRA on {targets}: {error}") from error
-
-
-def _attention_targets(model: Any) -> list[str]:
-    """Names of the linear layers inside modules called attention (attn, attention)."""
-    linear = ("Linear", "Conv1D")
-    found = {
-        name.rsplit(".", 1)[-1]
-        for name, module in model.named_modules()
-        if "att" in name.lower() and any(word in type(module).__name__ for word in linear)
-    }
-    if not found:
-        raise UnsupportedError("no attention projections were found; name the lora_targets")
-    return sorted(found)
 
 
 def _enable_checkpointing(model: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import Inspection, ProbeJob
-from oomdoctor.worker.build import auto_class, load_config
+from oomdoctor.worker.model_config import auto_class, load_config
 
 _PACKAGES = (
     "torch",

@@ -10,7 +10,7 @@ import pytest
 from oomdoctor.cli.progress import Progress
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.result import Attempt, Failure, Measurement
-from oomdoctor.runs.survey import SurveyEvent
+from oomdoctor.runs.events import SurveyEvent
 
 FULL = Rung("full-bf16", TrainConfig())
 LORA = Rung("lora-r16-bf16", TrainConfig(method="lora"))

@@ -16,7 +16,8 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.runs.survey import SurveyEvent, resume_request, run_survey
+from oomdoctor.runs.events import SurveyEvent
+from oomdoctor.runs.survey import resume_request, run_survey
 from oomdoctor.system import store
 from oomdoctor.system.lock import device_lock
 from oomdoctor.system.store import RunFolder

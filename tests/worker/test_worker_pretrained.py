@@ -10,9 +10,9 @@ from tiny_models import tiny_job
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.runs.survey import _check_weights
+from oomdoctor.runs.faults import check_weights
 from oomdoctor.worker.answer import answer
-from oomdoctor.worker.build import auto_class, load_config
+from oomdoctor.worker.model_config import auto_class, load_config
 from oomdoctor.worker.progress import PhaseFile
 
 
@@ -52,5 +52,5 @@ def test_weights_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:
     spec = tiny_job("dense").model
     for poor in (replace(spec, source="catalogue"), replace(spec, path=str(tmp_path))):
         with pytest.raises(OomDoctorError, match="weights") as raised:
-            _check_weights(poor)
+            check_weights(poor)
         assert raised.value.exit_code == ExitCode.MODEL_UNAVAILABLE

@@ -7,7 +7,8 @@ import torch
 from tiny_models import CONFIGS, tiny_job, tiny_spec
 
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.build import auto_class, build, load_config
+from oomdoctor.worker.build import build
+from oomdoctor.worker.model_config import auto_class, load_config
 from oomdoctor.worker.trace import AllocationTrace
 from oomdoctor.worker.unsupported import UnsupportedError
 

@@ -1,0 +1,29 @@
+"""What a survey tells while it runs, for whoever shows progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from oomdoctor.records.config import Rung
+from oomdoctor.records.result import Attempt
+
+EventKind = Literal["note", "inspecting", "trying", "phase", "tried", "skipped", "waiting", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyEvent:
+    """Something a person may want to see: `index` of `total` rungs, counted from 1."""
+
+    kind: EventKind
+    rung: Rung | None = None
+    micro_batch_size: int | None = None
+    phase: str | None = None
+    attempt: Attempt | None = None
+    index: int = 0
+    total: int = 0
+    message: str | None = None
+
+
+Listener = Callable[[SurveyEvent], None]

@@ -1,0 +1,144 @@
+"""The measurement as a record, from the meter, the trace and the timing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.result import (
+    Breakdown,
+    Measurement,
+    PhaseMemory,
+    PhaseName,
+    Timing,
+)
+from oomdoctor.worker import meters, optimizers
+from oomdoctor.worker.build import Setup
+from oomdoctor.worker.inspection import installed_versions
+from oomdoctor.worker.trace import AllocationTrace
+
+
+def summarise(
+    setup: Setup,
+    meter: meters.Meter,
+    totals: meters.DeviceTotals,
+    trace: AllocationTrace,
+    losses: list[float],
+    timing: Timing,
+    skipped: int,
+) -> Measurement:
+    """Everything that was measured of one rung; `totals` as they stood after the memory steps."""
+    windows = {w: memory for w, memory in meter.peaks.items() if w[0] != "end"}
+    phases = _worst_by_phase(windows)
+    peak_phase: Any = max(phases, key=lambda name: _decisive(phases[name]))
+    peak_allocated = max(memory.peak_allocated_bytes for memory in phases.values())
+    reserved = [m.peak_reserved_bytes for m in phases.values() if m.peak_reserved_bytes is not None]
+    peak_reserved = max(reserved) if reserved else None
+    peak_device = None
+    if peak_reserved is not None and totals.overhead_bytes is not None:
+        peak_device = peak_reserved + totals.overhead_bytes
+    trainable, parameters = _count_parameters(setup)
+    return Measurement(
+        peak_allocated_bytes=peak_allocated,
+        peak_reserved_bytes=peak_reserved,
+        peak_device_bytes=peak_device,
+        overhead_bytes=totals.overhead_bytes,
+        peak_rss_bytes=meters.peak_rss_bytes(),
+        peak_phase=peak_phase,
+        phases=phases,
+        first_step=_of_step(windows, "first"),
+        steady=_of_step(windows, "steady"),
+        breakdown=_breakdown(trace, peak_allocated, peak_phase),
+        allocation_retries=totals.allocation_retries,
+        managed_bytes=optimizers.managed_bytes(setup.trainer.optimizer),
+        timing=timing,
+        attention_kernel=_attention_kernel(setup, trace),
+        trainable_parameters=trainable,
+        parameters=parameters,
+        losses=tuple(losses),
+        skipped_optimizer_steps=skipped,
+        notes=tuple(setup.notes),
+        versions=installed_versions(),
+        memory_stats=totals.memory_stats,
+    )
+
+
+def _decisive(memory: PhaseMemory) -> tuple[int, int]:
+    return memory.peak_allocated_bytes, memory.peak_reserved_bytes or 0
+
+
+def _worst_by_phase(windows: dict[meters.Window, PhaseMemory]) -> dict[str, PhaseMemory]:
+    worst: dict[str, PhaseMemory] = {}
+    for (_, phase), memory in windows.items():
+        before = worst.get(phase, memory)
+        worst[phase] = PhaseMemory(
+            max(before.peak_allocated_bytes, memory.peak_allocated_bytes),
+            None
+            if memory.peak_reserved_bytes is None
+            else max(before.peak_reserved_bytes or 0, memory.peak_reserved_bytes),
+        )
+    return worst
+
+
+def _of_step(windows: dict[meters.Window, PhaseMemory], step: str) -> dict[str, PhaseMemory]:
+    return {phase: memory for (name, phase), memory in windows.items() if name == step}
+
+
+def _breakdown(
+    trace: AllocationTrace, peak_allocated: int, peak_phase: PhaseName
+) -> Breakdown | None:
+    """What the traced peak is made of, brought up to the allocator's own figure.
+
+    On CUDA the allocator also holds what operators keep inside themselves (cuBLAS workspaces,
+    rounding to 512 bytes): that difference is "other". The trace is of a steady training step, so
+    a peak while loading or evaluating has no breakdown; nor has one whose trace is far off.
+    """
+    if trace.device_type == "cuda" and peak_phase in ("load", "eval"):
+        return None
+    parts = dict(trace.breakdown())
+    missing = peak_allocated - trace.peak
+    if missing < 0 or missing > 0.25 * peak_allocated:
+        return None
+    return Breakdown(
+        weights_bytes=parts["weights"],
+        gradients_bytes=parts["gradients"],
+        optimizer_bytes=parts["optimizer"],
+        activations_bytes=parts["activations"],
+        logits_bytes=parts["logits"],
+        other_bytes=parts["other"] + missing,
+    )
+
+
+def _attention_kernel(setup: Setup, trace: AllocationTrace) -> str | None:
+    """The attention that really ran, from the operators that were seen."""
+    names = " ".join(sorted(trace.attention_ops))
+    chosen = str(getattr(setup.model_config, "_attn_implementation", None) or "")
+    if setup.notes and "eager" in setup.notes[0]:
+        chosen = "eager"
+    for part, kernel in _KERNELS:
+        if part in names:
+            return kernel
+    if chosen == "sdpa":
+        return "sdpa: math"
+    return chosen or None
+
+
+_KERNELS = (
+    ("_scaled_dot_product_flash_attention_for_cpu", "sdpa: flash (CPU)"),
+    ("_scaled_dot_product_flash_attention", "sdpa: flash"),
+    ("_scaled_dot_product_efficient_attention", "sdpa: memory-efficient"),
+    ("_scaled_dot_product_cudnn_attention", "sdpa: cuDNN"),
+    ("_scaled_dot_product_fused_attention_overrideable", "sdpa: fused"),
+    ("flash_attn_3", "flash_attention_3"),
+    ("flash_attn", "flash_attention_2"),
+    ("flex_attention", "flex_attention"),
+)
+
+
+def _count_parameters(setup: Setup) -> tuple[int, int]:
+    """(trainable, all) parameters; peft knows that four-bit weights are packed two to a byte."""
+    model = setup.model
+    if hasattr(model, "get_nb_trainable_parameters"):
+        trainable, total = model.get_nb_trainable_parameters()
+        return int(trainable), int(total)
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, train in sizes if train), sum(n for n, _ in sizes)
