@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.config import Recipe
+from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.result import DeviceType, ProbeResult, WeightsChoice
 
@@ -203,7 +204,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The public document of `probe` (and later `plan`); null where it did not come that far."""
+    """The public document of `probe` and `explain`; null where it did not come that far.
+
+    `results` and what belongs to them are of `probe`, `diagnoses` of `explain`.
+    """
 
     schema: str
     command: str
@@ -224,3 +228,4 @@ class Report:
     next_commands: tuple[str, ...]
     warnings: tuple[Warn, ...]
     errors: tuple[Fault, ...]
+    diagnoses: tuple[Diagnosis, ...] = ()

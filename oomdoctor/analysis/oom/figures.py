@@ -6,10 +6,19 @@ import re
 from fractions import Fraction
 from math import floor
 
-# c10::CachingAllocator format_size: "512 bytes", "20.00 MiB", "1.46 GiB".
-SIZE = r"\d+(?:\.\d+)?\s*(?:bytes|B|KiB|MiB|GiB|TiB)\b"
+# c10::CachingAllocator format_size: "512 bytes", "20.00 MiB"; XLA writes "86.89GiB", old MPS "GB".
+SIZE = r"(?<![\d.])\d{1,20}(?:\.\d{1,20})?\s{0,9}(?:bytes?|B|[KMGT]i?B)\b"
+# XLA's HumanReadableNumBytes for TPUs: "31.25G", a binary unit without its last letters.
+SHORT_SIZE = r"(?<![\d.])\d{1,20}(?:\.\d{1,20})?[KMGT]\b"
 
-_UNITS = {"bytes": 0, "b": 0, "kib": 1, "mib": 2, "gib": 3, "tib": 4}
+_UNITS = {
+    "byte": 1,
+    "bytes": 1,
+    "b": 1,
+    **{letter: 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+}
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 # An unsigned difference that went below zero is printed as almost 2**64, and so is "no limit".
 _UNDERFLOW = 2**62
@@ -18,11 +27,19 @@ _UNDERFLOW = 2**62
 def size_bytes(text: str) -> int | None:
     """The printed figure times its unit, rounded to the nearest byte; no float in between.
 
-    None for an underflow such as 17179869184.00 GiB, which tells nothing.
+    GiB is 1024**3 and GB 1000**3. None for an underflow such as 17179869184.00 GiB, which tells
+    nothing, and for an unknown unit.
     """
     match = _PARTS.search(text)
-    if match is None:
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
         return None
-    exact = Fraction(match[1]) * 1024 ** _UNITS[match[2].lower()]
-    size = floor(exact + Fraction(1, 2))
+    size = floor(Fraction(match[1]) * factor + Fraction(1, 2))
     return None if size >= _UNDERFLOW else size
+
+
+def is_underflow(text: str) -> bool:
+    """Whether a printed size is what an unsigned difference below zero looks like."""
+    match = _PARTS.search(text)
+    factor = _UNITS.get(match[2].lower()) if match else None
+    return match is not None and factor is not None and size_bytes(text) is None

@@ -1,0 +1,166 @@
+"""Failures that are not out of memory but are taken for it, and every other exception by its kind.
+
+One table: the name the contract has for it and the words that tell. A row for an exception's class
+is asked only where no row for a message fits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LookAlike:
+    """A kind of failure. `strong`: the words alone are a failure, without an exception's class."""
+
+    name: str
+    words: re.Pattern[str]
+    strong: bool = False
+
+
+LOOK_ALIKES: tuple[LookAlike, ...] = (
+    LookAlike(
+        "device_mismatch",
+        re.compile(
+            r"Expected all tensors to be on the same device|found at least two devices"
+            r"|[Ee]xpected object of device type|Input type \(torch\.cuda\.\w+\) and weight type"
+            r"|Tensor for argument #\d+ .{0,40}is on (?:CPU|cpu)"
+        ),
+        True,
+    ),
+    LookAlike(
+        "device_assert",
+        re.compile(r"device-side assert triggered|Assertion `.{1,120}` failed"),
+        True,
+    ),
+    LookAlike(
+        "illegal_memory_access",
+        re.compile(
+            r"illegal memory access|misaligned address|CUDA_ERROR_ILLEGAL_ADDRESS"
+            r"|cudaErrorIllegalAddress|MMU Fault"
+        ),
+        True,
+    ),
+    LookAlike(
+        "hardware",
+        re.compile(
+            r"out of resource: shared memory|OutOfResources: out of resource"
+            r"|no kernel image is available|uncorrectable ECC|fallen off the bus"
+            r"|Found no NVIDIA driver|CUDA driver version is insufficient"
+            r"|unspecified launch failure"
+            r"|only supports Ampere GPUs or newer|No CUDA GPUs are available"
+            r"|CUDA-capable device\(s\) is/are busy|hardware error|Xid \(PCI"
+        ),
+        True,
+    ),
+    LookAlike(
+        "dtype",
+        re.compile(
+            r"not implemented for '(?:Half|BFloat16|Float8\w*)'|expected scalar type \w+ but found"
+            r"|mat1 and mat2 must have the same dtype|Attempting to unscale FP16 gradients"
+            r"|setup doesn't support bf16|[Bb]f(?:loat)?16 is (?:only|not) supported"
+            r"|expected m1 and m2 to have the same dtype|same dtype, but got"
+        ),
+        True,
+    ),
+    LookAlike(
+        "nan_loss",
+        re.compile(
+            r"[Ll]oss is (?:nan|NaN|inf)|(?:nan|NaN) loss|returned nan values|contains either `inf`"
+            r"|Current loss scale already at minimum|'loss': (?:nan|'nan')"
+        ),
+        True,
+    ),
+    LookAlike(
+        "disk_full",
+        re.compile(r"No space left on device|Disk quota exceeded|not enough (?:free )?disk space"),
+        True,
+    ),
+    LookAlike(
+        "timeout", re.compile(r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded"), True
+    ),
+    LookAlike("preemption", re.compile(r"DUE TO PREEMPTION|preempted by|Spot instance"), True),
+    LookAlike(
+        "timeout",
+        re.compile(
+            r"Watchdog caught collective operation timeout|TimeoutE(?:rror|xpired)|timed out"
+        ),
+    ),
+    LookAlike(
+        "connection",
+        re.compile(
+            r"ncclSystemError|ncclRemoteError|Max retries exceeded|Name or service not known"
+            r"|Connection(?:Error|ResetError|Refused|Aborted| refused| reset by peer| closed by)"
+            r"|couldn't connect to|Couldn't reach|LocalEntryNotFoundError|HTTPError|SSLError"
+            r"|GatedRepoError|RepositoryNotFoundError|OfflineModeIsEnabled|NCCL error"
+        ),
+    ),
+    LookAlike(
+        "shape",
+        re.compile(
+            r"shapes cannot be multiplied|size mismatch|is invalid for input of size"
+            r"|size of tensor a"
+            r"|Sizes of tensors must match|must match the size|shape mismatch|same number of dimens"
+        ),
+    ),
+    LookAlike(
+        "import",
+        re.compile(
+            r"(?:ImportError|ModuleNotFoundError)|CUDA [Ss]etup failed"
+            r"|cannot open shared object file|undefined symbol"
+        ),
+    ),
+    LookAlike(
+        "context_length", re.compile(r"maximum context length|longer than the maximum model")
+    ),
+    LookAlike("index", re.compile(r"IndexError|index out of range")),
+    LookAlike("key", re.compile(r"KeyError")),
+    LookAlike("type", re.compile(r"TypeError|AttributeError")),
+)
+SHUTDOWN = LookAlike(
+    # The real message names the worker; without it the words are a quotation or a farewell.
+    "shutdown_artifact",
+    re.compile(r"DataLoader worker (?!\(pid\(?s?\)? ?\d).{0,20}is killed by signal: Killed"),
+    True,
+)
+_EXCEPTION = re.compile(
+    r"(?:^|[\s:'\"`(])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Expired|Exit|Interrupt"
+    r"|OutOfResources|Failure))(?:: ?(.*))?$"
+)
+# Raised because another process failed: never the cause.
+_CONSEQUENCES = re.compile(
+    r"ChildFailedError|ProcessRaisedException|ProcessExitedException|RayTaskError|EngineDeadError"
+    r"|CalledProcessError|NCCL communicator was aborted|WorkerCrashedError"
+    r"|Engine core init\w* failed"
+    r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly|KeyboardInterrupt|SystemExit"
+    r"|BrokenProcessPool|SIGTERM|SignalException"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A look-alike in a line: its name, the class of the exception and the words it said."""
+
+    name: str
+    exception: str | None
+    message: str
+    strong: bool
+    consequence: bool
+
+
+def find_look_alike(text: str) -> Found | None:
+    """The failure that a line (or a message over several lines) tells, None if it tells none."""
+    if SHUTDOWN.words.search(text):
+        return Found(SHUTDOWN.name, None, text.strip()[:400], True, False)
+    first = text.split("\n", 1)[0]
+    match = _EXCEPTION.search(first.rstrip()) if len(first) < 20_000 else None
+    exception = match[1] if match else None
+    row = next((row for row in LOOK_ALIKES if row.words.search(text)), None)
+    if match is None and (row is None or not row.strong):
+        return None
+    message = (match[0] if match else text).strip(" \t\r\n:'\"`(")[:400]
+    consequence = _CONSEQUENCES.search(first) is not None
+    if row is None:
+        return Found("other", exception, message, False, consequence)
+    return Found(row.name, exception, message, row.strong, consequence)

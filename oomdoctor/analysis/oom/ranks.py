@@ -1,0 +1,79 @@
+"""What stands before the text of a line: time stamps, log levels, ranks, hosts, comment signs.
+
+A line is split into its tag (which process wrote it), the rank where one is named, and the text
+with its own indentation. Lines of one tag, in order, are what one process said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_LEVEL = r"(?:ERROR|INFO|WARNING|WARN|DEBUG|CRITICAL|FATAL|error|info|warning|debug|critical)"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+# One alternative a row; the groups are either a rank or a tag.
+_RANKS = re.compile(
+    r"\[(?:rank|Rank ?|default|RANK ?)?(\d{1,5})\]: ?"  # torch, torchrun --tee, bare
+    r"|\[\d+,(\d{1,5})\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    r"|\[(?:rank|Rank|RANK)[ :=]?(\d{1,5})\] ?"
+    r"|(?:rank|Rank|RANK)[ _]?(\d{1,5}) ?: ?"
+    r"|\((?:[\w.:#-]+ )?rank=(\d{1,5})[^)]{0,80}\) ?"  # vLLM workers
+    r"|\s{0,3}(\d{1,4}): (?=\s*(?:Traceback|File \"|\S+Error|\[|\d{4}-|\s{2,}\S))"  # srun --label
+)
+_TAGS = re.compile(
+    r"(\([\w.:#-]+ pid=\d+[^)]{0,80}\)) ?"  # Ray, vLLM
+    r"|([\w.-]{1,40}-\d+) +\| "  # docker compose
+)
+_NOISE = re.compile(
+    rf"\[?\s*\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\s*\]?[ :,]*(?:- )?"
+    rf"|[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} \S{{1,80}} [\w./()-]{{1,60}}(?:\[\d+\])?: ?"  # syslog
+    r"|\[\s*\d{1,8}\.\d{4,9}\] ?"  # dmesg
+    rf"|[EWIFC]\d{{4}} {_CLOCK} +\d+ \S{{1,120}}:\d+\] ?"  # glog, torchelastic
+    rf"|{_LEVEL} \d\d-\d\d {_CLOCK} \[?[\w./]{{1,80}}:\d+\] ?"  # vLLM
+    rf"|\[?{_CLOCK}\]? (?=\S)"
+    rf"|\[{_LEVEL}(?:\|[^\]]{{0,80}})?\][ :]*(?:{_CLOCK}|\d{{4}}-\d\d-\d\d {_CLOCK})?(?: ?>> )?"
+    rf"|{_LEVEL}(?: ?[:|] ?| - )"
+    rf"|[\w.-]{{1,60}} - {_LEVEL} - (?:[\w.-]{{1,60}} - )?"
+    rf"|wandb: (?:{_LEVEL} ?)?"
+    r"|(?:#|//|>|\|) ?"  # comments, quotations, exception groups
+    r"|- (?=\S)"
+)
+_MOST_PREFIXES = 6
+
+
+class Split(NamedTuple):
+    """One line without what stands before its text. `tag` is "" where no process is named."""
+
+    tag: str
+    rank: int | None
+    text: str
+
+
+def split_line(line: str) -> Split:
+    """The tag, the rank and the text of a line; its indentation is kept."""
+    tag, rank, start = "", None, 0
+    for _ in range(_MOST_PREFIXES):
+        while start < len(line) and start < 64 and line[start] == " " and not tag:
+            if line.startswith(("File ", "Traceback"), start + 2) or start >= 16:
+                break
+            start += 1
+        match = _RANKS.match(line, start)
+        if match is not None:
+            rank = int(next(group for group in match.groups() if group is not None))
+            tag = f"rank{rank}"
+        else:
+            match = _TAGS.match(line, start)
+            if match is not None:
+                tag = next(group for group in match.groups() if group is not None)
+            else:
+                match = _NOISE.match(line, start)
+        if match is None or match.end() == match.start():
+            break
+        start = match.end()
+    return Split(tag, rank, line[start:])
+
+
+def rank_in(text: str) -> int | None:
+    """A rank that stands somewhere within a line, as in `model X: [rank5]: OutOfMemoryError`."""
+    match = re.search(r"\[(?:rank|Rank )(\d{1,5})\]|\brank ?[:=] ?(\d{1,5})\b", text)
+    return None if match is None else int(match[1] or match[2])

@@ -1,0 +1,128 @@
+"""Logs as chunks of bytes: files, compressed files and standard input.
+
+Nothing is held but one chunk, so a file may be of any size. What the bytes say is read elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+
+from oomdoctor.errors import OomDoctorError, usage_error
+
+_CHUNK = 1 << 18
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def read_chunks(path: str | None) -> Iterator[bytes]:
+    """The bytes of a log in chunks of at most 256 KiB; None and "-" are standard input.
+
+    Compression is told by the first bytes, not by the name.
+
+    Raises:
+        OomDoctorError: the file cannot be opened, or it is compressed with Zstandard and no
+            library for that is installed, or it is damaged.
+    """
+    try:
+        with _opened(path) as stream:
+            yield from _decompressed(stream, path or "-")
+    except OSError as error:
+        raise usage_error(
+            "log_unreadable",
+            f"{path} cannot be read: {error.strerror or error}",
+            "give the path of a text file, or pipe the text: oomdoctor explain - < FILE",
+        ) from None
+
+
+def _opened(path: str | None) -> BufferedReader:
+    if path is None or path == "-":
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    return Path(path).open("rb")
+
+
+def _decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
+    # A pipe may give its first bytes one by one.
+    head = b""
+    while len(head) < 4 and (more := stream.read(4 - len(head))):
+        head += more
+    plain = _rest(head, stream)
+    if head.startswith(_GZIP):
+        yield from _gunzipped(plain, name)
+    elif head.startswith(_ZSTD):
+        yield from _unzstd(plain, name)
+    else:
+        yield from plain
+
+
+def _rest(head: bytes, stream: BufferedReader) -> Iterator[bytes]:
+    if head:
+        yield head
+    # read1: on a terminal, read would ask for the end (Ctrl-D) a second time.
+    while chunk := stream.read1(_CHUNK):
+        yield chunk
+
+
+def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Members one after the other, as log rotation writes them; a cut end gives what it has."""
+    unzip, fresh = zlib.decompressobj(wbits=31), True
+    for chunk in chunks:
+        data = chunk
+        while data:
+            try:
+                piece = unzip.decompress(data, _CHUNK)
+            except zlib.error as error:
+                if fresh:  # padding after the last member
+                    return
+                raise _damaged(name, str(error)) from None
+            fresh = False
+            if piece:
+                yield piece
+            if unzip.eof:
+                data = unzip.unused_data
+                unzip, fresh = zlib.decompressobj(wbits=31), True
+            else:
+                data = unzip.unconsumed_tail
+
+
+def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise usage_error(
+            "zstandard_missing",
+            f"{name} is compressed with Zstandard and Python has no library for it",
+            f"pip install zstandard; or: zstd -dc {name} | oomdoctor explain -",
+        ) from None
+    source = _Readable(chunks)
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True) as reader:
+            while piece := reader.read(_CHUNK):
+                yield piece
+    except zstandard.ZstdError as error:
+        raise _damaged(name, str(error)) from None
+
+
+class _Readable:
+    """Chunks with the one method that a decompressor asks for."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = b""
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._left:
+            self._left = next(self._chunks, b"")
+        if size < 0:
+            size = len(self._left)
+        piece, self._left = self._left[:size], self._left[size:]
+        return piece
+
+
+def _damaged(name: str, why: str) -> OomDoctorError:
+    return usage_error(
+        "log_damaged", f"{name} is damaged: {why}", "decompress it by hand to see what is left"
+    )

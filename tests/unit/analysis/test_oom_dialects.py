@@ -1,0 +1,166 @@
+"""Every row of the table of dialects on a message of our own making, and its exact figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomdoctor.analysis.oom.dialects import DIALECTS, parse_oom, read_message
+from oomdoctor.analysis.oom.figures import is_underflow, size_bytes
+from oomdoctor.analysis.oom.scan import _MEMORY_HINT, scan
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+FIGURES = ("requested", "capacity", "free", "process", "allocated", "allowed")
+
+# text, dialect, resource, figures
+MESSAGES = [
+    ("HIP out of memory. Tried to allocate 1.50 GiB. GPU 2 has a total capacity of 64.00 GiB of "
+     "which 512.00 MiB is free.", "hip", "gpu",
+     {"requested": 3 * GIB // 2, "capacity": 64 * GIB, "free": 512 * MIB}),
+    ("GPU 3 has a total capacity of 8.00 GiB of which 0 bytes is free. 4.00 GiB allowed; Of the "
+     "allocated memory 3.50 GiB is allocated by PyTorch", "cuda_caching_allocator", "gpu",
+     {"capacity": 8 * GIB, "free": 0, "allowed": 4 * GIB, "allocated": 7 * GIB // 2}),
+    ("NPU out of memory. Tried to allocate 20.00 MiB (NPU 0; 32.00 GiB total capacity; 31.00 GiB "
+     "already allocated; 1.00 MiB free; 31.50 GiB reserved in total by PyTorch)",
+     "cuda_caching_allocator", "gpu",
+     {"requested": 20 * MIB, "capacity": 32 * GIB, "allocated": 31 * GIB, "free": MIB}),
+    ("MPS backend out of memory (MPS allocated: 20.00 GB, other allocations: 1.00 GB, max allowed: "
+     "30.00 GB). Tried to allocate 16.00 KB on shared pool.", "mps", "gpu",
+     {"requested": 16_000, "allocated": 20 * 10**9, "capacity": 30 * 10**9}),
+    ("MPS backend out of memory (MPS allocated: 20.00 GiB, other allocations: 1.00 MiB, max "
+     "allowed: 30.00 GiB). Tried to allocate 16.00 KiB on private pool.", "mps", "gpu",
+     {"requested": 16 * KIB, "allocated": 20 * GIB, "capacity": 30 * GIB}),
+    ("RuntimeError: CUDA out of memory.", "cuda_caching_allocator", "gpu", {}),
+    ("CUDA out of memory!", "cuda_caching_allocator", "gpu", {}),
+    ("RuntimeError: No executable batch size found, reached zero.", "cuda_caching_allocator",
+     "gpu", {}),
+    ("$ Torch: not enough memory: you tried to allocate 2GB. Buy new RAM!", "cpu_allocator", "host",
+     {"requested": 2 * 10**9}),
+    ("Unable to find a valid cuDNN algorithm to run convolution", "cudnn", "gpu", {}),
+    ("HIP error: out of memory", "hip", "gpu", {}),
+    ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "xpu",
+     "gpu", {}),
+    ("NCCL WARN Cuda failure 2 'out of memory'", "nccl", "gpu", {}),
+    ("Error while creating shared memory segment /dev/shm/nccl-ab12 (size 9637888)", "nccl", "shm",
+     {}),
+    ("allocating 640.50 MiB on device 1: cudaMalloc failed: out of memory", "llamacpp", "gpu",
+     {"requested": 1281 * MIB // 2}),
+    ("ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 4096", "llamacpp", "gpu",
+     {"requested": 4096}),
+    ("model requires more system memory (12.0 GiB) than is available (7.5 GiB)", "llamacpp", "host",
+     {"requested": 12 * GIB, "free": 15 * GIB // 2}),
+    ("ValueError: No available memory for the cache blocks.", "vllm", "gpu", {}),
+    ("To serve at least one request with the models's max seq len (4096), 2.0 GiB KV cache is "
+     "needed", "vllm", "gpu", {}),
+    ("The model's max seq len (4096) is larger than the maximum number of tokens that can be stored"
+     " in KV cache (1024)", "vllm", "gpu", {}),
+    ("Free memory on device (3.1/23.6 GiB) on startup is less than desired GPU memory utilization",
+     "vllm", "gpu", {}),
+    ("Not enough memory. Please try to increase --mem-fraction-static.", "vllm", "gpu", {}),
+    ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12.50GiB.", "xla", "gpu",
+     {"requested": 25 * GIB // 2}),
+    ("RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.", "xla", "gpu", {"requested": 4096}),
+    ("RESOURCE_EXHAUSTED: Failed to allocate request for 2.00GiB (2147483648B) on device ordinal 0",
+     "xla", "gpu", {"requested": 2 * GIB}),
+    ("Ran out of memory in memory space hbm. Used 20.00G of 15.50G hbm.", "tpu", "gpu",
+     {"capacity": 31 * GIB // 2}),
+    ("OOM when allocating tensor with shape[2,3,4] and type float on /job:x/device:GPU:0 by "
+     "allocator GPU_0_bfc", "tensorflow", "gpu", {"requested": 96}),
+    ("OOM when allocating tensor with shape[2,3] and type double on /device:CPU:0 by allocator cpu",
+     "tensorflow", "host", {"requested": 48}),
+    ("Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.50GiB", "tensorflow", "gpu",
+     {"requested": 3 * GIB // 2}),
+    ("failed to allocate 2.00G (2147483648 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of "
+     "memory", "tensorflow", "gpu", {"requested": 2 * GIB}),
+    ("OutOfMemoryError: Out of memory allocating 8,000,000 bytes (allocated so far: 1 bytes).",
+     "cuda_driver", "gpu", {"requested": 8_000_000}),
+    ("Warp CUDA error 2: out of memory (in function f)", "cuda_driver", "gpu", {}),
+    ("Unexpected error from cudaGetDeviceCount(). Error 2: out of memory", "cuda_driver", "gpu",
+     {}),
+    ("MemoryError: Unable to allocate 1.50 GiB for an array with shape (3, 4) and data type int8",
+     "numpy", "host", {"requested": 3 * GIB // 2}),
+    ("RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode",
+     "dataloader_shm", "shm", {}),
+    ("DataLoader worker (pid 77) is killed by signal: Bus error.", "dataloader_shm", "shm", {}),
+    ("DataLoader worker (pid 77) is killed by signal: Killed.", "dataloader_worker", "host", {}),
+    ("Out of memory: Killed process 9 (python) total-vm:20kB, anon-rss:8192kB, file-rss:0kB",
+     "host_oom_killer", "host", {"process": 8 * MIB}),
+    ("job.service: Failed with result 'oom-kill'.", "host_oom_killer", "host", {}),
+    ("Task was killed due to the node running low on memory.", "host_oom_killer", "host", {}),
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", "slurm", "host", {}),
+    ("slurmstepd: error: Detected 2 oom-kill event(s) in step 7.0 cgroup.", "slurm", "host", {}),
+    ("srun: error: node1: task 3: Out Of Memory", "slurm", "host", {}),
+    ("slurmstepd: error: Exceeded job memory limit at some point.", "slurm", "host", {}),
+    ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "slurm", "host", {}),
+    ("Reason: OOMKilled", "container", "host", {}),
+    ("OSError: [Errno 12] Cannot allocate memory", "cpu_allocator", "host", {}),
+    ("terminate called after throwing an instance of 'std::bad_alloc'", "cpu_allocator", "host",
+     {}),
+    ("MemoryError", "cpu_allocator", "host", {}),
+    ("trainer exited with code 137", "container", "host", {}),
+    ("  exitcode  : -9 (pid: 5)", "host_oom_killer", "host", {}),
+    ("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.",
+     "host_oom_killer", "host", {}),
+    ("Killed", "host_oom_killer", "host", {}),
+    ("zsh: killed     python train.py", "host_oom_killer", "host", {}),
+    ("run.sh: line 4:  77 Killed                  python train.py", "host_oom_killer", "host", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "dialect", "resource", "expected"), MESSAGES)
+def test_each_wording_is_read_with_its_figures(text, dialect, resource, expected):
+    message = read_message(text)
+    assert (message.event.dialect, message.resource) == (dialect, resource)
+    found = {name: getattr(message.event, f"{name}_bytes") for name in FIGURES}
+    assert {name: size for name, size in found.items() if size is not None} == expected
+
+
+@pytest.mark.parametrize(("text", "dialect", "resource", "expected"), MESSAGES)
+def test_no_row_is_missed_by_the_words_that_a_scan_looks_for(text, dialect, resource, expected):
+    assert _MEMORY_HINT.search(text)
+    incidents, _ = scan([text])
+    assert [(i.event.dialect, i.resource) for i in incidents] == [(dialect, resource)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "To avoid CUDA out of memory, lower the batch size.",
+        "CUDA out of memory errors are common with long sequences",
+        "Killed two birds with one stone",
+        "the process was Killed",
+        "memory usage: 12 GiB of 24 GiB",
+        "exit code 13",
+        "shared memory is fast",
+        "loaded with low_cpu_mem_usage to save memory",
+        "MemoryErrors are rare",
+        "out of memory of old days",
+        "OOMKilled: false",
+        "we allocate 20 MiB for this",
+    ],
+)
+def test_a_text_that_only_mentions_memory_is_no_failure(text):
+    assert read_message(text) is None
+    assert scan([text])[0] == ()
+
+
+def test_a_bare_exit_is_no_message_for_the_worker():
+    assert parse_oom("Killed") is None
+    assert parse_oom("x exited with code 137") is None
+
+
+def test_units_are_told_apart_and_an_underflow_is_no_figure():
+    assert (size_bytes("1.00 GiB"), size_bytes("1.00 GB")) == (GIB, 10**9)
+    assert size_bytes("31.25G") == 125 * GIB // 4
+    assert size_bytes("17179869184.00 GiB") is None
+    assert is_underflow("17179869184.00 GiB")
+    assert not is_underflow("1.00 GiB")
+
+
+def test_the_opening_has_to_stand_in_the_first_line():
+    text = "something else. CUDA out of memory. Tried to allocate 1.00 GiB"
+    assert read_message(text, within=10) is None
+    assert read_message(text, within=40) is not None
+
+
+def test_every_row_names_its_source_and_versions():
+    assert all(row.source and row.versions for row in DIALECTS)
