@@ -18,14 +18,15 @@ import typer
 from typer.core import TyperGroup
 
 from oomdoctor import __version__
-from oomdoctor.cli import env, facts, output, probe, recipes, show
+from oomdoctor.cli import env, explain, facts, output, probe, recipes, show
 from oomdoctor.errors import ExitCode, OomDoctorError
 
-COMMANDS = ("probe", "show", "recipes", "env", "gpus", "models")
+COMMANDS = ("probe", "explain", "show", "recipes", "env", "gpus", "models")
 _EPILOG = """\b
 Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M
   oomdoctor probe meta-llama/Llama-3.1-8B --vram 24GiB
+  oomdoctor explain trace.txt
 Next: `oomdoctor probe --help`, or `oomdoctor env` to see what this machine can do.
 """
 
@@ -44,7 +45,7 @@ app = typer.Typer(
     name="oomdoctor",
     cls=_Commands,
     help="Which training configuration of a Hugging Face model fits this device, and how fast: "
-    "measured in real training steps.",
+    "measured in real training steps; and what an out-of-memory error means.",
     epilog=_EPILOG,
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -52,6 +53,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("probe", epilog=probe.EPILOG)(probe.probe)
+app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("show", epilog=show.EPILOG)(show.show)
 app.add_typer(recipes.app, name="recipes")
 app.command("env", epilog=env.EPILOG)(env.env)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from oomdoctor.records.report import Report
+from oomdoctor.render.diagnosis import diagnoses_csv, diagnosis_sections
 from oomdoctor.render.document import to_csv, to_json, to_markdown
 from oomdoctor.render.table import to_plain, to_terminal
 from oomdoctor.render.view import report_sections
@@ -28,10 +29,17 @@ def render_report(
     """
     if format == "json":
         return to_json(report)
+    explained = report.command == "explain"
     if format == "csv":
-        return to_csv(report)
+        return diagnoses_csv(report) if explained else to_csv(report)
+    fancy = terminal or format == "markdown"
+    sections = (
+        diagnosis_sections(report, verbose=verbose)
+        if explained
+        else report_sections(report, verbose=verbose, plus_minus="±" if fancy else "+-")
+    )
     if format == "markdown":
-        return to_markdown(report_sections(report, verbose=verbose))
+        return to_markdown(sections)
     if terminal:
-        return to_terminal(report_sections(report, verbose=verbose), width=width, color=color)
-    return to_plain(report_sections(report, verbose=verbose, plus_minus="+-"))
+        return to_terminal(sections, width=width, color=color)
+    return to_plain(sections)

@@ -1,0 +1,70 @@
+"""Reads a training's configuration file: JSON, YAML or TOML into plain values.
+
+Only data is read: YAML by its safe loader, nothing is imported or run that a file names.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import OomDoctorError, usage_error
+
+_LIMIT = 8 * 1024**2  # bytes; no configuration is near it
+
+
+def read_train_config(path: Path) -> Mapping[str, Any]:
+    """The content of a configuration file as a mapping.
+
+    Raises:
+        OomDoctorError: exit 2; codes config_missing, bad_config, no_yaml.
+    """
+    try:
+        if path.stat().st_size > _LIMIT:
+            raise _bad(path, "is larger than 8 MiB, which no configuration is")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise usage_error("config_missing", f"--config: {path}: {reason}") from None
+    except UnicodeDecodeError:
+        raise _bad(path, "is not a text in UTF-8") from None
+    value = _parse(path, text)
+    if not isinstance(value, Mapping):
+        raise _bad(path, "holds no settings (key: value)")
+    return {str(key): item for key, item in value.items()}
+
+
+def _parse(path: Path, text: str) -> Any:
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".toml":
+            return tomllib.loads(text)
+        if suffix == ".json" or text.lstrip().startswith("{"):
+            return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, str(error)) from None
+    return _yaml(path, text)
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError:
+        raise usage_error(
+            "no_yaml",
+            f"--config: {path} is YAML, and PyYAML is not installed",
+            "pip install pyyaml, or give the settings as JSON",
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f"line {place.line + 1}: " if place is not None else ""
+        raise _bad(path, f"{line}{getattr(error, 'problem', None) or error}") from None
+
+
+def _bad(path: Path, reason: str) -> OomDoctorError:
+    return usage_error("bad_config", f"--config: {path}: {reason}")

@@ -1,0 +1,347 @@
+"""`oomdoctor explain` from the outside: input, options, exit codes, streams, speed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import resource
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oomdoctor.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked} GiB. GPU 0 has a total "
+    "capacity of 79.25 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process "
+    "has 78.25 GiB memory in use. Of the allocated memory 77.00 GiB is allocated by PyTorch, and "
+    "300.00 MiB is reserved by PyTorch but unallocated."
+)
+TRACE = f"""Traceback (most recent call last):
+  File "/home/me/train.py", line 40, in <module>
+    loss = model(**batch).loss
+  File "/env/site-packages/transformers/models/llama/modeling_llama.py", line 800, in forward
+    loss = self.loss_function(logits=logits, labels=labels)
+  File "/env/site-packages/transformers/loss/loss_utils.py", line 50, in ForCausalLMLoss
+    logits = logits.float()
+             ^^^^^^^^^^^^^^
+{MESSAGE.format(asked="9.48")}
+"""
+SURVIVED = f"""step 10 loss 1.2
+{MESSAGE.format(asked="2.00")}
+Skipping batch, trying again with a smaller one
+step 11 loss 1.1
+step 12 loss 1.0
+Training completed.
+"""
+LOOK_ALIKE = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    y = model(x)
+RuntimeError: Expected all tensors to be on the same device, but found at least two devices
+"""
+
+
+def _start(
+    arguments: Sequence[str], text: str | None = None, **changes: Any
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "oomdoctor", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+        **changes,
+    )
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    file = tmp_path / "trace.txt"
+    file.write_text(TRACE)
+    return file
+
+
+def test_a_file(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", str(trace)]) == 0
+    out, err = capsys.readouterr()
+    first, second = out.splitlines()[:2]
+    assert first.startswith("Out of GPU memory while computing the loss: asked for 9.48 GiB")
+    assert second.startswith("Cause: logits (high confidence)")
+    assert "/home/me/train.py:40" in out
+    assert "use_liger_kernel=True" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+def test_standard_input(arguments: list[str]) -> None:
+    done = _start(["explain", *arguments], TRACE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Out of GPU memory while computing the loss")
+    assert done.stderr == ""
+
+
+def test_on_a_terminal_it_says_how_to_paste() -> None:
+    main, other = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "oomdoctor", "explain"],
+        stdin=other,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert child.stderr is not None and child.stdout is not None
+    ready, _, _ = select.select([child.stderr], [], [], 20)
+    assert ready
+    said = os.read(child.stderr.fileno(), 4096).decode()
+    assert "paste" in said and "Ctrl-D" in said
+    for line in TRACE.splitlines():
+        os.write(main, line.encode() + b"\n")
+    time.sleep(0.2)
+    os.write(main, b"\x04")
+    assert child.wait(20) == 0
+    assert b"Out of GPU memory" in child.stdout.read()
+    child.stdout.close(), child.stderr.close(), os.close(main), os.close(other)
+
+
+def test_model_and_sizes_name_the_tensor(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", "meta-llama/Llama-3.1-8B", "--seq-len", "4960", "--micro-batch", "4"]
+    assert run(["explain", str(trace), *options]) == 0
+    out = capsys.readouterr().out
+    assert "9.48 GiB = 4 x 4960 x 128256 x 4 bytes: fp32 logits (high likelihood)" in out
+    assert "logits 33.2 GiB -> 0 B" in out
+    assert "weights in bfloat16" in out  # what was assumed
+    assert "oomdoctor probe meta-llama/Llama-3.1-8B --vram" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "axolotl.yaml",
+            "base_model: meta-llama/Llama-3.1-8B\nmicro_batch_size: 4\nsequence_len: 4960\n"
+            "gradient_checkpointing: true\n",
+        ),
+        (
+            "args.json",
+            '{"model_name_or_path": "meta-llama/Llama-3.1-8B", "max_length": 4960,\n'
+            '"per_device_train_batch_size": 4, "gradient_checkpointing": true}',
+        ),
+        (
+            "train.toml",
+            'model_name_or_path = "meta-llama/Llama-3.1-8B"\nmax_length = 4960\n'
+            "per_device_train_batch_size = 4\ngradient_checkpointing = true\n",
+        ),
+    ],
+)
+def test_config_files(
+    name: str, text: str, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert run(["explain", str(trace), "--config", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "4 x 4960 x 128256 x 4 bytes: fp32 logits" in out
+    assert "activation checkpointing:" not in out
+
+
+def test_a_config_for_an_unknown_model_is_a_warning(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("base_model: nobody/nothing\n")
+    assert run(["explain", str(trace), "--config", str(file)]) == 0
+    assert "add --model" in capsys.readouterr().out
+
+
+def test_settings_in_the_log_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.log"
+    file.write_text(
+        "model_name_or_path=meta-llama/Llama-3.1-8B,\nper_device_train_batch_size=4,\n"
+        f"max_length=4960,\n{TRACE}"
+    )
+    assert run(["explain", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "4 x 4960 x 128256 x 4 bytes" in out
+    assert "(named by the log)" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (TRACE, 0, "Out of GPU memory"),
+        (SURVIVED, 3, "it was caught and the run went on"),
+        (LOOK_ALIKE, 3, "Not a memory failure: tensors lie on different devices"),
+        ("all went well, memory was fine\n", 3, "No memory failure found"),
+        ("", 3, "No memory failure found"),
+    ],
+)
+def test_exit_codes(
+    text: str, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "log"
+    file.write_text(text)
+    assert run(["explain", str(file)]) == code
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.txt"], "nowhere.txt: there is no such file"),
+        (["."], "is a folder"),
+        (["-", "--seq-len", "many"], "--seq-len"),
+        (["-", "--micro-batch", "0"], "--micro-batch"),
+        (["-", "--format", "xml"], "--format"),
+        (["-", "--config", "nowhere.yaml"], "--config: nowhere.yaml"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_usage(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["explain", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.yaml", "a: [1\n"), ("a.json", "{"), ("a.toml", "a ="), ("a.yaml", "- 1\n"),
+     ("a.yaml", "a" * 9_000_000)],
+)  # fmt: skip
+def test_bad_config(
+    name: str, text: str, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert run(["explain", str(trace), "--config", str(file)]) == 2
+    assert f"--config: {file}" in capsys.readouterr().err
+
+
+def test_a_config_never_runs_what_it_names(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    file = tmp_path / "evil.yaml"
+    file.write_text(f"a: !!python/object/apply:os.mkdir [{str(made)!r}]\n")
+    assert run(["explain", str(trace), "--config", str(file)]) == 2
+    assert not made.exists()
+    assert f"--config: {file}: line 1" in capsys.readouterr().err
+
+
+def test_all_faults_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "nowhere", "--seq-len", "x", "--micro-batch", "y"]) == 2
+    err = capsys.readouterr().err
+    assert all(word in err for word in ("nowhere", "--seq-len", "--micro-batch"))
+
+
+def test_json_is_one_valid_document(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", str(trace), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    schema = json.loads((ROOT / "oomdoctor" / "data" / "report.schema.json").read_text())
+    jsonschema.validate(document, schema)
+    assert (document["command"], document["status"], document["exit_code"]) == ("explain", "ok", 0)
+    found = document["diagnoses"][0]
+    assert (found["source"], found["is_oom"], found["phase"]) == (str(trace), True, "loss")
+    assert found["where"]["line"] == 40
+
+
+def test_json_of_an_error_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "nowhere", "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert (document["command"], document["diagnoses"]) == ("explain", [])
+
+
+def test_several_files_are_one_table(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = tmp_path / "fine.txt"
+    fine.write_text("done\n")
+    packed = tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress(TRACE.encode()))
+    assert run(["explain", str(trace), str(fine), str(packed)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 of 3 logs ended out of memory\n")
+    assert out.count("logits (high)") == 2
+    assert "no memory failure" in out
+
+
+def test_output_file(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "answer.md"
+    assert run(["explain", str(trace), "--output", str(file)]) == 0
+    assert "### What helps" in file.read_text()
+    assert capsys.readouterr().out.startswith("Out of GPU memory")
+
+
+def test_terminal_escapes_of_a_log_stay_there() -> None:
+    evil = "\x1b]52;c;aGVsbG8=\x07\x1b]0;owned\x07\x1b[2J\x1b[10;10H"
+    text = TRACE.replace("/home/me/train.py", f"/home/{evil}/train.py").replace(
+        "model(**batch)", f"model({evil})"
+    )
+    for options in ([], ["--verbose"], ["--format", "markdown"], ["--json"], ["--format", "csv"]):
+        done = _start(["explain", *options], evil + text + evil)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "\x07" not in done.stdout + done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_traceback(trace: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m oomdoctor explain {trace} --verbose | head -1",
+        shell=True, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.startswith("Out of GPU memory")
+    assert "Traceback" not in done.stderr
+
+
+def test_it_never_loads_what_a_training_loads(trace: Path) -> None:
+    code = (
+        "import sys\nfrom oomdoctor.cli.main import run\n"
+        f"run(['explain', {str(trace)!r}, '--model', 'meta-llama/Llama-3.1-8B'])\n"
+        "print(*sorted({m.partition('.')[0] for m in sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    loaded = set(done.stderr.split())
+    heavy = {"torch", "transformers", "peft", "accelerate", "bitsandbytes", "huggingface_hub",
+             "numpy", "pynvml", "yaml"}  # fmt: skip
+    assert not loaded & heavy
+
+
+def test_it_answers_at_once(trace: Path) -> None:
+    # The aim is 0.3 s on an idle machine; processor time, so that neighbours do not count.
+    took = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert _start(["explain", str(trace)]).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(took) < 0.45, took
+
+
+def test_help_has_examples_and_the_next_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("oomdoctor explain ") >= 3 and "Next:" in out

@@ -1,0 +1,198 @@
+"""Each cause from the figures, the phase and the log; the table is sound."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from explain_make import ADAM, LAYER, LOSS, answer, causes, gib, llama, samples
+
+from oomdoctor.analysis.oom.causes import RULES
+from oomdoctor.analysis.oom.conditions import growth_per_step
+from oomdoctor.analysis.oom.remedy_table import TABLE
+from oomdoctor.analysis.oom.settings import Given
+from oomdoctor.records.diagnosis import CauseName, Frame, LogFacts
+from oomdoctor.units import MIB
+
+GATHER = (
+    Frame("train.py", 9, "<module>", "trainer.evaluate()"),
+    Frame("/s/transformers/trainer_pt_utils.py", 99, "nested_concat", "torch.cat((tensors, new))"),
+)
+CACHE = (Frame("/s/transformers/cache_utils.py", 80, "update", "torch.cat([keys, new], dim=-2)"),)
+# what is said of the incident -> the likeliest cause and its confidence
+CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("larger than the card", {"event_requested_bytes": gib(100)}, "capacity", "high"),
+    (
+        "another process decides",
+        {"event_other_processes_bytes": gib(40), "event_process_bytes": gib(38)},
+        "other_process",
+        "high",
+    ),
+    (
+        "another process, but too small to decide",
+        {"event_other_processes_bytes": gib(5), "event_requested_bytes": gib(20)},
+        "other_process",
+        "medium",
+    ),
+    (
+        "a fraction binds",
+        {
+            "event_allowed_bytes": gib(20),
+            "event_free_bytes": gib(50),
+            "event_process_bytes": None,
+            "event_allocated_bytes": gib(19),
+        },
+        "memory_fraction",
+        "high",
+    ),
+    (
+        "badly fragmented",
+        {"event_reserved_unallocated_bytes": gib(13), "event_requested_bytes": gib(1.5)},
+        "fragmentation",
+        "high",
+    ),
+    (
+        "a little fragmented",
+        {"event_reserved_unallocated_bytes": 500 * MIB, "event_requested_bytes": 100 * MIB,
+         "event_free_bytes": 10 * MIB},
+        "fragmentation",
+        "medium",
+    ),
+    ("graph pools", {"event_private_pools_bytes": gib(10)}, "private_pool", "medium"),
+    (
+        "refused though free",
+        {"event_free_bytes": gib(23), "event_requested_bytes": 654 * MIB,
+         "event_process_bytes": gib(56)},
+        "private_pool",
+        "low",
+    ),
+    ("loss", {"phase": "loss", "frames": LOSS}, "logits", "high"),
+    ("forward", {"phase": "forward", "frames": LAYER}, "activations", "medium"),
+    ("backward", {"phase": "backward"}, "activations", "medium"),
+    ("first optimizer step", {"phase": "optimizer", "frames": ADAM}, "optimizer_states", "high"),
+    ("optimizer step", {"phase": "optimizer", "step": 500}, "optimizer_states", "medium"),
+    ("clip", {"phase": "clip"}, "gradients", "medium"),
+    ("load", {"phase": "load"}, "weights", "medium"),
+    ("evaluation gathers", {"phase": "eval", "frames": GATHER}, "eval_accumulation", "high"),
+    ("evaluation", {"phase": "eval"}, "activations", "medium"),
+    ("generation's cache", {"phase": "generate", "frames": CACHE}, "kv_cache", "high"),
+    ("generation", {"phase": "generate"}, "kv_cache", "medium"),
+    ("vllm", {"event_dialect": "vllm"}, "kv_cache", "high"),
+    ("shared memory", {"event_dialect": "dataloader_shm", "resource": "shm"}, "shared_memory",
+     "high"),
+    ("slurm", {"event_dialect": "slurm", "resource": "host"}, "host_memory", "high"),
+    ("a silent kill", {"event_dialect": "host_oom_killer", "resource": "host"}, "host_memory",
+     "medium"),
+    (
+        "the kernel's words",
+        {"event_dialect": "host_oom_killer", "resource": "host",
+         "lines": ("Out of memory: Killed process 12 (python)",)},
+        "host_memory",
+        "high",
+    ),
+    ("driver", {"event_dialect": "cuda_driver", "event_free_bytes": None,
+                "event_capacity_bytes": None}, "other_process", "medium"),
+    ("full card", {}, "capacity", "low"),
+    ("nothing to go by", {"event_free_bytes": None, "event_capacity_bytes": None}, "unknown",
+     "low"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "told", "cause", "confidence"), CASES, ids=[c[0] for c in CASES])
+def test_likeliest_cause(name: str, told: dict[str, Any], cause: str, confidence: str) -> None:
+    found = answer(**told)
+    assert causes(found)[0] == (cause, confidence), name
+    assert found.causes[0].evidence
+    assert found.causes[0].why
+    assert "{" not in found.causes[0].why
+
+
+def test_fragmentation_needs_a_request_that_the_gaps_cover() -> None:
+    found = answer(event_reserved_unallocated_bytes=gib(1), event_requested_bytes=gib(2))
+    assert "fragmentation" not in dict(causes(found))
+    small = answer(event_reserved_unallocated_bytes=gib(1), event_requested_bytes=20 * MIB)
+    assert "fragmentation" not in dict(causes(small))
+
+
+def test_cached_of_the_oldest_messages_lies_beside_the_allocated() -> None:
+    found = answer(
+        event_message="CUDA out of memory. (GPU 0; ...; 0 bytes cached)",
+        event_reserved_bytes=0,
+        event_reserved_unallocated_bytes=None,
+        event_process_bytes=None,
+        event_other_processes_bytes=None,
+        event_allocated_bytes=gib(8.94),
+        event_requested_bytes=gib(8.94),
+        event_free_bytes=gib(6.34),
+        event_capacity_bytes=gib(15.9),
+    )
+    assert "other_process" not in dict(causes(found))
+
+
+def test_growth_is_told_by_the_log() -> None:
+    facts = LogFacts(step_memory=samples(10, 12, 14, 16, 18, 20), last_step=5)
+    found = answer(phase="forward", facts=facts)
+    assert causes(found)[0] == ("growth", "high")
+    assert found.causes[0].evidence == ("step 0 mem 10 GiB", "step 5 mem 20 GiB")
+    assert "2.00 GiB a step" in found.causes[0].why
+
+
+def test_one_outlier_is_no_growth() -> None:
+    assert growth_per_step(samples(10, 10, 10, 30, 10, 10)) == 0
+    assert growth_per_step(samples(10, 11)) is None
+    facts = LogFacts(step_memory=samples(10, 10, 10, 30, 10, 10), last_step=500)
+    found = dict(causes(answer(phase="forward", facts=facts)))
+    assert "growth" not in found
+    assert found["long_batch"] == "medium"
+
+
+def test_a_late_step_speaks_for_a_long_batch() -> None:
+    found = dict(causes(answer(phase="forward", facts=LogFacts(last_step=731))))
+    assert found["long_batch"] == "medium"
+    assert "long_batch" not in dict(causes(answer(phase="forward", facts=LogFacts(last_step=0))))
+
+
+def test_packed_batches_are_all_of_one_length() -> None:
+    facts = LogFacts(last_step=731, settings={"packing": True})
+    assert "long_batch" not in dict(causes(answer(phase="forward", facts=facts)))
+
+
+def test_states_that_no_card_of_this_size_holds() -> None:
+    found = answer(
+        phase="optimizer", event_capacity_bytes=gib(39.4), event_free_bytes=0, given=Given(llama())
+    )
+    assert causes(found)[0] == ("capacity", "high")
+    assert any("optimizer states" in line for line in found.causes[0].evidence)
+
+
+def test_weights_in_32_bits() -> None:
+    found = answer(phase="load", event_allocated_bytes=gib(23), given=Given(llama()))
+    assert ("weights", "high") in causes(found)
+
+
+def test_matched_logits_decide() -> None:
+    given = Given(llama(), sequence_length=4960, micro_batch_size=4)
+    found = answer(phase="forward", frames=LOSS, event_requested_bytes=gib(9.48), given=given)
+    assert causes(found)[0] == ("logits", "high")
+
+
+def test_the_table_is_sound() -> None:
+    names = set(get_args(CauseName))
+    for rule in RULES:
+        assert rule.cause in names
+        assert rule.remedies
+        for key in rule.remedies:
+            assert key in TABLE, f"{rule.cause}: no remedy {key}"
+    used = {key for rule in RULES for key in rule.remedies} | {"give_more"}
+    assert set(TABLE) == used, "a remedy that no rule calls for"
+
+
+def test_every_cause_of_the_contract_has_a_rule() -> None:
+    assert {rule.cause for rule in RULES} == set(get_args(CauseName)) - {"unknown"}
+
+
+def test_causes_are_ranked_by_confidence() -> None:
+    order = {"high": 0, "medium": 1, "low": 2}
+    for _, told, _, _ in CASES:
+        ranks = [order[confidence] for _, confidence in causes(answer(**told))]
+        assert ranks == sorted(ranks)

@@ -1,0 +1,124 @@
+"""The closed form against figures that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from explain_make import LLAMA_8B
+
+from oomdoctor.analysis.oom import memory_model
+from oomdoctor.analysis.oom.memory_model import Sizes, Training, sizes_of, terms, training_of
+from oomdoctor.analysis.oom.settings import Setup
+from oomdoctor.units import GIB
+
+GPT2 = {
+    "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257,
+    "n_positions": 1024, "activation_function": "gelu_new",
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "vocab_size": 32000, "hidden_act": "silu", "num_local_experts": 8, "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def _llama() -> Sizes:
+    sizes = sizes_of(LLAMA_8B)
+    assert sizes is not None
+    return sizes
+
+
+def _training(**values: object) -> Training:
+    return training_of(Setup(**values), LLAMA_8B)[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [(LLAMA_8B, 8_030_261_248), (GPT2, 124_439_808), (MIXTRAL, 46_702_792_704)],
+)
+def test_parameters_are_counted(config: dict[str, object], parameters: int) -> None:
+    sizes = sizes_of(config)
+    assert sizes is not None
+    assert sizes.parameters == pytest.approx(parameters, rel=0.008)
+
+
+def test_a_config_without_sizes_has_no_formula() -> None:
+    assert sizes_of({"model_type": "resnet"}) is None
+
+
+def test_bytes_a_parameter() -> None:
+    sizes = _llama()
+    plain = _training(weights_dtype="float32")
+    total = sum(t.size_bytes for t in terms(sizes, plain) if t.name != "activations")
+    assert total == sizes.parameters * 16  # Rajbhandari et al. 2020, section 3.1
+    pure = _training(weights_dtype="bfloat16")
+    assert sum(t.size_bytes for t in terms(sizes, pure)) == sizes.parameters * 8
+    eight = replace(pure, optimizer="adamw_bnb_8bit")
+    assert sum(t.size_bytes for t in terms(sizes, eight)) == sizes.parameters * 6
+
+
+def test_sharding_divides() -> None:
+    sizes, one = _llama(), _training(weights_dtype="bfloat16")
+    sharded = replace(one, world_size=8, stage=3)
+    for term, shard in zip(terms(sizes, one), terms(sizes, sharded), strict=True):
+        assert shard.size_bytes == pytest.approx(term.size_bytes / 8, abs=1)
+    first = replace(one, world_size=8, stage=1)
+    assert [t.size_bytes for t in terms(sizes, first)][:2] == [
+        t.size_bytes for t in terms(sizes, one)
+    ][:2]
+
+
+def test_checkpointing_leaves_the_input_of_each_layer() -> None:
+    sizes = _llama()
+    training = _training(micro_batch_size=1, sequence_length=4096)
+    plain = memory_model.activations(sizes, training)
+    less = memory_model.activations(sizes, replace(training, checkpointing=True))
+    assert plain is not None and less is not None
+    # 8B in bf16 at 4096 tokens: about 24 GiB without, 1 GiB of inputs with.
+    assert 20 * GIB < plain.size_bytes < 30 * GIB
+    assert GIB < less.size_bytes < 2 * GIB
+
+
+def test_eager_attention_adds_the_square() -> None:
+    sizes, training = _llama(), _training(micro_batch_size=1, sequence_length=4096)
+    sdpa = memory_model.activations(sizes, training)
+    eager = memory_model.activations(sizes, replace(training, attention="eager"))
+    assert sdpa is not None and eager is not None
+    assert eager.size_bytes - sdpa.size_bytes == 32 * 32 * 4096 * 4096 * 8
+
+
+def test_logits_vanish_with_the_fused_loss() -> None:
+    sizes, training = _llama(), _training(micro_batch_size=2, sequence_length=2048)
+    logits = memory_model.logits(sizes, training)
+    assert logits is not None
+    assert logits.size_bytes == 2 * 2048 * 128256 * 14
+    fused = memory_model.logits(sizes, replace(training, liger=True))
+    assert fused is not None and fused.size_bytes == 0
+
+
+def test_what_depends_on_the_batch_is_unknown_without_one() -> None:
+    assert [term.name for term in terms(_llama(), _training())] == [
+        "weights", "gradients", "optimizer states",
+    ]  # fmt: skip
+
+
+def test_qlora_weights() -> None:
+    size = memory_model.weights(_llama(), _training(method="qlora")).size_bytes
+    assert 5 * GIB < size < 6 * GIB
+
+
+def test_kv_cache() -> None:
+    # Llama 3.1 8B: 128 KiB a token in 16 bits.
+    assert memory_model.kv_cache(_llama(), 1, 1).size_bytes == 128 * 1024
+
+
+def test_what_is_assumed_is_said() -> None:
+    _, assumed = training_of(Setup(), LLAMA_8B)
+    text = "; ".join(assumed)
+    for word in ("full fine-tuning", "bfloat16", "AdamW", "checkpointing", "sdpa", "--micro-batch"):
+        assert word in text
+    known = Setup(method="lora", weights_dtype="bfloat16", optimizer="sgd", checkpointing=True,
+                  attention="eager", micro_batch_size=1, sequence_length=1)  # fmt: skip
+    assert training_of(known, LLAMA_8B)[1] == ()

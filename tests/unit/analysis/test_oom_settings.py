@@ -1,0 +1,137 @@
+"""What a training's settings are, whatever file, log or traceback tells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from explain_make import ADAM, LAYER, llama
+
+from oomdoctor.analysis.oom.settings import Given, Setup, setup_of
+from oomdoctor.records.diagnosis import Frame
+
+
+def _read(settings: dict[str, Any]) -> Setup:
+    return setup_of(Given(settings=settings, settings_source="train.yaml"), {})
+
+
+def test_trainer_arguments() -> None:
+    setup = _read(
+        {
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 8,
+            "gradient_checkpointing": True,
+            "bf16": True,
+            "optim": "paged_adamw_8bit",
+            "max_length": 2048,
+        }
+    )
+    assert (setup.micro_batch_size, setup.accumulation_steps, setup.sequence_length) == (4, 8, 2048)
+    assert setup.checkpointing is True
+    assert (setup.autocast_dtype, setup.optimizer) == ("bfloat16", "paged_adamw_8bit")
+    assert setup.origins["optimizer"] == "train.yaml"
+
+
+def test_deepspeed_file() -> None:
+    setup = _read(
+        {
+            "train_micro_batch_size_per_gpu": 2,
+            "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+            "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        }
+    )
+    assert (setup.micro_batch_size, setup.zero_stage, setup.offload_optimizer) == (2, 3, True)
+    assert (setup.autocast_dtype, setup.optimizer) == ("bfloat16", "adamw_torch")
+    assert setup.sharding() == 3
+
+
+def test_accelerate_file() -> None:
+    setup = _read(
+        {
+            "distributed_type": "FSDP",
+            "num_processes": 8,
+            "mixed_precision": "bf16",
+            "fsdp_config": {"fsdp_activation_checkpointing": True, "fsdp_offload_params": False},
+        }
+    )
+    assert (setup.fsdp, setup.world_size, setup.checkpointing) == (True, 8, True)
+    assert setup.offload_parameters is False
+    assert setup.sharding() == 3
+
+
+def test_axolotl_file() -> None:
+    setup = _read(
+        {
+            "base_model": "meta-llama/Llama-3.1-8B",
+            "adapter": "qlora",
+            "load_in_4bit": True,
+            "micro_batch_size": 1,
+            "sequence_len": 4096,
+            "flash_attention": True,
+            "sample_packing": True,
+            "lora_r": 32,
+        }
+    )
+    assert (setup.model, setup.method) == ("meta-llama/Llama-3.1-8B", "qlora")
+    assert (setup.micro_batch_size, setup.sequence_length, setup.lora_rank) == (1, 4096, 32)
+    assert (setup.attention, setup.packing) == ("flash_attention_2", True)
+
+
+def test_llama_factory_file() -> None:
+    setup = _read(
+        {
+            "model_name_or_path": "Qwen/Qwen2.5-7B",
+            "finetuning_type": "lora",
+            "quantization_bit": 4,
+            "cutoff_len": 1024,
+            "flash_attn": "fa2",
+            "enable_liger_kernel": True,
+            "deepspeed": "examples/deepspeed/ds_z3_config.json",
+        }
+    )
+    assert (setup.method, setup.quantization) == ("lora", "nf4")
+    assert (setup.sequence_length, setup.attention) == (1024, "flash_attention_2")
+    assert (setup.liger, setup.zero_stage) == (True, 3)
+
+
+@pytest.mark.parametrize("value", ["auto", None, "", 0, -3, 1e30, True])
+def test_what_is_no_length_is_unknown(value: object) -> None:
+    assert _read({"max_length": value}).sequence_length is None
+
+
+def test_flags_come_before_files_and_files_before_the_log() -> None:
+    given = Given(
+        model=llama(),
+        micro_batch_size=1,
+        settings={"per_device_train_batch_size": 4, "max_length": 512},
+        settings_source="a.json",
+    )
+    setup = setup_of(given, {"per_device_train_batch_size": 8, "max_length": 64, "optim": "sgd"})
+    assert (setup.micro_batch_size, setup.sequence_length, setup.optimizer) == (1, 512, "sgd")
+    assert setup.origins["micro_batch_size"] == "--micro-batch"
+    assert setup.origins["sequence_length"] == "a.json"
+    assert setup.origins["optimizer"] == "the log"
+
+
+def test_frames_tell_settings() -> None:
+    checkpoint = Frame("/s/torch/utils/checkpoint.py", 500, "checkpoint", None)
+    assert setup_of(Given(), {}, (*LAYER, checkpoint)).checkpointing is True
+    assert setup_of(Given(), {}, LAYER).checkpointing is False
+    assert setup_of(Given(), {}, ADAM).checkpointing is None
+    eager = Frame("/s/transformers/models/llama/modeling_llama.py", 9, "eager_attention_forward",
+                  None)  # fmt: skip
+    assert setup_of(Given(), {}, (eager,)).attention == "eager"
+    quantised = Frame("/s/bitsandbytes/nn/modules.py", 9, "forward", None)
+    assert setup_of(Given(), {}, (quantised,)).method == "qlora"
+
+
+def test_the_file_wins_over_the_frames() -> None:
+    setup = setup_of(Given(settings={"gradient_checkpointing": True}), {}, LAYER)
+    assert setup.checkpointing is True
+
+
+def test_deep_and_strange_files_do_no_harm() -> None:
+    nested: dict[str, Any] = {}
+    nested["self"] = {"a": [1, {"b": 2}], "micro_batch_size": {"x": 1}}
+    assert _read(nested).micro_batch_size is None

@@ -1,0 +1,262 @@
+"""The page of `explain`: what stands in it, at every width, and nothing of a log gets through."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
+from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool, Warn
+from oomdoctor.render import ReportFormat, render_report
+from oomdoctor.units import GIB
+
+FOUND = Diagnosis(
+    source="train.log",
+    is_oom=True,
+    resource="gpu",
+    dialect="cuda_caching_allocator",
+    phase="loss",
+    rank=0,
+    numbers=Numbers(
+        requested_bytes=8 * GIB,
+        capacity_bytes=80 * GIB,
+        free_bytes=4 * GIB,
+        process_bytes=60 * GIB,
+        allocated_bytes=55 * GIB,
+        reserved_unallocated_bytes=GIB,
+        other_processes_bytes=16 * GIB,
+    ),
+    where=Frame("train.py", 12, "main", "loss = model(x).loss"),
+    tensor=None,
+    causes=(
+        Cause("logits", "high", ("the message", "a frame"), "the logits did not fit"),
+        Cause("other_process", "medium", ("the message",), "others hold 16 GiB"),
+    ),
+    remedies=tuple(
+        Remedy(
+            f"change {number}",
+            GIB * number if number else None,
+            "arithmetic" if number else "rule",
+            {"transformers": f"A({number})", "trl": f"B({number})", "pytorch": f"C({number})"},
+            "8 -> 0",
+        )
+        for number in range(7)
+    ),
+    message="CUDA out of memory.",
+    verdict="out of GPU memory while computing the loss: asked for 8.00 GiB",
+    tensors=(Tensor(8 * GIB, (4, 2, 1), "fp32 logits", "fp32", "high", "8.00 GiB = 4 x 2 x 1"),),
+    evidence=("the message", "a frame"),
+    oddities=("something is odd",),
+    assumed=("weights in bfloat16",),
+    needs=("weights 1 x 2 bytes = 2 B", "logits 1 x 2 bytes = 2 B"),
+    framework="transformers",
+)
+NOT_MEMORY = replace(
+    FOUND, source="other.log", is_oom=False, resource="none", dialect="not_oom", causes=(),
+    remedies=(), tensors=(), look_alike="shape", verdict="not a memory failure: shapes",
+    short_answer="compare the shapes", numbers=Numbers(), oddities=(), assumed=(), needs=(),
+)  # fmt: skip
+# Everything that a log can bring: clipboard (OSC 52), title, cursor moves, colours, markup, C1.
+EVIL = "\x1b]52;c;aGk=\x07\x1b]0;title\x07\x1b[2J\x1b[31m[red]x[/red]\x9b1A\u202e\x07`<b>|"
+
+
+def _report(*found: Diagnosis, **changes: Any) -> Report:
+    report = Report(
+        schema=SCHEMA, command="explain", status="ok", exit_code=0, tool=Tool("oomdoctor", "1"),
+        started_at="2030-01-01T00:00:00+00:00", elapsed_s=0.1, run_dir=None, request=None,
+        machine=None, model=None, budget=None, results=(), ranking=(), ranking_reasons={},
+        picks=Picks(None, None, None), next_commands=("oomdoctor explain train.log --verbose",),
+        warnings=(), errors=(), diagnoses=found,
+    )  # fmt: skip
+    return replace(report, **changes)
+
+
+def _page(
+    *found: Diagnosis,
+    format: ReportFormat = "table",
+    terminal: bool = False,
+    width: int = 100,
+    color: bool = False,
+    verbose: bool = False,
+    **changes: Any,
+) -> str:
+    return render_report(
+        _report(*found, **changes), format, terminal=terminal, width=width, color=color,
+        verbose=verbose,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_verdict_and_cause_are_the_first_two_lines(terminal: bool) -> None:
+    first, second = _page(FOUND, terminal=terminal).splitlines()[:2]
+    assert first == "Out of GPU memory while computing the loss: asked for 8.00 GiB."
+    assert second == "Cause: logits (high confidence): the logits did not fit."
+
+
+def test_the_card_is_drawn_to_scale() -> None:
+    bar = next(line for line in _page(FOUND).splitlines() if line.startswith("["))
+    body = bar[1 : bar.index("]")]
+    assert (len(body), body.count("="), body.count("."), body.count("#")) == (50, 10, 2, 38)
+    assert bar[bar.index("]") + 1 :].startswith("!!  of 80.0 GiB")
+    legend = "# this process 60.0 GiB (1.00 GiB of it unallocated)  = others 16.0 GiB  "
+    assert legend + ". free 4.00 GiB  ! asked 8.00 GiB" in _page(FOUND)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        Numbers(),
+        Numbers(capacity_bytes=8),
+        Numbers(capacity_bytes=8, free_bytes=9),
+        Numbers(capacity_bytes=8, free_bytes=4, other_processes_bytes=5),
+    ],
+)
+def test_no_bar_from_figures_that_make_none(numbers: Numbers) -> None:
+    assert "[#" not in _page(replace(FOUND, numbers=numbers))
+
+
+def test_line_tensor_oddities_needs_and_assumptions() -> None:
+    page = _page(FOUND)
+    for text in (
+        "train.py:12 in main  loss = model(x).loss".replace("  ", " "),
+        "8.00 GiB = 4 x 2 x 1 (high likelihood)",
+        "something is odd",
+        "weights 1 x 2 bytes = 2 B",
+        "Assumed    weights in bfloat16",
+    ):
+        assert text in page
+
+
+def test_no_match_is_said() -> None:
+    assert "no tensor of this model" in _page(replace(FOUND, tensors=()))
+    assert "the model is not known" in _page(replace(FOUND, tensors=(), assumed=()))
+
+
+def test_remedies_have_effect_basis_and_the_lines_of_the_library() -> None:
+    page = _page(FOUND)
+    assert "What helps (4.00 GiB are missing)" in page
+    assert "1. change 0: 8 -> 0 (rule of thumb)" in page
+    assert "2. change 1: frees about 1.00 GiB (computed: 8 -> 0)" in page
+    assert "transformers  A(1)" in page and "pytorch       C(1)" in page
+    assert "B(1)" not in page
+    assert "6. change" not in page and "2 more" in page
+
+
+def test_verbose_has_everything() -> None:
+    page = _page(FOUND, verbose=True)
+    assert "7. change 6" in page and "trl           B(1)" in page
+    assert "other_process (medium): others hold 16 GiB" in page
+
+
+def test_more_than_the_card_is_not_freed() -> None:
+    huge = replace(FOUND, remedies=(Remedy("less", 200 * GIB, "arithmetic", {}, "a"),))
+    assert "needs about 200 GiB less" in _page(huge)
+
+
+def test_look_alike_and_nothing() -> None:
+    page = _page(NOT_MEMORY)
+    assert page.startswith("Not a memory failure: shapes.\nTry: compare the shapes\n")
+    nothing = replace(NOT_MEMORY, look_alike=None, short_answer=None, evidence=(),
+                      verdict="no memory failure found")  # fmt: skip
+    assert _page(nothing).startswith("No memory failure found.\n")
+
+
+def test_several_failures_of_one_log() -> None:
+    page = _page(FOUND, replace(FOUND, line_number=7, verdict="another one"))
+    assert "Also in this log (1)" in page and "line 7  another one" in page
+
+
+def test_several_logs_are_one_table() -> None:
+    page = _page(FOUND, NOT_MEMORY)
+    lines = page.splitlines()
+    assert lines[0] == "1 of 2 logs ended out of memory"
+    rows = [line for line in lines if line.startswith(("train.log", "other.log"))]
+    assert len(rows) == 2
+    assert "out of GPU memory" in rows[0] and "logits (high)" in rows[0]
+    assert "not memory" in rows[1] and "compare the shapes" in rows[1]
+    assert "What helps" not in page
+    assert "What helps" in _page(FOUND, NOT_MEMORY, verbose=True)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_a_terminal_of_any_width_gets_every_word(width: int) -> None:
+    page = _page(FOUND, NOT_MEMORY, terminal=True, width=width)
+    for text in ("train.log", "other.log", "logits (high)", "compare the shapes"):
+        assert " ".join(text.split()) in " ".join(page.split())
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("verbose", [True, False])
+def test_nothing_of_a_log_reaches_the_terminal(
+    format: ReportFormat, terminal: bool, verbose: bool
+) -> None:
+    evil = replace(
+        FOUND,
+        source=EVIL,
+        message=EVIL,
+        where=Frame(EVIL, 1, EVIL, EVIL),
+        causes=(Cause("logits", "high", (EVIL,), EVIL),),
+        evidence=(EVIL,),
+        verdict=EVIL,
+        assumed=(EVIL,),
+        oddities=(EVIL,),
+        remedies=(Remedy(EVIL, None, "rule", {"shell": EVIL}, EVIL, EVIL),),
+    )
+    for found in ((evil,), (evil, NOT_MEMORY)):
+        page = _page(
+            *found, format=format, terminal=terminal, verbose=verbose, width=90,
+            warnings=(Warn("x", EVIL),), errors=(Fault("x", EVIL, EVIL),), next_commands=(EVIL,),
+        )  # fmt: skip
+        for character in ("\x1b", "\x9b", "\x07", "\u202e"):
+            assert character not in page
+        if format != "json":
+            assert "[red]" in page or "\\[red" in page  # shown as it is, never as markup
+
+
+def test_colours_are_only_ours() -> None:
+    page = _page(FOUND, NOT_MEMORY, terminal=True, color=True)
+    assert "\x1b[" in page
+    assert "\x1b[" not in _page(FOUND, NOT_MEMORY, terminal=True)
+
+
+def test_json_is_the_contract() -> None:
+    document = json.loads(_page(FOUND, format="json"))
+    schema_file = Path(__file__).parents[3] / "oomdoctor" / "data" / "report.schema.json"
+    jsonschema.validate(document, json.loads(schema_file.read_text()))
+    found = document["diagnoses"][0]
+    assert {"source", "is_oom", "resource", "dialect", "phase", "rank"} <= set(found)
+    assert {"numbers", "where", "tensor", "causes", "remedies"} <= set(found)
+    assert set(found["where"]) == {"file", "line", "function", "code"}
+    assert {"cause", "confidence", "evidence"} <= set(found["causes"][0])
+    assert {"change", "frees_bytes", "basis", "lines"} <= set(found["remedies"][0])
+    assert found["numbers"]["requested_bytes"] == 8 * GIB
+
+
+def test_csv_has_a_row_a_diagnosis() -> None:
+    rows = list(csv.DictReader(io.StringIO(_page(FOUND, NOT_MEMORY, format="csv"))))
+    assert [row["source"] for row in rows] == ["train.log", "other.log"]
+    assert rows[0]["requested_bytes"] == str(8 * GIB)
+    assert (rows[0]["is_oom"], rows[1]["is_oom"]) == ("true", "false")
+    assert rows[1]["cause"] == ""
+
+
+def test_csv_is_no_formula() -> None:
+    text = _page(replace(FOUND, source="=cmd()"), format="csv")
+    assert "\n'=cmd()," in text
+
+
+def test_stdin_keeps_its_name_in_csv() -> None:
+    assert "\n-,true" in _page(replace(FOUND, source="-"), format="csv")
+
+
+def test_markdown() -> None:
+    page = _page(FOUND, format="markdown")
+    assert "### What helps" in page and "```text" in page
