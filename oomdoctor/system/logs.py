@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
 
@@ -97,7 +98,7 @@ def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
             f"{name} is compressed with Zstandard and Python has no library for it",
             f"pip install zstandard; or: zstd -dc {name} | oomdoctor explain -",
         ) from None
-    source = _Readable(chunks)
+    source: Any = _Readable(chunks)  # the library asks no more of it than `read`
     try:
         with zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True) as reader:
             while piece := reader.read(_CHUNK):

@@ -13,6 +13,7 @@ import typer
 COMMANDS = [
     ("--help",),
     ("probe", "--help"),
+    ("explain", "--help"),
     ("show", "--help"),
     ("recipes", "--help"),
     ("recipes", "show", "--help"),
@@ -26,6 +27,7 @@ OPTIONS = {
     "probe": "recipe rung device vram headroom seq-len effective-batch micro-batch task weights "
     "eval eval-batch rank-by tokens time-limit rung-timeout revision source trust-remote-code "
     "python seed wait no-wait resume format json output verbose quiet help",
+    "explain": "model seq-len micro-batch config format json output verbose quiet help",
     "show": "list format json output verbose help",
     "recipes": "json help",
     "env": "json help",
@@ -37,6 +39,7 @@ OURS = {
     "oomdoctor",
     "oomdoctor.cli",
     "oomdoctor.cli.env",
+    "oomdoctor.cli.explain",
     "oomdoctor.cli.facts",
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",

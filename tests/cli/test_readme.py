@@ -50,6 +50,9 @@ def test_a_shown_output_is_real(cli, mark, command, output):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_shown_command_is_accepted(cli, survey, command, tmp_path, monkeypatch):
+    for name in ("trace.txt", "logs/a.out", "logs/*.out"):  # no shell here that expands a star
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / "tests/data/explain/trace.txt").read_text())
     monkeypatch.chdir(tmp_path)
     cli("probe", "m")  # so that there is a run to show
     ended = cli(*shlex.split(command)[1:])
