@@ -1,4 +1,4 @@
-"""Throw made-up logs at the reading of `explain` and watch for exceptions, hangs and growth.
+"""Throw made-up logs at `explain`, from bytes to JSON, and watch for exceptions, hangs and growth.
 
     python scripts/fuzz_explain.py [--inputs 1000000] [--seed 0] [--minutes 10]
 
@@ -20,8 +20,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from oomdoctor.analysis.oom.diagnose import diagnose
 from oomdoctor.analysis.oom.scan import scan
+from oomdoctor.analysis.oom.settings import Given
 from oomdoctor.analysis.oom.stream import lines
+from oomdoctor.records.codec import dumps
 
 PIECES = [
     b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "
@@ -131,7 +134,8 @@ def main() -> int:
         start = time.perf_counter()
         try:
             sys.settrace(coverage.trace if guided else None)
-            scan(lines([data]))
+            incidents, facts = scan(lines([data]))
+            dumps(diagnose("fuzz", incidents, facts, Given()))
         except Exception:  # noqa: BLE001 - whatever it is, it is what we look for
             sys.settrace(None)
             traceback.print_exc()
