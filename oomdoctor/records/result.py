@@ -28,9 +28,9 @@ class ProbeJob:
     """Everything one worker process needs; written as job.json.
 
     `config.micro_batch_size` is an integer except in mode "inspect", which builds the model on the
-    meta device and reports counts, versions and the device. `budget_bytes` is what the device may
-    hold altogether; `capped` says that it is below what is really free and has to be enforced
-    (allocator fraction on CUDA, the allocation trace on the CPU).
+    meta device and reports counts, versions and the device. `budget_bytes` is what the process may
+    use, headroom taken off; it is enforced (allocator fraction on CUDA, the allocation trace on the
+    CPU). `device_id` tells devices apart when a run is resumed.
     """
 
     mode: Mode
@@ -39,13 +39,13 @@ class ProbeJob:
     config: TrainConfig
     device_type: DeviceType
     budget_bytes: int | None = None
-    capped: bool = False
+    device_id: str | None = None
     weights: WeightsChoice = "synthetic"
     evaluate: bool = False
     eval_batch_size: int = 8
     seed: int = 0
     timing_limit_s: float = 20.0
-    min_timed_steps: int = 3
+    min_timed_steps: int = 5
     max_timed_steps: int = 20
     spread_target: float = 0.02
 
@@ -74,8 +74,8 @@ class Breakdown:
 class Timing:
     """Times of the timed steps, after warm-up; medians with a relative spread.
 
-    A spread is half the distance between the quartiles, divided by the median; None for fewer than
-    two samples. `stopped_by` says why timing ended.
+    A spread is half the distance between the quartiles (below eight samples half the range),
+    divided by the median; None for fewer than two samples. `stopped_by` says why timing ended.
     """
 
     micro_step_s: float

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+from oomdoctor.analysis.search import MAX_TRIES, divisors
 from oomdoctor.errors import machine_error
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.model import ModelSpec, ParameterCounts
 from oomdoctor.records.report import Budget, GpuFacts, Warn
 from oomdoctor.records.result import Inspection
@@ -16,12 +17,12 @@ from oomdoctor.system.machine import Device, available_memory, list_gpus, total_
 from oomdoctor.units import MIB, format_bytes, format_seconds
 
 GIVE_BACK_LIMIT_S = 5.0
+NOT_FREE = "memory_not_free"
 _TOLERANCE = 64 * MIB
 # A careful rate for fp32 training on one core, to tell minutes from hours before anything runs.
 _CPU_FLOPS_PER_CORE = 15e9
 _CPU_PATIENCE_S = 30 * 60
-_STEPS_PER_TRY = 10
-_TRIES_PER_RUNG = 3
+_STEPS_PER_TRY = 9  # two watched, two to warm up, five timed
 
 
 def budget(
@@ -43,7 +44,15 @@ def budget(
     return Budget(total, cap, free, headroom, ground - headroom)
 
 
-def warnings(chosen: Device, limits: Budget, spec: ModelSpec, inspection: Inspection) -> list[Warn]:
+def as_it_is_now(chosen: Device) -> Device:
+    """The same device with the memory and the processes of this moment."""
+    if chosen.gpu is None:
+        return chosen
+    now = next((gpu for gpu in list_gpus() if gpu.uuid == chosen.gpu.uuid), None)
+    return chosen if now is None else Device(chosen.type, now)
+
+
+def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[Warn]:
     """What a reader of the report has to know about the device and the model."""
     found = []
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
@@ -76,27 +85,30 @@ def warnings(chosen: Device, limits: Budget, spec: ModelSpec, inspection: Inspec
     return found
 
 
-def not_given_back(chosen: Device, limits: Budget) -> Warn | None:
+def not_given_back(chosen: Device) -> list[Warn]:
     """Wait shortly for a child's memory to be free again; a warning if it is not."""
     if chosen.gpu is None:
-        return None
+        return []
     end = time.monotonic() + GIVE_BACK_LIMIT_S
     missing = 0
     while True:
         now = next((gpu for gpu in list_gpus() if gpu.uuid == chosen.gpu.uuid), None)
         if now is None or now.free_bytes is None or chosen.gpu.free_bytes is None:
-            return None
+            return []
         missing = chosen.gpu.free_bytes - now.free_bytes
         if missing <= _TOLERANCE:
-            return None
+            return []
         if time.monotonic() > end:
             break
         time.sleep(0.1)
-    return Warn(
-        "memory_not_free",
-        f"{format_bytes(missing)} of the GPU were free at the start and are not any more: "
-        "another process took them, or a driver holds them",
-    )
+    return [
+        Warn(
+            NOT_FREE,
+            f"{format_bytes(missing)} of the GPU were free at the start and are not any more: "
+            "another process took them, or a driver holds them; what ran out of memory after that "
+            "may have done so for this reason",
+        )
+    ]
 
 
 def timing_limit_s(chosen: Device) -> float:
@@ -110,6 +122,15 @@ def facts(chosen: Device, inspection: Inspection) -> GpuFacts | None:
     return find_gpu(name, inspection.device_total_bytes) if name else None
 
 
+def _tokens(config: TrainConfig) -> int:
+    """Tokens of all tries of a rung: each step has up to two micro-steps."""
+    whole = config.effective_batch_size
+    fixed = config.micro_batch_size
+    sizes = [fixed] if isinstance(fixed, int) else divisors(whole)[-MAX_TRIES:]
+    sequences = sum(size * min(2, whole // size) for size in sizes)
+    return sequences * config.sequence_length * _STEPS_PER_TRY
+
+
 def refuse_what_takes_hours(
     spec: ModelSpec, rungs: tuple[Rung, ...], counts: ParameterCounts
 ) -> None:
@@ -118,10 +139,7 @@ def refuse_what_takes_hours(
     Raises:
         OomDoctorError: there is no GPU and the ladder is too much for the CPU (exit 5).
     """
-    flops = sum(
-        6.0 * counts.total * rung.config.sequence_length * _STEPS_PER_TRY * _TRIES_PER_RUNG
-        for rung in rungs
-    )
+    flops = sum(6.0 * counts.total * _tokens(rung.config) for rung in rungs)
     seconds = flops / (_CPU_FLOPS_PER_CORE * len(os.sched_getaffinity(0)))
     if seconds <= _CPU_PATIENCE_S:
         return

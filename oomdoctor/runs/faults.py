@@ -57,9 +57,10 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
         )
     if attempt.outcome in ("failed", "oom", "host_oom"):
         nearest = ", ".join(catalogue.nearest_models(spec.id))
+        known = f"; models known to build: {nearest}" if nearest else ""
         return model_error(
             "model_cannot_be_built",
             f"{spec.id} cannot be built from its config.json: {told}",
-            f"check the values in config.json; models known to build: {nearest}",
+            f"check the values in config.json{known}",
         )
     return machine_error("worker_failed", f"the worker could not look at {spec.id}: {told}")

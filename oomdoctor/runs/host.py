@@ -22,6 +22,7 @@ from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.system.environment import variable
 
 START_LIMIT_S = 600.0  # importing torch from a cold network file system takes minutes
+KILL_LIMIT_S = 30.0
 _POLL_S = 0.1
 
 Ended = Literal["exited", "deadline", "stopped", "host_died"]
@@ -103,6 +104,7 @@ class WorkerHost:
             return ChildEnd("host_died", None, 0.0)
         pid: int | None = None
         how: Ended = "exited"
+        killed_at = begin
         while True:
             event = self._next_event(_POLL_S)
             if event is _CLOSED:
@@ -113,13 +115,19 @@ class WorkerHost:
                 pid = event["started"]
             if event is not None and "exited" in event:
                 return ChildEnd(how, event["status"], time.monotonic() - begin)
-            if pid is None or how != "exited":
+            if pid is None:
+                continue
+            if how != "exited":
+                if time.monotonic() - killed_at > KILL_LIMIT_S:
+                    self.close()  # it cannot even die, as in a hung driver: leave it behind
+                    return ChildEnd(how, None, time.monotonic() - begin)
                 continue
             if stop():
                 how = "stopped"
             elif time.monotonic() - begin > deadline_s:
                 how = "deadline"
             if how != "exited":
+                killed_at = time.monotonic()
                 _kill_group(pid)
 
     def close(self) -> None:
@@ -132,7 +140,8 @@ class WorkerHost:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
         _kill_group(process.pid)
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_LIMIT_S)
 
     def _ready(self, stop: Callable[[], bool]) -> bool:
         """A host that has said "ready"; False when `stop()` came first."""

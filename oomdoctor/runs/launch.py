@@ -118,7 +118,7 @@ def classify(
         return Failure(code, message, exit_code, signal_name, last_phase, log_tail)
 
     if reply is not None:
-        return _of_reply(reply, attempt, failure, usable_bytes, end, signal_name)
+        return _of_reply(reply, attempt, failure, usable_bytes, signal_name)
     where = f" in phase {last_phase}" if last_phase else ""
     if end.how == "deadline":
         message = f"stopped after {deadline_s:.0f} s{where}"
@@ -161,7 +161,6 @@ def _of_reply(
     attempt: Callable[..., Attempt],
     failure: Callable[[str, str], Failure],
     usable_bytes: int | None,
-    end: ChildEnd,
     signal_name: str | None,
 ) -> Attempt:
     if reply.status == "measured" and reply.measurement is not None:

@@ -6,12 +6,13 @@ everything on disk as it happens. It renders nothing and prints nothing: events 
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, next_step
-from oomdoctor.analysis.verdict import conclude
+from oomdoctor.analysis.verdict import conclude, fits
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, config_faults
 from oomdoctor.records.model import ModelSpec
@@ -28,6 +29,7 @@ from oomdoctor.system.machine import Device, choose_device, list_gpus
 from oomdoctor.system.store import RunFolder, save_attempt
 
 Stop = Callable[[], ExitCode | None]
+_SAME_BUDGET = 0.97  # what is free differs a little from hour to hour
 
 
 def run_survey(
@@ -64,10 +66,11 @@ def run_survey(
     try:
         with (
             device_lock(
-                lock_id, wait, on_wait, run=folder.name, keep_waiting=lambda: stop() is None
+                lock_id, wait, on_wait, run=folder.name, keep_waiting=lambda: not survey.is_over()
             ),
             host,
         ):
+            survey.chosen = device.as_it_is_now(chosen)  # another survey may have held it till now
             survey.run()
     except OomDoctorError:
         if stop() is None:  # else it is the wait for the device that was broken off
@@ -122,7 +125,7 @@ class _Survey:
         budget = self.budget = device.budget(
             self.chosen, inspection, self.request.vram_bytes, self.request.headroom
         )
-        self.warnings += device.warnings(self.chosen, budget, self.spec, inspection)
+        self.warnings += device.warnings(self.chosen, budget, inspection)
         context = self.context = Context(
             usable_bytes=budget.usable_bytes,
             device_type=self.chosen.type,
@@ -138,7 +141,7 @@ class _Survey:
         self._load_finished()
         self._walk(context, budget)
 
-    def _stopped(self) -> bool:
+    def is_over(self) -> bool:
         """Whether to end now: a signal came, or the survey's time is over."""
         return self.stop() is not None or self._out_of_time()
 
@@ -164,7 +167,7 @@ class _Survey:
                 usable_bytes=None,
                 deadline_s=self.request.rung_limit_s,
                 on_phase=lambda phase: None,
-                stop=self._stopped,
+                stop=self.is_over,
             )
         except Stopped:
             return None
@@ -178,6 +181,9 @@ class _Survey:
         if limit is None or all(r.config.sequence_length <= limit for r in self.rungs):
             return self.rungs
         asked = max(rung.config.sequence_length for rung in self.rungs)
+        self.request = replace(
+            self.request, sequence_length=min(self.request.sequence_length, limit)
+        )
         self.warnings.append(
             Warn(
                 "sequence_length",
@@ -185,10 +191,12 @@ class _Survey:
                 f"lowered to {limit:,}",
             )
         )
-        return tuple(
-            Rung(r.label, replace(r.config, sequence_length=min(r.config.sequence_length, limit)))
-            for r in self.rungs
-        )
+        lowered: dict[str, Rung] = {}  # two rungs may have become one
+        for rung in self.rungs:
+            length = min(rung.config.sequence_length, limit)
+            config = replace(rung.config, sequence_length=length)
+            lowered.setdefault(config.key(), Rung(rung.label, config))
+        return tuple(lowered.values())
 
     def _load_finished(self) -> None:
         """Take over what an earlier run of this folder has finished (`--resume`)."""
@@ -196,18 +204,31 @@ class _Survey:
         def note(message: str) -> None:
             self.on_event(SurveyEvent("note", message=message))
 
-        for _, attempt in self.folder.attempts(note):
-            self._keep(attempt)
+        usable = self.context.usable_bytes
+        for job, attempt in self.folder.attempts(note):
+            if job.device_id != self._device_id():
+                note(f"{attempt.folder} was measured on another device: tried again")
+            elif attempt.outcome == "oom" and (job.budget_bytes or 0) < usable * _SAME_BUDGET:
+                note(f"{attempt.folder} ran out of less memory than there is now: tried again")
+            elif attempt.measurement is not None:
+                outcome, reason = fits(attempt.measurement, usable)
+                self._keep(replace(attempt, outcome=outcome, reason=reason))
+            else:
+                self._keep(attempt)
         taken = sum(len(found) for found in self.attempts.values())
         if taken:
             note(f"{taken} finished tries taken over")
+
+    def _device_id(self) -> str:
+        """The GPU by UUID; the CPU by the machine's name, because it stands for its speed."""
+        return self.chosen.gpu.uuid if self.chosen.gpu else f"cpu of {platform.node()}"
 
     def _keep(self, attempt: Attempt) -> None:
         key = attempt.config.rung_key()
         self.attempts[key] = (*self.attempts.get(key, ()), attempt)
 
     def _walk(self, context: Context, budget: Budget) -> None:
-        while not self._stopped():
+        while not self.is_over():
             step = next_step(self.rungs, self.attempts, self.skipped, context)
             if step is None:
                 return
@@ -221,9 +242,8 @@ class _Survey:
                 return
             self._keep(attempt)
             self._tell("tried", step.rung, step.micro_batch_size, attempt=attempt)
-            warning = device.not_given_back(self.chosen, budget)
-            if warning is not None:
-                self.warnings.append(warning)
+            if not any(warning.code == device.NOT_FREE for warning in self.warnings):
+                self.warnings += device.not_given_back(self.chosen)
 
     def _tell(
         self,
@@ -258,7 +278,7 @@ class _Survey:
                 usable_bytes=budget.usable_bytes,
                 deadline_s=self.request.rung_limit_s,
                 on_phase=lambda phase: self._tell("phase", rung, size, phase=phase),
-                stop=self._stopped,
+                stop=self.is_over,
             )
         except Stopped:
             return None
@@ -267,15 +287,14 @@ class _Survey:
 
     def _job(self, rung: Rung, config: TrainConfig, budget: Budget) -> ProbeJob:
         request = self.request
-        cap = budget.cap_bytes
         return ProbeJob(
             mode="measure",
             label=rung.label,
             model=self.spec,
             config=config,
             device_type=self.chosen.type,
-            budget_bytes=cap if cap is not None else budget.free_bytes,
-            capped=cap is not None,
+            budget_bytes=budget.usable_bytes,
+            device_id=self._device_id(),
             weights=request.weights,
             evaluate=request.evaluate,
             eval_batch_size=request.eval_batch_size,

@@ -53,7 +53,9 @@ def add_adapter(model: Any, config: TrainConfig, task: Task) -> Any:
                 task_type=_PEFT_TASKS.get(task),
             ),
         )
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
+        if "out of memory" in str(error):
+            raise
         raise UnsupportedError(f"peft cannot put LoRA on {targets}: {error}") from error
 
 

@@ -25,7 +25,7 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
         return Reply(status="unsupported", reason=str(error))
     except Exception as error:  # noqa: BLE001  (a rung may fail in any way; the survey goes on)
         traceback.print_exc(file=sys.stderr)
-        return _failure_reply(error, job, progress.current)
+        return _failure_reply(error, job, progress.training_phase())
 
 
 def _failure_reply(error: Exception, job: ProbeJob, phase: str) -> Reply:

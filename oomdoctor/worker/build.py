@@ -95,7 +95,7 @@ def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str])
     while True:
         try:
             if job.weights == "pretrained":
-                return _load_pretrained(job, quantization, attention, device)
+                return _load_pretrained(job, model_config, quantization, attention, device)
             return synthetic.build_model(
                 auto_class(job.model.task),
                 model_config,
@@ -121,12 +121,15 @@ def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str])
                 raise
 
 
-def _load_pretrained(job: ProbeJob, quantization: Any, attention: str, device: Any) -> Any:
+def _load_pretrained(
+    job: ProbeJob, model_config: Any, quantization: Any, attention: str, device: Any
+) -> Any:
     config, spec = job.config, job.model
     kwargs: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
     local = spec.source == "local"
     return auto_class(spec.task).from_pretrained(
         spec.path if local else spec.id,
+        config=model_config,
         revision=None if local else spec.revision,
         trust_remote_code=spec.trust_remote_code,
         attn_implementation=attention,

@@ -5,6 +5,7 @@ The model is declared on the meta device: no weights, no download, a second or t
 
 from __future__ import annotations
 
+import contextlib
 from importlib import metadata
 from typing import Any
 
@@ -113,7 +114,11 @@ def count_parameters(model: Any, config: Any) -> ParameterCounts:
 
 
 def _embedding_parameters(model: Any) -> list[Any]:
-    modules = [model.get_input_embeddings(), model.get_output_embeddings()]
+    modules = []
+    for find in (model.get_input_embeddings, model.get_output_embeddings):
+        # A model with code of its own may not say; then its embeddings count as "rest".
+        with contextlib.suppress(NotImplementedError, AttributeError):
+            modules.append(find())
     return [p for module in modules if module is not None for p in module.parameters()]
 
 

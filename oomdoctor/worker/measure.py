@@ -6,14 +6,13 @@ are watched for memory; then the same step is timed with nothing watching.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from oomdoctor.records.result import Measurement, ProbeJob
 from oomdoctor.worker import meters, optimizers
 from oomdoctor.worker.batch import micro_batches
 from oomdoctor.worker.build import Setup, build
-from oomdoctor.worker.progress import PhaseFile
+from oomdoctor.worker.progress import Marks, PhaseFile
 from oomdoctor.worker.step import evaluation_step, training_step
 from oomdoctor.worker.summary import summarise
 from oomdoctor.worker.timing import time_steps
@@ -21,19 +20,6 @@ from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, OTHER, WEIGHTS, Allocat
 
 MEMORY_STEPS = ("first", "steady")
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
-
-
-class Marks:
-    """The phase marks of a step go to whoever listens: the meter, or the stopwatch."""
-
-    def __init__(self) -> None:
-        self._listener: Callable[[str], None] = lambda phase: None
-
-    def listen(self, listener: Callable[[str], None]) -> None:
-        self._listener = listener
-
-    def __call__(self, phase: str) -> None:
-        self._listener(phase)
 
 
 def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
@@ -48,7 +34,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     progress.enter("init")
     device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
     meter = meters.for_job(job)
-    marks = Marks()
+    marks = Marks(progress)
     with meter.recording():
         _enter(meter, progress, "load", "load")
         setup = build(job, device, marks)
@@ -67,8 +53,10 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         _enter(meter, progress, "end", "timing")
     if device.type == "cuda":
         _trace_step(setup, batches, marks, trace)
-    totals = meter.totals()
-    timing, skipped = time_steps(setup, batches, job, marks.listen)
+    totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
+    if device.type == "cuda" and totals.overhead_bytes is None:
+        setup.notes.append("the driver does not tell the context's bytes: they are not in the peak")
+    timing, skipped = time_steps(setup, batches, job, marks)
     return summarise(setup, meter, totals, trace, losses, timing, skipped)
 
 

@@ -41,7 +41,7 @@ class Meter(Protocol):
 
     def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace: ...
 
-    def totals(self) -> DeviceTotals: ...
+    def totals(self, managed_bytes: int) -> DeviceTotals: ...
 
 
 def for_job(job: ProbeJob) -> Meter:
@@ -77,7 +77,7 @@ class CpuMeter:
         self.trace.vocabulary, self.trace.tokens = vocabulary, tokens
         return self.trace
 
-    def totals(self) -> DeviceTotals:
+    def totals(self, managed_bytes: int) -> DeviceTotals:
         return DeviceTotals()
 
 
@@ -94,16 +94,33 @@ class CudaMeter:
         torch.cuda.init()
         torch.zeros(1, device="cuda")  # the context exists only after a first allocation
         torch.cuda.synchronize()
-        if job.capped and job.budget_bytes is not None:
-            self._cap(job.budget_bytes)
+        self._budget = job.budget_bytes
+        self._outside_at_start = self._outside_the_allocator()
+        self._cap()
 
-    def _cap(self, budget: int) -> None:
-        """Let the allocator have what a card of `budget` bytes would leave it."""
+    def _cap(self) -> None:
+        """Let the allocator have what the budget leaves beside the context and the libraries.
+
+        So a cache that reaches the limit is freed and used again, as on a card of that size. Called
+        before each watched step, because libraries come with the first use of their kernels.
+        """
         import torch
 
+        if self._budget is None:
+            return
         total = torch.cuda.mem_get_info()[1]
-        allowed = budget - (self._outside_the_allocator() or 0)
+        allowed = self._budget - (self._outside_the_allocator() or 0)
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / total)))
+
+    def _overhead(self, managed_bytes: int) -> int | None:
+        """Context and libraries. Paged states lie on the device only while there is room for them,
+
+        so they are no need of the rung and are told apart (`managed_bytes`).
+        """
+        outside, start = self._outside_the_allocator(), self._outside_at_start
+        if outside is None or start is None:
+            return None
+        return max(start, outside - managed_bytes)
 
     def _outside_the_allocator(self) -> int | None:
         import torch
@@ -119,6 +136,8 @@ class CudaMeter:
     def enter(self, step: str, phase: str) -> None:
         import torch
 
+        if self._window is not None and self._window[0] != step:
+            self._cap()
         if self._window is not None:
             worst = self.peaks.get(self._window, PhaseMemory(0, 0))
             self.peaks[self._window] = PhaseMemory(
@@ -131,12 +150,12 @@ class CudaMeter:
     def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace:
         return AllocationTrace("cuda", vocabulary=vocabulary, tokens=tokens)
 
-    def totals(self) -> DeviceTotals:
+    def totals(self, managed_bytes: int) -> DeviceTotals:
         import torch
 
         stats = torch.cuda.memory_stats()
         return DeviceTotals(
-            overhead_bytes=self._outside_the_allocator(),
+            overhead_bytes=self._overhead(managed_bytes),
             allocation_retries=int(stats.get("num_alloc_retries", 0)),
             memory_stats={
                 name: int(value)

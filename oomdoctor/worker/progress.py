@@ -6,6 +6,7 @@ The same file tells the last phase of a worker that was killed.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -20,6 +21,11 @@ class PhaseFile:
     def __init__(self, path: Path | None) -> None:
         self._fd = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         self.current = "init"
+        self.step_phase = "init"  # within a training step, also while it is timed
+
+    def training_phase(self) -> str:
+        """The phase in the field's words: what is being timed is a step like any other."""
+        return self.step_phase if self.current == "timing" else self.current
 
     def enter(self, phase: str) -> None:
         """Note that `phase` begins."""
@@ -28,3 +34,21 @@ class PhaseFile:
         self.current = phase
         if self._fd is not None:
             os.pwrite(self._fd, f"{phase:<16}\n".encode(), 0)
+
+
+class Marks:
+    """The phase marks of a step go to whoever listens: the meter, or the stopwatch.
+
+    The last one is kept in the progress file's object, so that a failure while timing has a phase.
+    """
+
+    def __init__(self, progress: PhaseFile) -> None:
+        self._progress = progress
+        self._listener: Callable[[str], None] = lambda phase: None
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        self._listener = listener
+
+    def __call__(self, phase: str) -> None:
+        self._progress.step_phase = phase
+        self._listener(phase)

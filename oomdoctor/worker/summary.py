@@ -111,7 +111,8 @@ def _breakdown(
 def _attention_kernel(setup: Setup, trace: AllocationTrace) -> str | None:
     """The attention that really ran, from the operators that were seen."""
     names = " ".join(sorted(trace.attention_ops))
-    chosen = str(getattr(setup.model_config, "_attn_implementation", None) or "")
+    config = getattr(setup.model, "config", setup.model_config)
+    chosen = str(getattr(config, "_attn_implementation", None) or "")
     if setup.notes and "eager" in setup.notes[0]:
         chosen = "eager"
     for part, kernel in _KERNELS:

@@ -25,6 +25,8 @@ def check_supported(config: TrainConfig, device_type: str) -> None:
             raise UnsupportedError(f"{name} is not measured by this version of oomdoctor")
     if config.autocast_dtype == "float16" and device_type == "cpu":
         raise UnsupportedError("fp16 with the gradient scaler needs a GPU; use bfloat16 on the CPU")
+    if config.allocator != "default" and device_type == "cpu":
+        raise UnsupportedError("allocator settings need a GPU: the CPU has no caching allocator")
     if config.loss == "liger":
         if not _installed("liger_kernel"):
             raise UnsupportedError("needs Liger kernels: pip install liger-kernel")

@@ -8,15 +8,16 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from oomdoctor.records.result import ProbeJob, Timing
 from oomdoctor.worker.build import Setup
+from oomdoctor.worker.progress import Marks
 from oomdoctor.worker.step import training_step
 
 MAX_WARMUP = 5
+MANY = 8
 STEADY = 0.05  # two successive steps this close together end the warm-up
 
 
@@ -37,26 +38,29 @@ def time_steps(
     setup: Setup,
     batches: list[dict[str, Any]],
     job: ProbeJob,
-    listen: Callable[[Callable[[str], None]], None],
+    marks: Marks,
 ) -> tuple[Timing, int]:
     """The timing of a rung and how many optimizer steps the gradient scaler skipped.
 
-    `listen` installs the receiver of the step's phase marks. Steps that the scaler skipped have no
+    `marks` are those the Trainer was built with. Steps that the scaler skipped have no
     optimizer time and are not counted.
     """
     start = time.perf_counter()
-    warmup = _warm_up(setup, batches, listen, start + job.timing_limit_s / 3)
+    warmup = _warm_up(setup, batches, marks, start + job.timing_limit_s / 3)
     skipped = sum(step.skipped for step in warmup)
     steps: list[StepTimes] = []
     stopped_by: Literal["spread", "step_limit", "time_limit"] = "step_limit"
+    settled = 0  # steps in a row after which the spread was small: once may be luck
     while len(steps) < job.max_timed_steps:
-        step = _one_step(setup, batches, listen)
+        step = _one_step(setup, batches, marks)
         skipped += step.skipped
         if not step.skipped:
             steps.append(step)
         late = time.perf_counter() - start > job.timing_limit_s
         spread = relative_spread([step.total for step in steps])
-        if len(steps) >= job.min_timed_steps and spread is not None and spread <= job.spread_target:
+        small = spread is not None and spread <= job.spread_target
+        settled = settled + 1 if small else 0
+        if len(steps) >= job.min_timed_steps and settled >= 2:
             stopped_by = "spread"
             break
         if late and (steps or skipped > job.max_timed_steps):
@@ -82,10 +86,15 @@ def time_steps(
 
 
 def relative_spread(samples: list[float]) -> float | None:
-    """Half the distance between the quartiles over the median; None for fewer than two samples."""
+    """Half the distance between the quartiles over the median; None for fewer than two samples.
+
+    Quartiles of a handful mean little: below `MANY` samples it is half the whole range.
+    """
     if len(samples) < 2:
         return None
     lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    if len(samples) < MANY:
+        lower, upper = min(samples), max(samples)
     return (upper - lower) / 2 / middle
 
 
@@ -103,12 +112,12 @@ def _mean_micro_step(micro: list[float], accumulation: int) -> float:
 def _warm_up(
     setup: Setup,
     batches: list[dict[str, Any]],
-    listen: Callable[[Callable[[str], None]], None],
+    marks: Marks,
     deadline: float,
 ) -> list[StepTimes]:
-    steps = [_one_step(setup, batches, listen)]
+    steps = [_one_step(setup, batches, marks)]
     while len(steps) < MAX_WARMUP and time.perf_counter() < deadline:
-        steps.append(_one_step(setup, batches, listen))
+        steps.append(_one_step(setup, batches, marks))
         before, after = steps[-2].total, steps[-1].total
         if not steps[-1].skipped and abs(after - before) <= STEADY * before:
             break
@@ -118,7 +127,7 @@ def _warm_up(
 def _one_step(
     setup: Setup,
     batches: list[dict[str, Any]],
-    listen: Callable[[Callable[[str], None]], None],
+    marks: Marks,
 ) -> StepTimes:
     stamps: list[tuple[str, Any]] = []
     stamp = _cuda_stamp if setup.device.type == "cuda" else time.perf_counter
@@ -127,8 +136,8 @@ def _one_step(
         if phase != "backward":
             stamps.append((phase, stamp()))
 
-    listen(mark)
-    training_step(setup, batches, mark)
+    marks.listen(mark)
+    training_step(setup, batches, marks)
     stamps.append(("end", stamp()))
     if setup.device.type == "cuda":
         import torch

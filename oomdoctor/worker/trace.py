@@ -84,7 +84,7 @@ class AllocationTrace:
     def note_results(self, func: Any, result: Any) -> None:
         """Record the storages that an operator returned."""
         name = func._schema.name if hasattr(func, "_schema") else str(func)
-        if "attention" in name or "flash_attn" in name:
+        if self.phase != "eval" and ("attention" in name or "flash_attn" in name):
             self.attention_ops.add(name)
         for tensor in _tensors_in(result):
             if tensor.device.type == self.device_type:

@@ -24,10 +24,10 @@ def setup_of(job: ProbeJob) -> tuple[Any, Any, Any]:
 
     from oomdoctor.worker.batch import micro_batches
     from oomdoctor.worker.build import build
-    from oomdoctor.worker.measure import Marks
+    from oomdoctor.worker.progress import Marks, PhaseFile
 
     device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
-    marks = Marks()
+    marks = Marks(PhaseFile(None))
     setup = build(job, device, marks)
     batches = micro_batches(
         job.config,
@@ -48,7 +48,7 @@ def plain_loop(job: ProbeJob) -> dict[str, Any]:
     from oomdoctor.worker.timing import time_steps
 
     setup, batches, marks = setup_of(job)
-    timing, _ = time_steps(setup, batches, job, marks.listen)
+    timing, _ = time_steps(setup, batches, job, marks)
     marks.listen(lambda phase: None)
     synchronise = torch.cuda.synchronize if job.device_type == "cuda" else lambda: None
     synchronise()
@@ -67,7 +67,7 @@ def scaler(job: ProbeJob) -> dict[str, Any]:
 
     setup, batches, marks = setup_of(job)
     setup.trainer.accelerator.scaler._init_scale = 2.0**40  # read at the first scaled loss
-    timing, skipped = time_steps(setup, batches, job, marks.listen)
+    timing, skipped = time_steps(setup, batches, job, marks)
     return {
         "skipped": skipped,
         "timed_steps": timing.timed_steps,

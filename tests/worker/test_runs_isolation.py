@@ -68,8 +68,6 @@ def test_a_measurement_within_the_budget_fits(host: WorkerHost, tmp_path: Path) 
 
 
 def test_a_measurement_above_the_budget_does_not_fit(host: WorkerHost, tmp_path: Path) -> None:
-    attempt = end(host, tmp_path, "above", usable=USABLE)
-    assert attempt.outcome == "fits"
     folder = tmp_path / "above2"
     folder.mkdir()
     tight, _ = launch(
@@ -339,10 +337,12 @@ def test_the_real_host_forks_before_any_cuda_call(tmp_path: Path) -> None:
 
     program = (
         "import importlib, sys\n"
+        "import torch\n"
+        "def touched(*_): sys.exit('CUDA was asked for')\n"
+        "torch.cuda.init = torch.cuda._lazy_init = touched\n"
+        "torch.cuda.get_device_properties = torch.cuda.get_device_capability = touched\n"
         "from oomdoctor.worker.host import _PRELOAD\n"
         "for name in _PRELOAD: importlib.import_module(name)\n"
-        "import torch\n"
-        "assert not torch.cuda.is_initialized()\n"
         "assert 'bitsandbytes' not in sys.modules and 'peft' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -205,6 +205,8 @@ def test_rows_are_no_longer_than_the_model_has_positions(
     report, _ = survey(replace(request, recipe=recipe))
     assert report.results[0].sequence_length == 128
     assert [warning.code for warning in report.warnings] == ["sequence_length"]
+    assert report.request is not None
+    assert report.request.sequence_length <= 128
 
 
 def test_without_being_asked_the_cpu_is_refused_for_hours(
@@ -237,3 +239,77 @@ def test_events_tell_every_try_with_its_place(ask: Callable[..., SurveyRequest])
     assert sorted(tried) == [(1, 2), (2, 2)]
     assert events[0].kind == "inspecting"
     assert events[-1].kind == "done"
+
+
+def test_a_resumed_run_on_another_device_starts_anew(ask: Callable[..., SurveyRequest]) -> None:
+    _, folder = survey(ask("fits"))
+    for job_file in folder.path.glob("*-fits-mb1/job.json"):
+        text = job_file.read_text().replace('"device_id": "cpu of', '"device_id": "another cpu of')
+        job_file.write_text(text)
+    events: list[SurveyEvent] = []
+    survey(resume_request(folder), folder, events=events)
+    assert [event for event in events if event.kind == "trying"]
+    assert any("another device" in (event.message or "") for event in events)
+
+
+def test_a_resumed_run_is_judged_by_todays_budget(ask: Callable[..., SurveyRequest]) -> None:
+    request = ask("fits", "oom load", vram_bytes=100_000)
+    report, folder = survey(request)
+    assert [result.outcome for result in report.results] == ["fits", "oom"]
+    events: list[SurveyEvent] = []
+    survey(replace(request, vram_bytes=200_000), folder, events=events)
+    assert [event.rung.label for event in events if event.kind == "trying" and event.rung] == [
+        "oom load"
+    ]
+
+
+def test_the_budget_is_that_of_the_moment_the_device_is_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from oomdoctor.records.report import Gpu
+    from oomdoctor.runs import device
+    from oomdoctor.system.machine import Device
+
+    def card(free: int) -> Gpu:
+        return Gpu(0, "GPU-1", "a card", 100, free, "9.0", ())
+
+    monkeypatch.setattr(device, "list_gpus", lambda: (card(90),))
+    now = device.as_it_is_now(Device("cuda", card(10)))
+    assert now.gpu is not None
+    assert now.gpu.free_bytes == 90
+    assert device.as_it_is_now(Device("cpu", None)).gpu is None
+
+
+def test_waiting_for_a_device_ends_with_the_time_limit(ask: Callable[..., SurveyRequest]) -> None:
+    with (
+        device_lock("cpu", False, lambda message: None, run="other-run"),
+        pytest.raises(OomDoctorError, match="other-run"),
+    ):
+        run_survey(
+            ask("fits", time_limit_s=0.5),
+            store.create("tiny"),
+            wait=True,
+            on_event=lambda event: None,
+            stop=lambda: None,
+        )
+
+
+def test_a_child_that_cannot_be_killed_is_left_behind(
+    ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oomdoctor.runs import host
+
+    monkeypatch.setattr(host, "KILL_LIMIT_S", 0.5)
+    monkeypatch.setattr(host, "_kill_group", lambda pid: None)
+    report, _ = survey(ask("hang", rung_limit_s=1.0))
+    assert report.results[0].outcome == "timed_out"
+
+
+def test_rungs_that_become_one_are_measured_once(ask: Callable[..., SurveyRequest]) -> None:
+    request = ask("fits")
+    config = request.recipe.rungs[0].config
+    rungs = tuple(
+        Rung(f"fits {length}", replace(config, sequence_length=length)) for length in (128, 300)
+    )
+    report, _ = survey(replace(request, recipe=replace(request.recipe, rungs=rungs)))
+    assert len(report.results) == 1

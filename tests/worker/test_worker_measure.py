@@ -99,7 +99,7 @@ def test_timing_stops_for_a_stated_reason() -> None:
     hurried = measured(tiny_job("dense", job_timing_limit_s=0.0, job_spread_target=0.0)).timing
     assert hurried is not None
     assert hurried.stopped_by == "time_limit"
-    easy = measured(tiny_job("dense", job_spread_target=100.0)).timing
+    easy = measured(tiny_job("dense", job_spread_target=100.0, job_max_timed_steps=8)).timing
     assert easy is not None
     assert easy.stopped_by == "spread"
 

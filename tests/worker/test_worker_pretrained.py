@@ -54,3 +54,13 @@ def test_weights_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:
         with pytest.raises(OomDoctorError, match="weights") as raised:
             check_weights(poor)
         assert raised.value.exit_code == ExitCode.MODEL_UNAVAILABLE
+
+
+def test_a_checkpoint_without_a_padding_token_classifies_batches(tmp_path: Path) -> None:
+    job = tiny_job("classifier")
+    model = auto_class(job.model.task).from_config(load_config(job.model))
+    model.config.pad_token_id = None
+    model.save_pretrained(tmp_path)
+    spec = replace(job.model, path=str(tmp_path), id=str(tmp_path))
+    reply = answer(replace(job, model=spec, weights="pretrained"), PhaseFile(None))
+    assert reply.measurement is not None, reply
