@@ -24,6 +24,7 @@ from oomdoctor.records.result import (
 )
 from oomdoctor.units import format_bytes
 
+_BEFORE_THE_STEP = ("init", "load")
 NOT_REACHED = Failure("not_reached", "the survey ended before this rung was tried")
 
 
@@ -60,7 +61,8 @@ def conclude(
     oom = told.oom if told is not None else None
     missed = skip.missed_by_bytes if skip is not None and told is None else None
     if told is not None and told.outcome == "oom":
-        missed = missed_by(told, context.usable_bytes)
+        least = skip.missed_by_bytes if skip is not None else None
+        missed = missed_by(told, context.usable_bytes) or least
     speed = _speed(measured, config, context, request) if fitting else _NO_SPEED
     return ProbeResult(
         key=rung.config.key(),
@@ -94,7 +96,9 @@ def conclude(
         oom=oom,
         failure=told.failure if told is not None else None if skip is not None else NOT_REACHED,
         reason=_why(told, skip),
-        notes=(measured.notes if measured else ()) + _notes(samples, attempts, rung, context),
+        notes=(measured.notes if measured else ())
+        + _timing_notes(measured if fitting else None)
+        + _notes(samples, attempts, rung, context),
         elapsed_s=sum(attempt.elapsed_s for attempt in attempts),
     )
 
@@ -103,13 +107,14 @@ def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
     """By how much an attempt that ran out lacked memory, at least; None where it is not told.
 
     A step that ran tells it exactly. One that failed tells only the request that failed: what was
-    asked for beyond what was free, or, under a cap of the allocator, beyond the cap.
+    asked for beyond what was free, or, under a cap of the allocator, beyond the cap. A request that
+    failed before the first step tells nothing: most of what the rung needs was still to come.
     """
     if attempt.measurement is not None:
         excess = attempt.measurement.deciding_peak_bytes() - usable_bytes
         return excess if excess > 0 else None
     oom = attempt.oom
-    if oom is None or oom.requested_bytes is None:
+    if oom is None or oom.requested_bytes is None or oom.phase in _BEFORE_THE_STEP:
         return None
     held = (oom.allocated_bytes, oom.reserved_unallocated_bytes)
     lacks = []
@@ -193,6 +198,17 @@ def _oom_sentence(oom: OomEvent) -> str:
         text += f", {format_bytes(oom.allocated_bytes)} of the allowed "
         return text + f"{format_bytes(oom.allowed_bytes)} in use"
     return text if oom.free_bytes is None else f"{text}, {format_bytes(oom.free_bytes)} free"
+
+
+def _timing_notes(measured: Measurement | None) -> tuple[str, ...]:
+    """Why the times of a rung that fits are less settled than they should be, if they are."""
+    timing = measured.timing if measured is not None else None
+    if timing is None or timing.stopped_by == "spread":
+        return ()
+    if timing.stopped_by == "time_limit":
+        return ("times not settled within the time limit",)
+    steps = "step" if timing.timed_steps == 1 else "steps"
+    return (f"times not settled after {timing.timed_steps} {steps}",)
 
 
 def _notes(

@@ -176,6 +176,7 @@ def _fault(path: Path) -> str | None:
 
 def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:
     """The model of --model; built-in facts first, because they need no import and no network."""
+    name = option.hub_id(name)
     spec = None if Path(name).exists() else _built_in(name)
     if spec is not None:
         return spec, ()

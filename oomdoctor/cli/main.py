@@ -113,7 +113,7 @@ def run(arguments: list[str]) -> int:
         _show_traceback(raised)
         error = _usage_error(raised) or _internal_error(raised)
     output.say_error(error.message, error.hint)
-    if wants_json(arguments):
+    if wants_json(arguments) and error.code != "output_failed":
         return _print_envelope(arguments, error, started, time.monotonic() - clock)
     return error.exit_code
 
@@ -208,4 +208,7 @@ def _print_envelope(
     except BrokenPipeError:
         output.abandon_stdout()
         return ExitCode.INTERNAL
+    except OomDoctorError as refused:
+        output.say_error(refused.message, refused.hint)
+        return refused.exit_code
     return error.exit_code

@@ -6,6 +6,7 @@ is told in one go, in oomdoctor's own words, as text or as JSON.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -16,6 +17,12 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.units import parse_count, parse_duration, parse_size
 
 T = TypeVar("T")
+_PART = r"[A-Za-z0-9][\w.-]*"
+_PAGE = re.compile(  # one part is a model from before the hub had owners
+    rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_PART}(?:/{_PART})?)"
+    r"(?:/+tree/main)?/*(?:[?#].*)?"
+)
+_CLOSED_ID = re.compile(rf"({_PART}/{_PART})/+")
 FORMATS = ("table", "markdown", "csv", "json")
 
 # What is asked
@@ -234,8 +241,8 @@ class Reader:
         """A share of the whole: `2%` and `0.02` are the same."""
         return self.read(option, text, parse_share, 0.0)
 
-    def integer(self, option: str, text: str, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`."""
+    def integer(self, option: str, text: str, minimum: int = 1, maximum: int | None = None) -> int:
+        """A whole number of at least `minimum` and, if there is one, at most `maximum`."""
 
         def parse(value: str) -> int:
             try:
@@ -244,6 +251,8 @@ class Reader:
                 number = minimum - 1
             if number < minimum:
                 raise ValueError(f"{value!r} is not a whole number of at least {minimum}")
+            if maximum is not None and number > maximum:
+                raise ValueError(f"{value!r} is above {maximum}, the highest there is")
             return number
 
         return self.read(option, text, parse, minimum)
@@ -265,6 +274,18 @@ class Reader:
         return usage_error(
             "bad_option", "\n".join(self._faults), f"run `oomdoctor {self._command} --help`"
         )
+
+
+def hub_id(name: str) -> str:
+    """The id that the address of a model's page, or an id with a slash at its end, stands for.
+
+    Anything else comes back as it is, a folder of that name as well.
+    """
+    page = _PAGE.fullmatch(name)
+    if page is not None:
+        return page[1]
+    closed = _CLOSED_ID.fullmatch(name)
+    return closed[1] if closed is not None and not Path(name).exists() else name
 
 
 def parse_share(text: str) -> float:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import typer
 
-from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 
 INDENT = " " * 7  # continuation lines stand under the text after `error: ` and `hint:  `
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from oomdoctor.render.listing import ListingFormat
 
 PAGE_WIDTH = 120
+_SIGNS = "±─·"  # what the pages use beyond ASCII, each with an ASCII stand-in of its own
+_STAND_INS = str.maketrans({"±": "+-", "─": "-", "·": "-"})
 SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 
 
@@ -34,12 +36,14 @@ class Screen:
     """How a stream wants its text.
 
     `terminal`: somebody is looking. `width` in columns. `moving`: the cursor can go back.
+    `signs`: it can say the few signs beyond ASCII that the pages use.
     """
 
     terminal: bool
     width: int
     moving: bool
     color: bool
+    signs: bool = True
 
 
 def screen(stream: TextIO) -> Screen:
@@ -50,7 +54,8 @@ def screen(stream: TextIO) -> Screen:
     dumb = variable("TERM") == "dumb"
     width = shutil.get_terminal_size((PAGE_WIDTH, 24)).columns
     moving = terminal and not dumb
-    return Screen(terminal, width, moving, color=moving and not variable("NO_COLOR"))
+    color = moving and not variable("NO_COLOR")
+    return Screen(terminal, width, moving, color, _can_say(_SIGNS, stream.encoding or "utf-8"))
 
 
 def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None = None) -> None:
@@ -93,20 +98,47 @@ def print_answer(text: str, *, utf8: bool = False) -> None:
 
     `utf8` is for documents whose encoding is fixed (JSON): they keep it whatever the locale says.
     Other text loses a character that stdout cannot say, never the whole answer.
+
+    Raises:
+        BrokenPipeError: the reader of stdout has gone.
+        OomDoctorError: stdout refuses for another reason, such as a full disk (exit 1).
     """
+    try:
+        _write_answer(text, utf8=utf8)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        abandon_stdout()
+        raise OomDoctorError(
+            "output_failed",
+            f"the answer cannot be written to stdout: {error.strerror or error}",
+            None,
+            ExitCode.INTERNAL,
+        ) from error
+
+
+def _write_answer(text: str, *, utf8: bool) -> None:
     text = text if text.endswith("\n") else text + "\n"
     encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
+    if not _can_say(text, encoding):
         if utf8 and hasattr(sys.stdout, "buffer"):
             sys.stdout.flush()
             sys.stdout.buffer.write(text.encode())
             sys.stdout.buffer.flush()
             return
+        if not _can_say(_SIGNS, encoding):
+            text = text.translate(_STAND_INS)
         text = text.encode(encoding, "replace").decode(encoding)
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _can_say(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def say(text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -69,9 +71,9 @@ def probe(
     folder, request = _new(context) if resume is None else _resumed(context, resume)
     try:
         report = _survey(request, folder, wait=wait, quiet=quiet)
-    except OomDoctorError:
+    except OomDoctorError as error:
         if resume is None:
-            _discard_unused(folder)
+            _discard_unused(folder, error)
         raise
     publish_report(report, chosen, verbose=verbose, file=output_file)
     raise typer.Exit(report.exit_code)
@@ -108,8 +110,19 @@ def _survey(request: SurveyRequest, folder: RunFolder, *, wait: bool, quiet: boo
         return run_survey(request, folder, wait=wait, on_event=progress.on_event, stop=stop)
 
 
-def _discard_unused(folder: RunFolder) -> None:
+def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
     # A survey that could not start (no such model, no device) has nothing to show or to go on
     # with; its folder would only stand in the way of `show` and `--resume latest`.
-    if all(path.name == "request.json" for path in folder.path.iterdir()):
-        shutil.rmtree(folder.path, ignore_errors=True)
+    with suppress(OSError):
+        if all(map(_says_nothing, folder.path.iterdir())):
+            if str(folder.path) in (error.hint or ""):
+                (folder.path / "request.json").unlink()  # no run any more, and the hint holds
+            else:
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _says_nothing(path: Path) -> bool:
+    """Whether a file or folder of a run was there before a worker did anything."""
+    if path.is_dir() and path.name.endswith("-inspect"):
+        return all(inner.name == "job.json" for inner in path.iterdir())
+    return path.name in ("request.json", "host.log", "lib")

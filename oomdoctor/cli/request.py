@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
-from oomdoctor.cli.options import Reader
+from oomdoctor.cli.options import Reader, hub_id
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
@@ -27,6 +27,7 @@ _FREE = {
     "rung_timeout": "rung_limit_s",
 }
 _USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": ("64", "4")}
+_HIGHEST_SEED = 2**63 - 1  # torch takes seeds of 64 bits with a sign
 _NOT_IN_REQUEST = {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
 
 
@@ -37,7 +38,7 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
     reader = Reader("probe")
-    model = (given["model"] or "").strip()
+    model = _model_name(given["model"] or "")
     if not model:
         reader.fault("MODEL", "is missing")
     for name, value in given.items():
@@ -61,11 +62,9 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
         "headroom": reader.share("--headroom", given["headroom"]),
         "weights": reader.choice("--weights", given["weights"], get_args(WeightsChoice)),
         "eval_batch_size": reader.integer("--eval-batch", given["eval_batch"]),
-        "seed": reader.integer("--seed", given["seed"], minimum=0),
+        "seed": reader.integer("--seed", given["seed"], 0, _HIGHEST_SEED),
         **_free_values(reader, given),
     }
-    if Path(model).expanduser().is_dir():
-        model = str(Path(model).expanduser().resolve())  # --resume may come from anywhere
     reference = ModelRef(
         name=model,
         revision=given["revision"],
@@ -99,11 +98,24 @@ def resumed_request(
     reader = Reader("probe")
     for name in sorted(typed - set(_FREE) - _NOT_IN_REQUEST):
         reader.fault(_option(name), "is fixed by the run that --resume goes on with")
-    if given["model"] not in (None, stored.model.name):
+    if given["model"] is not None and stored.model.name not in (
+        given["model"],
+        _model_name(given["model"]),
+    ):
         reader.fault("MODEL", f"the run is about {stored.model.name}, not {given['model']}")
     values = _free_values(reader, given)
     reader.check()
     return replace(stored, **{_FREE[name]: values[_FREE[name]] for name in typed & set(_FREE)})
+
+
+def _model_name(typed: str) -> str:
+    """A folder by its whole path, because --resume may come from anywhere; else the hub id."""
+    name = hub_id(typed.strip())
+    try:
+        folder = Path(name).expanduser()
+        return str(folder.resolve()) if name and folder.is_dir() else name
+    except (OSError, RuntimeError, ValueError):  # no path that this system can have
+        return name
 
 
 def _usual_shape(device: str) -> tuple[str, str]:

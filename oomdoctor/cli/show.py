@@ -62,6 +62,7 @@ def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | N
             width=screen.width,
             color=screen.color,
             verbose=verbose,
+            signs=screen.signs,
         )
 
     output.publish(render, chosen, file)

@@ -21,18 +21,20 @@ def render_report(
     width: int,
     color: bool,
     verbose: bool,
+    signs: bool = True,
 ) -> str:
     """The report as text that ends with a newline.
 
     `terminal`, `width` and `color` concern the table only: without a terminal it has full-width
     plain rows. `verbose` concerns the table and markdown; JSON and CSV always hold everything.
+    Without `signs` a spread is written in ASCII.
     """
     if format == "json":
         return to_json(report)
     explained = report.command == "explain"
     if format == "csv":
         return diagnoses_csv(report) if explained else to_csv(report)
-    fancy = terminal or format == "markdown"
+    fancy = signs and (terminal or format == "markdown")
     sections = (
         diagnosis_sections(report, verbose=verbose)
         if explained

@@ -161,7 +161,7 @@ def _missed(results: list[ProbeResult]) -> Grid:
         Column("rung"),
         Column("outcome", 1, tone=True),
         Column("mb x acc", 4, right=True, detail="at {}"),
-        Column("missed by", 1, right=True, detail="missed by {}"),
+        Column("lacks at least", 1, right=True, detail="lacks at least {}"),
         Column("phase", 2, detail="in {}"),
         Column("requested", 3, right=True, detail="requested {}"),
         Column("why", 5, wraps=True),
@@ -186,13 +186,13 @@ def _why(result: ProbeResult) -> str:
     parts = [result.reason] if result.reason else []
     failure = result.failure
     if failure is not None:
-        if failure.message not in parts:
+        if failure.message not in (result.reason or ""):
             parts.append(failure.message)
         told = " ".join(parts)
         for word, value in (
             ("phase", failure.last_phase),
             ("signal", failure.signal),
-            ("exit code", None if failure.exit_code is None else str(failure.exit_code)),
+            ("exit code", str(failure.exit_code) if failure.exit_code else None),
         ):
             if value and value not in told:
                 parts.append(f"{word} {value}")

@@ -116,6 +116,16 @@ def test_on_a_terminal_it_says_how_to_paste() -> None:
     child.stdout.close(), child.stderr.close(), os.close(main), os.close(other)
 
 
+def test_the_page_of_a_model_is_its_id(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(model: str) -> str:
+        assert run(["explain", str(trace), "--model", model]) == 0
+        return capsys.readouterr().out
+
+    plain = told("meta-llama/Llama-3.1-8B")
+    assert told("https://huggingface.co/meta-llama/Llama-3.1-8B") == plain
+    assert told("meta-llama/Llama-3.1-8B/") == plain
+
+
 def test_model_and_sizes_name_the_tensor(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--model", "meta-llama/Llama-3.1-8B", "--seq-len", "4960", "--micro-batch", "4"]
     assert run(["explain", str(trace), *options]) == 0

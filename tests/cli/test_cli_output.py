@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from oomdoctor.system import store
+
 
 @pytest.mark.parametrize(
     ("redirection", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&-", 0)]
@@ -49,6 +51,45 @@ def test_json_is_utf8_whatever_the_locale_says(child):
                  env={**os.environ, **NARROW})  # fmt: skip
     assert done.returncode == 4
     assert "modèle-模" in json.loads(done.stdout)["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("gpus",), []),
+        (("gpus", "--json"), []),
+        (("gpus", "no such card", "--json"), ["is not among", "hint:"]),
+    ],
+    ids=["text", "json", "envelope"],
+)
+def test_a_full_disk_behind_stdout_is_said(arguments, told):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "oomdoctor", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    *before, last = done.stderr.splitlines()
+    assert last == "error: the answer cannot be written to stdout: No space left on device"
+    assert len(before) == len(told)
+    assert all(words in line for words, line in zip(told, before, strict=True))
+
+
+def test_a_narrow_terminal_gets_ascii_signs(golden):
+    folder = store.create("m")
+    folder.write_request(golden("gpu").request)
+    folder.write_report(golden("gpu"))
+    wide = on_a_terminal("show", PYTHONIOENCODING="utf-8", COLUMNS="140")
+    narrow = on_a_terminal("show", PYTHONIOENCODING="ascii", COLUMNS="140")
+    assert "±" in wide and "─" in wide
+    assert "+-" in narrow and "----" in narrow
+    assert "?" not in narrow
+    rule = next(number for number, line in enumerate(narrow.splitlines()) if "----" in line)
+    head, _, row = narrow.splitlines()[rule - 1 : rule + 2]
+    assert head.index("vs fastest") + len("vs fastest") == row.index("1.00x") + len("1.00x")
 
 
 @pytest.mark.parametrize(

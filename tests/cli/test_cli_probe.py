@@ -85,6 +85,7 @@ def test_the_defaults(cli, survey, monkeypatch):
         (["--time-limit", "1h30m"], "time_limit_s", 5400.0),
         (["--rung-timeout", "90"], "rung_limit_s", 90.0),
         (["--seed", "7"], "seed", 7),
+        (["--seed", str(2**63 - 1)], "seed", 2**63 - 1),
         (["--task", "masked-lm"], "model", ModelRef("m", task="masked-lm")),
         (["--revision", "v1"], "model", ModelRef("m", revision="v1")),
         (["--source", "catalogue"], "model", ModelRef("m", source="catalogue")),
@@ -94,6 +95,32 @@ def test_the_defaults(cli, survey, monkeypatch):
 )
 def test_an_option_reaches_the_request(cli, survey, arguments, field, value):
     assert getattr(asked(cli, survey, *arguments), field) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("https://huggingface.co/Org/Name-1.5_b", "Org/Name-1.5_b"),
+        ("https://huggingface.co/Org/Name/tree/main?x=1", "Org/Name"),
+        ("http://www.hf.co/gpt2/", "gpt2"),
+        ("Org/Name/", "Org/Name"),
+        ("https://huggingface.co/datasets/Org/Name", "https://huggingface.co/datasets/Org/Name"),
+        ("https://other.example/Org/Name", "https://other.example/Org/Name"),
+        ("./Org/Name/", "./Org/Name/"),
+        ("Name/", "Name/"),
+    ],
+)
+def test_a_page_of_the_hub_is_its_id(cli, survey, typed, name):
+    cli("probe", typed)
+    assert survey.request.model.name == name
+    assert cli("probe", typed, "--resume", "latest").code == survey.answer.exit_code
+
+
+def test_a_folder_with_a_slash_at_its_end_is_the_folder(cli, survey, tmp_path, monkeypatch):
+    (tmp_path / "Org" / "Name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    cli("probe", "Org/Name/")
+    assert survey.request.model.name == str((tmp_path / "Org" / "Name").resolve())
 
 
 def test_wait_reaches_the_survey(cli, survey):
@@ -164,6 +191,7 @@ def test_all_faults_are_told_at_once(cli, survey):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--seed", str(2**63)], "--seed: '9223372036854775808' is above 9223372036854775807"),
         (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch 4"),
         (["--recipe", "none"], "there is nothing to measure"),
         (["--recipe", "no-such"], "no-such"),
@@ -250,6 +278,48 @@ def test_a_survey_that_cannot_start_leaves_no_run(cli, survey):
     survey.answer = model_error("missing", "there is no such model")
     assert cli("probe", "m").code == 4
     assert store.list_runs() == ()
+
+
+class TestNeverStarted:
+    """A run whose worker never did anything is no run; one that holds an answer stays."""
+
+    @pytest.fixture
+    def left(self, survey, monkeypatch):
+        """Ends the survey with these files in its folder, and an error with this hint."""
+
+        def end(*files, hint=None):
+            def act(request, folder, **_):
+                folder.write_request(request)
+                (folder.path / "lib").mkdir()
+                for name in files:
+                    path = folder.path / name
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text("{}")
+                raise model_error("missing", "no", hint and hint.format(folder.path))
+
+            monkeypatch.setattr("oomdoctor.runs.survey.run_survey", act)
+
+        return end
+
+    def test_it_is_gone(self, cli, left):
+        left("host.log", "01-inspect/job.json")
+        assert cli("probe", "m").code == 4
+        assert store.list_runs() == ()
+
+    def test_what_the_hint_names_stays_but_is_no_run(self, cli, left):
+        left("host.log", "01-inspect/job.json", hint="see {}/host.log")
+        assert cli("probe", "m").code == 4
+        assert [run.status for run in store.list_runs()] == ["foreign"]
+        assert (store.list_runs()[0].path / "host.log").exists()
+        assert "there are no runs yet" in cli("show").err
+
+    @pytest.mark.parametrize(
+        "file", ["report.json", "01-inspect/reply.json", "01-inspect/log.txt", "02-lora/job.json"]
+    )
+    def test_what_holds_an_answer_stays(self, cli, left, file):
+        left("host.log", "01-inspect/job.json", file)
+        assert cli("probe", "m").code == 4
+        assert (store.open_run().path / file).exists()
 
 
 class TestResume:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from analysis_make import (
     COUNTS,
@@ -129,6 +131,32 @@ def test_missed_by_is_unknown_where_nothing_tells_it():
     fragmented = oom_event(requested_bytes=GIB, free_bytes=2 * GIB)
     assert missed_by(ran_out(RUNG.config, 1, fragmented), GIB) is None
     assert missed_by(ended(RUNG.config, "crashed"), GIB) is None
+
+
+@pytest.mark.parametrize("phase", ["init", "load"])
+def test_running_out_while_loading_does_not_tell_what_is_lacking(phase):
+    event = replace(oom_event(requested_bytes=GIB, free_bytes=0), phase=phase)
+    assert missed_by(ran_out(RUNG.config, 1, event), GIB) is None
+    assert row(ran_out(RUNG.config, 1, event)).missed_by_bytes is None
+    bound = SkipRung(RUNG, "too big", 5 * GIB)
+    assert row(ran_out(RUNG.config, 1, event), skip=bound).missed_by_bytes == 5 * GIB
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "steps", "notes"),
+    [
+        ("spread", 3, ()),
+        ("time_limit", 3, ("times not settled within the time limit",)),
+        ("step_limit", 20, ("times not settled after 20 steps",)),
+        ("step_limit", 1, ("times not settled after 1 step",)),
+    ],
+)
+def test_times_that_did_not_settle_are_noted(stopped_by, steps, notes):
+    times = replace(timing(), stopped_by=stopped_by, timed_steps=steps)
+    fixed = rung("fixed", micro_batch_size=2)
+    fitting = fit(fixed.config, 2, times=times)
+    assert row(fitting, which=fixed).notes == notes
+    assert row(replace(fitting, outcome="oom"), which=fixed).notes == ()
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "failed", "timed_out", "host_oom", "unsupported"])

@@ -258,3 +258,24 @@ def test_all_examples_end_with_one_newline() -> None:
                 make(), format, terminal=False, width=80, color=False, verbose=True
             )
             assert text.endswith("\n") and not text.endswith("\n\n")
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (Failure("error", "X", exit_code=0, last_phase="load"), "ValueError: X; phase load"),
+        (Failure("error", "Y", exit_code=7), "ValueError: X; Y; exit code 7"),
+    ],
+)
+def test_why_says_nothing_twice(failure: Failure, why: str) -> None:
+    report = cpu_report()
+    failed = replace(report.results[0], outcome="failed", reason="ValueError: X", failure=failure)
+    text = plain(replace(report, results=(failed,), ranking=()))
+    assert text.count("X") == 1
+    assert any(line.endswith("  " + why) for line in text.splitlines())
+
+
+def test_a_screen_without_signs_gets_ascii_for_a_spread() -> None:
+    assert "±" not in table(gpu_report(), signs=False)
+    assert " +-" in table(gpu_report(), signs=False)
+    assert "±" in table(gpu_report())
