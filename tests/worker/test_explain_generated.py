@@ -141,7 +141,11 @@ def test_traceback_tells_memory_phase_and_line(
     counted: dict[str, Counter[str]],
 ) -> None:
     if name == "qlora":
+        import transformers
+
         pytest.importorskip("bitsandbytes")
+        if int(transformers.__version__.split(".")[0]) < 5:
+            pytest.skip("this transformers cannot use bitsandbytes on the CPU")
     if name not in counted:
         nothing, counted[name] = _run(scripts[name])
         assert nothing is None
