@@ -26,18 +26,10 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     return Ranking(tuple(result.key for result in order), reasons, picks)
 
 
-def _peak(result: ProbeResult) -> int | None:
-    """The peak that was held against the budget (`Measurement.deciding_peak_bytes`)."""
-    for peak in (result.peak_device_bytes, result.peak_reserved_bytes):
-        if peak is not None:
-            return peak
-    return result.peak_allocated_bytes
-
-
 def _key(result: ProbeResult, by: RankBy) -> tuple[bool, float]:
     value = {
         "throughput": result.tokens_per_s,
-        "memory": _peak(result),
+        "memory": result.deciding_peak_bytes(),
         "micro-batch": result.max_micro_batch_size,
     }[by]
     if value is None:
@@ -46,13 +38,13 @@ def _key(result: ProbeResult, by: RankBy) -> tuple[bool, float]:
 
 
 def _tie(result: ProbeResult) -> tuple[bool, float, float]:
-    peak = _peak(result)
+    peak = result.deciding_peak_bytes()
     return peak is None, peak or 0, -(result.tokens_per_s or 0.0)
 
 
 def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, of: int) -> str:
     if by == "memory":
-        peak, least = _peak(result), _peak(best)
+        peak, least = result.deciding_peak_bytes(), best.deciding_peak_bytes()
         if peak is None or least is None:
             return "its peak is not known"
         if first:
@@ -64,14 +56,16 @@ def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, 
             return "its largest micro-batch size is not known"
         if first:
             return f"the largest micro-batch size of {of}: {size}"
-        tied = f"the same micro-batch size at a peak of {format_bytes(_peak(result))}"
+        tied = (
+            f"the same micro-batch size at a peak of {format_bytes(result.deciding_peak_bytes())}"
+        )
         return tied if size == largest else f"micro-batch size {size}"
     rate, fastest = result.tokens_per_s, best.tokens_per_s
     if rate is None or fastest is None:
         return "its throughput was not measured"
     if first:
         return f"the fastest of {of}: {format_rate(rate)} tokens/s"
-    peak, other = _peak(result), _peak(best)
+    peak, other = result.deciding_peak_bytes(), best.deciding_peak_bytes()
     told = f"{rate / fastest:.2f}x the speed of the fastest"
     if peak is None or other is None or peak == other:
         return told

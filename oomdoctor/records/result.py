@@ -126,10 +126,8 @@ class Measurement:
 
         Device use on a GPU, else what the allocator reserved, tensor bytes on the CPU.
         """
-        for peak in (self.peak_device_bytes, self.peak_reserved_bytes):
-            if peak is not None:
-                return peak
-        return self.peak_allocated_bytes
+        known = (self.peak_device_bytes, self.peak_reserved_bytes)
+        return next((peak for peak in known if peak is not None), self.peak_allocated_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,3 +264,8 @@ class ProbeResult:
     reason: str | None
     notes: tuple[str, ...]
     elapsed_s: float
+
+    def deciding_peak_bytes(self) -> int | None:
+        """The peak that was held against the budget, as of its measurement; None without one."""
+        known = (self.peak_device_bytes, self.peak_reserved_bytes, self.peak_allocated_bytes)
+        return next((peak for peak in known if peak is not None), None)

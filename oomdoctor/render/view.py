@@ -14,7 +14,6 @@ from oomdoctor.render.header import header, headline
 from oomdoctor.render.words import (
     OUTCOME_WORDS,
     batch,
-    deciding_peak,
     ranked_results,
     short_count,
     speed,
@@ -80,7 +79,7 @@ def _fitting(report: Report, results: list[ProbeResult], plus_minus: str) -> lis
     ranked = set(report.ranking)
     rows = []
     for number, result in enumerate(results, 1):
-        peak = deciding_peak(result)
+        peak = result.deciding_peak_bytes()
         share = peak / usable if peak is not None and usable else None
         relative = (
             result.tokens_per_s / fastest if result.tokens_per_s is not None and fastest else None
@@ -217,7 +216,7 @@ def _picks(report: Report, plus_minus: str) -> list[tuple[str, str]]:
         reached = [r for r in rungs if r.failure is None or r.failure.code != "not_reached"]
         if result is not None:
             text = (
-                f"{result.label}, {batch(result)}, {format_bytes(deciding_peak(result))}, "
+                f"{result.label}, {batch(result)}, {format_bytes(result.deciding_peak_bytes())}, "
                 f"{speed(result, plus_minus)} tokens/s"
             )
         else:

@@ -25,14 +25,6 @@ def ranked_results(report: Report) -> list[ProbeResult]:
     return sorted(fitting, key=lambda result: place.get(result.key, len(place)))
 
 
-def deciding_peak(result: ProbeResult) -> int | None:
-    """The peak held against the budget: device use, else reserved, tensor bytes on the CPU."""
-    for peak in (result.peak_device_bytes, result.peak_reserved_bytes):
-        if peak is not None:
-            return peak
-    return result.peak_allocated_bytes
-
-
 def batch(result: ProbeResult) -> str:
     """Micro-batch size x accumulation steps; a dash before one is chosen."""
     if result.micro_batch_size is None:

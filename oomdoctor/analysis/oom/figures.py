@@ -36,10 +36,3 @@ def size_bytes(text: str) -> int | None:
         return None
     size = floor(Fraction(match[1]) * factor + Fraction(1, 2))
     return None if size >= _UNDERFLOW else size
-
-
-def is_underflow(text: str) -> bool:
-    """Whether a printed size is what an unsigned difference below zero looks like."""
-    match = _PARTS.search(text)
-    factor = _UNITS.get(match[2].lower()) if match else None
-    return match is not None and factor is not None and size_bytes(text) is None

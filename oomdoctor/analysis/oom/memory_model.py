@@ -242,13 +242,6 @@ def logits(sizes: Sizes, training: Training) -> Term | None:
     return Term("logits", tokens * sizes.vocabulary * each, text)
 
 
-def kv_cache(sizes: Sizes, batch: int, length: int, width: int = 2) -> Term:
-    """Keys and values of all layers for `batch` sequences of `length` tokens."""
-    size = 2 * sizes.layers * sizes.kv_width * batch * length * width
-    text = f"2 x {sizes.layers} layers x {sizes.kv_width} x {batch} x {length:,} x {width} bytes"
-    return Term("KV cache", size, text)
-
-
 def terms(sizes: Sizes, training: Training) -> tuple[Term, ...]:
     """All parts that can be computed, the certain ones first."""
     sure = (weights, gradients, optimizer_states)

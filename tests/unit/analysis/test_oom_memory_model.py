@@ -109,11 +109,6 @@ def test_qlora_weights() -> None:
     assert 5 * GIB < size < 6 * GIB
 
 
-def test_kv_cache() -> None:
-    # Llama 3.1 8B: 128 KiB a token in 16 bits.
-    assert memory_model.kv_cache(_llama(), 1, 1).size_bytes == 128 * 1024
-
-
 def test_what_is_assumed_is_said() -> None:
     _, assumed = training_of(Setup(), LLAMA_8B)
     text = "; ".join(assumed)
