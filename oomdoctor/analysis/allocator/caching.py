@@ -1,0 +1,240 @@
+"""The caching allocator itself: allocate and free, and what happens when the device is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oomdoctor.analysis.allocator.device import Device
+from oomdoctor.analysis.allocator.expandable import map_for, preferred, unmap
+from oomdoctor.analysis.allocator.pool import (
+    Block,
+    Pool,
+    oversize_blocks,
+    stale_blocks,
+)
+from oomdoctor.analysis.allocator.records import (
+    Fragmentation,
+    OutOfDeviceMemory,
+    OutOfMemory,
+    Segment,
+    Span,
+)
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
+from oomdoctor.analysis.allocator.sizes import (
+    MIN_BLOCK,
+    SMALL_LIMIT,
+    SMALL_SEGMENT,
+    round_size,
+    segment_size,
+)
+
+_NO_LIMIT = 2**62
+_DEFAULTS = AllocatorSettings()
+
+
+class CachingAllocator:
+    """One process on one device, all on the default stream.
+
+    `capacity_bytes` is what the device can give to tensors, without what the context and the
+    libraries take; None is without end. `limit_bytes` is what the process may reserve at most
+    (`set_per_process_memory_fraction`). Garbage is only collected under such a limit.
+
+    `allocated_bytes` and `reserved_bytes` and their peaks are those of `torch.cuda.memory_stats`,
+    `retries` is its `num_alloc_retries`.
+    """
+
+    def __init__(
+        self,
+        capacity_bytes: int | None = None,
+        settings: AllocatorSettings = _DEFAULTS,
+        *,
+        limit_bytes: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self.limit_bytes = limit_bytes
+        self.allocated_bytes = 0
+        self.peak_allocated_bytes = 0
+        self.retries = 0
+        self.at_reserved_peak = Fragmentation(0, 0, 0)
+        expandable = settings.expandable_segments
+        self._divisions = settings.roundup_power2_divisions
+        self._max_split = settings.max_split_size_bytes or _NO_LIMIT
+        self._split_below = _NO_LIMIT if expandable else self._max_split
+        rounding = settings.max_non_split_rounding_bytes
+        self._max_excess = settings.large_segment_bytes if rounding is None else rounding
+        threshold = settings.garbage_collection_threshold
+        self._gc_bytes = None
+        if threshold is not None and limit_bytes is not None:
+            self._gc_bytes = int(threshold * limit_bytes)
+        # Whether the best fit is taken as it is: no rule looks at it a second time.
+        self._plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
+        self._device = Device(capacity_bytes)
+        self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT)
+        keep = MIN_BLOCK - 1 if expandable else SMALL_LIMIT
+        self._large = Pool(small=False, keep=keep, page=settings.large_segment_bytes)
+        self._live: dict[int, Block] = {}
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        return self._device.capacity_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._device.taken_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self._device.peak_bytes
+
+    def allocate(self, block: int, size: int) -> None:
+        """Gives the block `block`, the caller's number for it, memory for `size` bytes (> 0).
+
+        Raises:
+            OutOfDeviceMemory: also after all cached memory was given back. Nothing is allocated.
+        """
+        # `round_size` without divisions in short: this runs millions of times.
+        rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
+        pool = self._small if rounded <= SMALL_LIMIT else self._large
+        found = pool.take_best_fit(rounded) if self._plain else self._cached(pool, rounded)
+        is_new = found is None
+        if found is None:
+            found = self._obtain(pool, rounded, size)
+        if found.size - rounded > pool.keep and rounded < self._split_below:
+            pool.add(found.cut(rounded))
+        self._live[block] = found
+        allocated = self.allocated_bytes = self.allocated_bytes + found.size
+        if allocated > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = allocated
+        if is_new and self.reserved_bytes > self.at_reserved_peak.reserved_bytes:
+            self.at_reserved_peak = self._fragmentation()
+
+    def free(self, block: int) -> None:
+        """Ends the life of a block; its memory joins free neighbours and stays cached.
+
+        Raises:
+            KeyError: no such block is alive.
+        """
+        freed = self._live.pop(block)
+        self.allocated_bytes -= freed.size
+        pool = freed.pool
+        following, before = freed.next, freed.previous
+        if following is not None and following.key:
+            pool.remove(following)
+            freed.absorb(following)
+        if before is not None and before.key:
+            pool.remove(before)
+            before.absorb(freed)
+            freed = before
+        pool.add(freed)
+
+    def empty_cache(self) -> None:
+        """Gives back all that is free in whole segments, or in whole pages of expandable ones."""
+        for pool in (self._large, self._small):
+            for block in list(pool.blocks):
+                if self.settings.expandable_segments:
+                    unmap(block, self._device)
+                elif block.is_whole:
+                    self._release(block)
+
+    def reset_peaks(self) -> None:
+        """The peaks become the present values (`torch.cuda.reset_peak_memory_stats`)."""
+        self.peak_allocated_bytes = self.allocated_bytes
+        self._device.peak_bytes = self.reserved_bytes
+        self.at_reserved_peak = self._fragmentation()
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What the device has given, in order of address."""
+        firsts = self._small.segments | self._large.segments
+        segments = (self._segment(first) for _, first in sorted(firsts.items()))
+        return tuple(segment for segment in segments if segment.spans)
+
+    def _segment(self, first: Block) -> Segment:
+        spans = (Span(b.address, b.size, not b.key) for b in _chain(first) if b.mapped)
+        return Segment(first.pool.small, self.settings.expandable_segments, tuple(spans))
+
+    def _fragmentation(self) -> Fragmentation:
+        largest = max(self._small.largest, self._large.largest)
+        return Fragmentation(self.allocated_bytes, self.reserved_bytes, largest)
+
+    def _cached(self, pool: Pool, size: int) -> Block | None:
+        """The free block to use, taken out of its pool (`get_free_block` with all its rules)."""
+        if self._gc_bytes is not None:
+            pool.lookups += 1
+        at = pool.first_of(size)
+        if at == len(pool.blocks):
+            return None
+        if self.settings.expandable_segments:
+            at = preferred(pool, at)
+        found = pool.blocks[at]
+        if size < self._max_split <= found.size:
+            return None  # kept whole for a large request
+        if size >= self._max_split and found.size >= size + self._max_excess:
+            return None  # too much of it would be wasted
+        pool.remove(found)
+        return found
+
+    def _obtain(self, pool: Pool, size: int, asked: int) -> Block:
+        """A block from the device, if need be after giving cached ones back (`malloc`)."""
+        if self._gc_bytes is not None:
+            self._collect_garbage(self._gc_bytes)
+        segment = segment_size(size, self.settings.large_segment_bytes)
+        block = self._reserve(pool, size, segment)
+        if block is None and self._release_oversize(pool, size):
+            block = self._reserve(pool, size, segment)
+        if block is None:
+            self.empty_cache()
+            self.retries += 1
+            block = self._reserve(pool, size, segment)
+        if block is None:
+            raise OutOfDeviceMemory(
+                OutOfMemory(
+                    requested_bytes=segment,
+                    tensor_bytes=asked,
+                    free_bytes=self._device.free_bytes,
+                    reserved_bytes=self.reserved_bytes,
+                    allocated_bytes=self.allocated_bytes,
+                    limit_bytes=self.limit_bytes,
+                )
+            )
+        return block
+
+    def _reserve(self, pool: Pool, size: int, segment: int) -> Block | None:
+        """One try to get memory from the device (`alloc_block`)."""
+        # Expandable segments are held to the size of a segment of their own as well, though they
+        # may map less than that, or up to a page more.
+        if self.limit_bytes is not None and self.reserved_bytes + segment > self.limit_bytes:
+            return None
+        if self.settings.expandable_segments:
+            return map_for(pool, size, self._device)
+        if not self._device.take(segment):
+            return None
+        block = Block(self._device.address_space(segment), segment, pool)
+        pool.segments[block.address] = block
+        return block
+
+    def _release(self, block: Block) -> None:
+        """Gives a whole segment back to the device (`release_block`)."""
+        block.pool.remove(block)
+        del block.pool.segments[block.address]
+        self._device.give_back(block.size)
+
+    def _collect_garbage(self, gc_bytes: int) -> None:
+        if not self.settings.expandable_segments:
+            for block in stale_blocks(self._large, self.reserved_bytes - gc_bytes):
+                self._release(block)
+
+    def _release_oversize(self, pool: Pool, size: int) -> bool:
+        """Whether blocks above `max_split_size` made room for the request."""
+        if self._max_split == _NO_LIMIT or self.settings.expandable_segments:
+            return False
+        blocks, are_enough = oversize_blocks(pool, size, self._max_split)
+        for block in blocks:
+            self._release(block)
+        return are_enough
+
+
+def _chain(first: Block) -> Iterator[Block]:
+    block: Block | None = first
+    while block is not None:
+        yield block
+        block = block.next

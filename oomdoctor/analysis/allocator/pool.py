@@ -1,0 +1,144 @@
+"""Blocks, the pools of free ones in the order of best fit, and which of them to give back first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+# A free block is found by its size, then its address (`BlockComparatorSize`): one integer of both.
+# Addresses only grow, so there must be room for all that a long run ever takes from the device.
+ADDRESS_BITS = 60
+
+
+class Block:
+    """A stretch of a segment, in the chain of its neighbours.
+
+    `key` is its place in the pool while it is free and mapped, else 0. `mapped` is False for
+    address space of an expandable segment without memory behind it. `born` is the pool's count of
+    lookups when it became free; only kept where garbage is collected by age.
+    """
+
+    __slots__ = ("address", "born", "key", "mapped", "next", "pool", "previous", "size")
+
+    def __init__(self, address: int, size: int, pool: Pool, previous: Block | None = None) -> None:
+        self.address = address
+        self.size = size
+        self.pool = pool
+        self.previous = previous
+        self.next: Block | None = None
+        self.key = 0
+        self.mapped = True
+        self.born = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a segment of its own (`!is_split`)."""
+        return self.previous is None and self.next is None
+
+    def cut(self, size: int) -> Block:
+        """Keeps the first `size` bytes; the rest becomes a block after it, in no pool yet."""
+        rest = Block(self.address + size, self.size - size, self.pool, self)
+        rest.mapped = self.mapped
+        following = rest.next = self.next
+        if following is not None:
+            following.previous = rest
+        self.next = rest
+        self.size = size
+        return rest
+
+    def absorb(self, following: Block) -> None:
+        """Takes the block after it in; that one must have left its pool."""
+        self.size += following.size
+        beyond = self.next = following.next
+        if beyond is not None:
+            beyond.previous = self
+
+
+class Pool:
+    """The free blocks of the small or of the large pool, sorted by size and address.
+
+    `keys` and `blocks` run in parallel, so that the search compares plain integers. A block is
+    split when more than `keep` bytes would be left (`should_split`). `segments` has the first
+    block of each segment by its address; a first block stays the first as long as the segment is.
+    `page` is what an expandable segment maps at least, `unmapped` its address space without memory.
+    """
+
+    __slots__ = ("blocks", "keep", "keys", "lookups", "page", "segments", "small", "unmapped")
+
+    def __init__(self, *, small: bool, keep: int, page: int) -> None:
+        self.small = small
+        self.keep = keep
+        self.page = page
+        self.keys: list[int] = []
+        self.blocks: list[Block] = []
+        self.segments: dict[int, Block] = {}
+        self.unmapped: list[Block] = []  # by address
+        self.lookups = 0
+
+    def add(self, block: Block) -> None:
+        key = block.key = block.size << ADDRESS_BITS | block.address
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.blocks.insert(at, block)
+        block.born = self.lookups
+
+    def remove(self, block: Block) -> None:
+        at = bisect_left(self.keys, block.key)
+        del self.keys[at], self.blocks[at]
+        block.key = 0
+
+    def take_best_fit(self, size: int) -> Block | None:
+        """The smallest free block of at least `size` bytes, taken out."""
+        at = bisect_left(self.keys, size << ADDRESS_BITS)
+        if at == len(self.keys):
+            return None
+        del self.keys[at]
+        block = self.blocks.pop(at)
+        block.key = 0
+        return block
+
+    def first_of(self, size: int) -> int:
+        """The index of the smallest free block of at least `size` bytes, or the number of all."""
+        return bisect_left(self.keys, size << ADDRESS_BITS)
+
+    @property
+    def largest(self) -> int:
+        return self.blocks[-1].size if self.blocks else 0
+
+
+def stale_blocks(pool: Pool, target: int) -> list[Block]:
+    """Whole free segments to give back, those unused for longer than average first.
+
+    Rounds go on until `target` bytes are reached (none is needed if it is below zero), but each
+    takes all blocks of its age (`garbage_collect_cached_blocks`). Ages are counted in lookups of
+    the pool.
+    """
+    kept = [(pool.lookups - block.born, block) for block in pool.blocks if block.is_whole]
+    chosen: list[Block] = []
+    reclaimed = 0
+    while kept and reclaimed < target:
+        average = sum(age for age, _ in kept) / len(kept)
+        stale = [block for age, block in kept if age >= average]
+        kept = [(age, block) for age, block in kept if age < average]
+        reclaimed += sum(block.size for block in stale)
+        chosen += stale
+    return chosen
+
+
+def oversize_blocks(pool: Pool, size: int, max_split_size: int) -> tuple[list[Block], bool]:
+    """Blocks too large to be split, to give back for a request, and whether they are enough.
+
+    The smallest that is enough alone, else the largest ones together
+    (`release_available_cached_blocks`). Any block of `size` bytes is one of them here: a smaller
+    one would have served the request.
+    """
+    at = pool.first_of(size)
+    if at < len(pool.blocks):
+        return [pool.blocks[at]], True
+    chosen: list[Block] = []
+    released = 0
+    for block in reversed(pool.blocks):
+        if released >= size or block.size < max_split_size:
+            break
+        chosen.append(block)
+        released += block.size
+    return chosen, released >= size

@@ -1,0 +1,51 @@
+"""The sizes of the caching allocator: of a block, of the segment it comes from, of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oomdoctor.units import MIB
+
+MIN_BLOCK = 512  # kMinBlockSize: every block is a multiple of it
+SMALL_LIMIT = MIB  # kSmallSize: the largest block of the small pool
+SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
+LARGE_SEGMENT = 20 * MIB  # large_segment_size(), before that kLargeBuffer
+OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a block gets a segment of its own size
+SEGMENT_ROUNDING = 2 * MIB  # kRoundLarge
+ROUNDUP_INTERVALS = 16  # of roundup_power2_divisions: 1 MiB, 2 MiB, ... 32 GiB and above
+_FIRST_INTERVAL = MIB.bit_length() - 1
+
+
+def round_size(size: int, divisions: Sequence[int] = ()) -> int:
+    """Bytes of the block for a tensor of `size` bytes (`round_size`).
+
+    `divisions` says for each interval of `ROUNDUP_INTERVALS` into how many steps a power of two is
+    divided; the size goes up to the next step. Empty, or 0 or 1 for the interval: no such rounding.
+    """
+    if divisions and size >= MIN_BLOCK:
+        steps = divisions[_interval(size)]
+        if steps > 1 and size > MIN_BLOCK * steps:
+            return _next_step(size, steps)
+    return max(1, -(-size // MIN_BLOCK)) * MIN_BLOCK
+
+
+def segment_size(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
+    """Bytes asked from the device when no cached block serves (`get_allocation_size`)."""
+    if rounded <= SMALL_LIMIT:
+        return SMALL_SEGMENT
+    if rounded < OWN_SEGMENT:
+        return large_segment
+    return -(-rounded // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
+
+
+def _interval(size: int) -> int:
+    return min(max(size.bit_length() - 1 - _FIRST_INTERVAL, 0), ROUNDUP_INTERVALS - 1)
+
+
+def _next_step(size: int, steps: int) -> int:
+    """The size rounded up in its power of two (`roundup_power2_next_division`).
+
+    Only sizes above 512 * steps get here, so a step is a multiple of 512.
+    """
+    step = (1 << (size.bit_length() - 1)) // steps
+    return -(-size // step) * step

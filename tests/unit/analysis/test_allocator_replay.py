@@ -1,0 +1,123 @@
+"""Replays: windows, the event that fails, the curve, and the peak without the pools."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomdoctor.analysis.allocator import (
+    AllocatorSettings,
+    CachingAllocator,
+    Fragmentation,
+    Mark,
+    Window,
+    peak_allocated,
+    replay,
+)
+from oomdoctor.units import MIB
+
+# A weight, two activations of which one dies, then a temporary after everything.
+EVENTS = [(1, 10 * MIB), (2, 20 * MIB), (3, 30 * MIB), (2, -1), (4, 16 * MIB), (3, -1), (4, -1)]
+
+
+def test_the_peaks_of_the_whole() -> None:
+    seen = replay(EVENTS, CachingAllocator())
+    assert seen.fits and seen.failed_at is None and seen.retries == 0
+    assert seen.peak_allocated_bytes == 60 * MIB
+    assert seen.peak_reserved_bytes == 60 * MIB  # 16 MiB fit into the 20 that died
+    assert seen.at_reserved_peak == Fragmentation(60 * MIB, 60 * MIB, 0)
+    assert seen.curve == ()
+
+
+def test_the_peaks_of_windows_start_from_the_present() -> None:
+    marks = [Mark(0, "load"), Mark(1, "forward"), Mark(4, "backward"), Mark(7, "after")]
+    seen = replay(iter(EVENTS), CachingAllocator(), marks)
+    assert seen.windows == (
+        Window("load", 10 * MIB, 10 * MIB),
+        Window("forward", 60 * MIB, 60 * MIB),
+        Window("backward", 56 * MIB, 60 * MIB),
+        Window("after", 10 * MIB, 60 * MIB),
+    )
+    assert seen.peak_allocated_bytes == 60 * MIB
+
+
+def test_what_comes_before_the_first_mark_counts_for_the_whole_only() -> None:
+    seen = replay(EVENTS, CachingAllocator(), [(5, "late")])
+    assert seen.windows == (Window("late", 56 * MIB, 60 * MIB),)
+    assert seen.peak_allocated_bytes == 60 * MIB
+
+
+def test_marks_have_to_be_in_order() -> None:
+    with pytest.raises(ValueError, match="'b' at 1 lies before 3"):
+        replay(EVENTS, CachingAllocator(), [(3, "a"), (1, "b")])
+
+
+def test_fragmentation_of_the_highest_window() -> None:
+    # The second window has the highest reserved bytes; 20 MiB are cached at that moment.
+    events = [(1, 20 * MIB), (1, -1), (2, 30 * MIB), (2, -1), (3, 12 * MIB)]
+    seen = replay(events, CachingAllocator(), [(0, "a"), (2, "b"), (4, "c")])
+    assert seen.at_reserved_peak == Fragmentation(30 * MIB, 50 * MIB, 20 * MIB)
+
+
+def test_it_stops_at_the_event_that_fails() -> None:
+    marks = [(0, "first"), (3, "second"), (5, "never")]
+    seen = replay(EVENTS, CachingAllocator(56 * MIB), marks)
+    assert not seen.fits
+    assert seen.failed_at == 2  # the third birth: 30 MiB where 26 are left
+    assert seen.out_of_memory is not None
+    assert seen.out_of_memory.requested_bytes == 30 * MIB
+    assert seen.out_of_memory.free_bytes == 26 * MIB
+    assert seen.peak_allocated_bytes == 30 * MIB
+    assert [window.name for window in seen.windows] == ["first"]
+
+
+def test_the_failing_event_is_counted_across_windows() -> None:
+    events = [*EVENTS, (5, 100 * MIB)]
+    seen = replay(events, CachingAllocator(100 * MIB), [(2, "a"), (5, "b")])
+    assert seen.failed_at == 7
+    assert seen.retries == 1
+
+
+def test_one_byte_of_capacity_decides() -> None:
+    assert replay(EVENTS, CachingAllocator(60 * MIB)).fits
+    assert not replay(EVENTS, CachingAllocator(60 * MIB - 1)).fits
+
+
+def test_a_short_curve_has_every_event() -> None:
+    curve = replay(EVENTS, CachingAllocator(), curve_points=10).curve
+    assert [point.event for point in curve] == list(range(7))
+    assert [point.allocated_bytes // MIB for point in curve] == [10, 30, 60, 40, 56, 26, 10]
+    assert [point.reserved_bytes // MIB for point in curve] == [10, 30, 60, 60, 60, 60, 60]
+
+
+@given(sizes=st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=80), points=st.integers(1, 12))
+def test_a_thinned_curve_is_short_in_order_and_keeps_the_peak(
+    sizes: list[int], points: int
+) -> None:
+    events = [(block, size) for block, size in enumerate(sizes)]
+    events += [(block, -size) for block, size in enumerate(sizes)]
+    seen = replay(events, CachingAllocator(), curve_points=points)
+    assert 1 <= len(seen.curve) <= points
+    assert list(seen.curve) == sorted(seen.curve)
+    assert max(point.allocated_bytes for point in seen.curve) == seen.peak_allocated_bytes
+    assert len(seen.curve) >= min(points, len(events)) // 2
+
+
+def test_the_peak_without_the_pools() -> None:
+    peaks = peak_allocated(EVENTS, [(1, "forward"), (4, "backward"), (7, "after")])
+    assert peaks.peak_bytes == 60 * MIB
+    assert peaks.windows == (("forward", 60 * MIB), ("backward", 56 * MIB), ("after", 10 * MIB))
+
+
+def test_the_peak_without_the_pools_rounds_sizes() -> None:
+    events = [(1, 513), (2, 100)]
+    assert peak_allocated(events).peak_bytes == 1536
+    settings = AllocatorSettings.parse("roundup_power2_divisions:2")
+    assert peak_allocated([(1, 5 * MIB)], settings=settings).peak_bytes == 6 * MIB
+
+
+def test_what_is_not_worth_splitting_only_a_replay_sees() -> None:
+    events = [(1, 11 * MIB)]
+    assert peak_allocated(events).peak_bytes == 11 * MIB
+    assert replay(events, CachingAllocator()).peak_allocated_bytes == 12 * MIB
