@@ -86,7 +86,8 @@ class TrainConfig:
             head = f"qlora-{self.quantization}-r{self.lora_rank}"
         parts = [head]
         if self.activation_checkpointing != "none":
-            parts.append(_CHECKPOINTING_WORDS[self.activation_checkpointing])
+            word = _CHECKPOINTING_WORDS[self.activation_checkpointing]
+            parts.append(word.format(self.checkpoint_every))
         if self.optimizer != "adamw_torch_fused":
             parts.append(_OPTIMIZER_WORDS.get(self.optimizer, self.optimizer))
         if self.attention != "sdpa":
@@ -124,7 +125,7 @@ class Recipe:
 
 _CHECKPOINTING_WORDS = {
     "full": "ckpt",
-    "every_n": "ckpt-every-n",
+    "every_n": "ckpt-every-{}",
     "attention": "ckpt-attention",
     "mlp": "ckpt-mlp",
     "offload": "ckpt-offload",

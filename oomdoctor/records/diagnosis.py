@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from oomdoctor.records.result import OomEvent
+from oomdoctor.records.measurement import OomEvent
 
 Resource = Literal["gpu", "host", "shm", "none"]
 ReadPhase = Literal[

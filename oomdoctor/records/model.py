@@ -73,3 +73,23 @@ class ParameterCounts:
     routed_experts: int = 0
     experts: int = 0
     experts_per_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStack:
+    """A list of layers: `prefix` layers, then `units` times `period` layers, then a tail.
+
+    `kinds` has a word for each layer; equal words mean equal layers. `units` is 0 where nothing
+    repeats.
+    """
+
+    path: str
+    kinds: tuple[str, ...]
+    prefix: int
+    period: int
+    units: int
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.kinds)

@@ -1,4 +1,4 @@
-"""The machine and the finished report. A report as JSON is the public document."""
+"""What was asked for and the finished report. A report as JSON is the public document."""
 
 from __future__ import annotations
 
@@ -8,101 +8,14 @@ from typing import Literal
 
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
-from oomdoctor.records.result import DeviceType, ProbeResult, WeightsChoice
+from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
+from oomdoctor.records.result import ProbeResult, WeightsChoice
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted"]
 RankBy = Literal["throughput", "memory", "micro-batch"]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process that holds memory of a GPU; name and bytes are None where the driver hides them."""
-
-    pid: int
-    name: str | None
-    used_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU as the driver reports it. `index` is NVML's, by PCI bus; `uuid` identifies it."""
-
-    index: int
-    uuid: str
-    name: str
-    total_bytes: int
-    free_bytes: int | None
-    compute_capability: str | None
-    processes: tuple[GpuProcess, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GpuFacts:
-    """Published facts of a card: peaks are dense, in FLOP/s; None where not verified.
-
-    `memory_bytes` is the marketed size, `total_bytes` what the driver reports, and
-    `torch_total_bytes` the smallest total that PyTorch was seen to report.
-    """
-
-    name: str
-    aliases: tuple[str, ...]
-    vendor: str
-    architecture: str
-    compute_capability: str | None
-    memory_bytes: int
-    total_bytes: int | None
-    bandwidth_bytes_per_s: float | None
-    fp32_flops: float | None
-    tf32_flops: float | None
-    fp16_flops: float | None
-    bf16_flops: float | None
-    fp8_flops: float | None
-    notes: str
-    torch_total_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A value that steers oomdoctor or the libraries, and where it came from."""
-
-    name: str
-    value: str | None
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """A library or a hardware feature that some rungs need, and what follows for this machine.
-
-    `text` is what it makes possible when the state is "ok", else what is lacking and the remedy.
-    """
-
-    name: str
-    version: str | None
-    state: Literal["ok", "missing", "unfit"]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where the survey ran. `device` is the chosen one: "cuda" or "cpu"."""
-
-    device: DeviceType
-    gpu_name: str | None
-    gpu_uuid: str | None
-    total_bytes: int
-    compute_capability: str | None
-    driver_version: str | None
-    cpu_name: str | None
-    cpu_count: int
-    memory_bytes: int
-    memory_available_bytes: int
-    hostname: str
-    slurm_job_id: str | None
-    other_processes: tuple[GpuProcess, ...]
-    versions: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +51,7 @@ class SurveyRequest:
     `device` is "auto", "cpu", "cuda", "cuda:N" or a GPU UUID. `micro_batch_size` None searches.
     `time_limit_s` bounds the survey, `rung_limit_s` one worker process. `python` is the
     interpreter the user trains with. `tokens` is the amount for which the report states the time.
+    `plan` is set where the rungs are simulated instead of measured; `device` is "cuda" then.
     """
 
     model: ModelRef
@@ -157,6 +71,7 @@ class SurveyRequest:
     rung_limit_s: float
     python: str
     seed: int
+    plan: PlanRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +119,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The public document of `probe` and `explain`; null where it did not come that far.
+    """The public document of `probe`, `plan` and `explain`; null where it did not come that far.
 
-    `results` and what belongs to them are of `probe`, `diagnoses` of `explain`.
+    `results` and what belongs to them are of `probe` and of a `plan` for one device; `cards`,
+    `sweep` and `why` are of `plan`, `diagnoses` of `explain`.
     """
 
     schema: str
@@ -229,3 +145,6 @@ class Report:
     warnings: tuple[Warn, ...]
     errors: tuple[Fault, ...]
     diagnoses: tuple[Diagnosis, ...] = ()
+    cards: tuple[CardPlan, ...] = ()
+    sweep: SweepAnswer | None = None
+    why: Why | None = None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from oomdoctor.records.config import Recipe, TrainConfig
-from oomdoctor.records.report import SCHEMA, Capability, Gpu, GpuFacts, Setting
+from oomdoctor.records.machine import Capability, Gpu, GpuFacts, Setting
+from oomdoctor.records.report import SCHEMA
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.document import to_json
 from oomdoctor.render.table import to_plain, to_terminal

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from importlib import metadata
 
-from oomdoctor.records.report import Capability, Gpu
+from oomdoctor.records.machine import Capability, Gpu
 
 PACKAGES = (
     "torch",

@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from oomdoctor.records.codec import from_json
-from oomdoctor.records.report import GpuFacts
+from oomdoctor.records.machine import GpuFacts
 
 # Names less alike than this are no help as a suggestion.
 _ALIKE = 0.5

@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomdoctor.records.report import Setting
+from oomdoctor.records.machine import Setting
 from oomdoctor.units import MIB
 
 HIDDEN = "(hidden)"

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
-from oomdoctor.records.report import Gpu, Machine
-from oomdoctor.records.result import DeviceType
+from oomdoctor.records.machine import DeviceType, Gpu, Machine
 from oomdoctor.system.capabilities import capabilities, installed_versions
 from oomdoctor.system.environment import slurm, variable
 from oomdoctor.system.memory import available_memory, total_memory

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.records.report import Gpu, GpuProcess
+from oomdoctor.records.machine import Gpu, GpuProcess
 from oomdoctor.system.memory import total_memory
 
 _LOG = logging.getLogger(__name__)

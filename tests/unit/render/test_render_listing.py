@@ -10,7 +10,7 @@ import pytest
 from example_reports import gpu_report
 
 from oomdoctor.records.config import Recipe
-from oomdoctor.records.report import Capability, Gpu, GpuFacts, GpuProcess, Setting
+from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
 from oomdoctor.render import listing
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.report import Gpu, GpuProcess
+from oomdoctor.records.machine import Gpu, GpuProcess
 from oomdoctor.system import capabilities as capabilities_module
 from oomdoctor.system import nvml as nvml_module
 from oomdoctor.system.machine import (

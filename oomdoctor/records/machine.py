@@ -1,0 +1,98 @@
+"""The machine, its GPUs as the driver reports them, and published facts of cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+DeviceType = Literal["cuda", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory of a GPU; name and bytes are None where the driver hides them."""
+
+    pid: int
+    name: str | None
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the driver reports it. `index` is NVML's, by PCI bus; `uuid` identifies it."""
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int
+    free_bytes: int | None
+    compute_capability: str | None
+    processes: tuple[GpuProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """Published facts of a card: peaks are dense, in FLOP/s; None where not verified.
+
+    `memory_bytes` is the marketed size, `total_bytes` what the driver reports, and
+    `torch_total_bytes` the smallest total that PyTorch was seen to report.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    architecture: str
+    compute_capability: str | None
+    memory_bytes: int
+    total_bytes: int | None
+    bandwidth_bytes_per_s: float | None
+    fp32_flops: float | None
+    tf32_flops: float | None
+    fp16_flops: float | None
+    bf16_flops: float | None
+    fp8_flops: float | None
+    notes: str
+    torch_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value that steers oomdoctor or the libraries, and where it came from."""
+
+    name: str
+    value: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """A library or a hardware feature that some rungs need, and what follows for this machine.
+
+    `text` is what it makes possible when the state is "ok", else what is lacking and the remedy.
+    """
+
+    name: str
+    version: str | None
+    state: Literal["ok", "missing", "unfit"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the survey ran. `device` is the chosen one: "cuda" or "cpu"."""
+
+    device: DeviceType
+    gpu_name: str | None
+    gpu_uuid: str | None
+    total_bytes: int
+    compute_capability: str | None
+    driver_version: str | None
+    cpu_name: str | None
+    cpu_count: int
+    memory_bytes: int
+    memory_available_bytes: int
+    hostname: str
+    slurm_job_id: str | None
+    other_processes: tuple[GpuProcess, ...]
+    versions: Mapping[str, str | None]

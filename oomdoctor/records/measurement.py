@@ -1,0 +1,111 @@
+"""What one worker measured, or one simulation predicts, and what an out-of-memory says.
+
+Sizes are integers in bytes, times floats in seconds, unknown is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PhaseName = Literal["init", "load", "forward", "backward", "optimizer", "eval", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMemory:
+    """Peaks within one phase, the worst over all memory steps. Reserved is None on the CPU."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """What was alive at the moment of the highest allocation; adds up to the peak allocated."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    logits_bytes: int
+    other_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of the timed steps, after warm-up; medians with a relative spread.
+
+    A spread is half the distance between the quartiles (below eight samples half the range),
+    divided by the median; None for fewer than two samples. `stopped_by` says why timing ended.
+    """
+
+    micro_step_s: float
+    micro_step_spread: float | None
+    optimizer_step_s: float
+    optimizer_step_spread: float | None
+    first_untraced_step_s: float
+    warmup_steps: int
+    timed_steps: int
+    stopped_by: Literal["spread", "step_limit", "time_limit", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one worker measured at one micro-batch size.
+
+    `peak_device_bytes` is what the device really gave up for this process, context and libraries
+    included (None on the CPU); `overhead_bytes` the part of it outside the caching allocator.
+    `peak_rss_bytes` is the host memory of the process. `phases` has the keys load, forward,
+    backward, optimizer and, when asked for, eval; `first_step` and `steady` hold the same peaks
+    for the step in which optimizer states are born and for the later ones.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_device_bytes: int | None
+    overhead_bytes: int | None
+    peak_rss_bytes: int | None
+    peak_phase: PhaseName
+    phases: Mapping[str, PhaseMemory]
+    first_step: Mapping[str, PhaseMemory]
+    steady: Mapping[str, PhaseMemory]
+    breakdown: Breakdown | None
+    allocation_retries: int | None
+    managed_bytes: int
+    timing: Timing | None
+    attention_kernel: str | None
+    trainable_parameters: int
+    parameters: int
+    losses: tuple[float, ...]
+    skipped_optimizer_steps: int
+    notes: tuple[str, ...]
+    versions: Mapping[str, str | None]
+    memory_stats: Mapping[str, int] = field(default_factory=dict)
+
+    def deciding_peak_bytes(self) -> int:
+        """The peak that is held against the budget: the widest that is known.
+
+        Device use on a GPU, else what the allocator reserved, tensor bytes on the CPU.
+        """
+        known = (self.peak_device_bytes, self.peak_reserved_bytes)
+        return next((peak for peak in known if peak is not None), self.peak_allocated_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvent:
+    """One out-of-memory message read into numbers; every figure as printed x unit, in bytes."""
+
+    message: str
+    dialect: str
+    phase: str
+    requested_bytes: int | None = None
+    capacity_bytes: int | None = None
+    free_bytes: int | None = None
+    process_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    reserved_unallocated_bytes: int | None = None
+    private_pools_bytes: int | None = None
+    allowed_bytes: int | None = None
+    other_processes_bytes: int | None = None
