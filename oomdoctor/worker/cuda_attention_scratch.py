@@ -1,0 +1,107 @@
+"""Accumulators that the fused attention kernels take in their backward pass, by backend.
+
+Arguments are those of `aten::_scaled_dot_product_*_attention_backward` by name; query, key and
+value are (batch, heads, length, head dimension). Results are bytes of blocks, unrounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FLOAT = 4
+
+
+def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
+    """flash_attn/flash_api.cpp `mha_bwd` (FlashAttention 2, torch 2.3-2.13).
+
+    softmax_d and dq_accum in fp32 over the length rounded to 128; for grouped queries dK and dV
+    over all query heads before they are summed. A strided incoming gradient or output is copied.
+    """
+    batch, heads, length, dim = named["query"].shape
+    key = named["key"]
+    rounded = _up(length, 128)
+    accumulators = [
+        FLOAT * batch * heads * rounded,
+        FLOAT * batch * heads * rounded * _up(dim, 32 if dim <= 128 else 64),
+    ]
+    if key.shape[1] != heads:
+        expanded = batch * key.shape[2] * heads * dim * key.element_size()
+        accumulators += [expanded, expanded]
+    return (*_copies(named["grad_out"], named["out"]), *accumulators)
+
+
+def cudnn(named: Mapping[str, Any]) -> tuple[int, ...]:
+    """cudnn-frontend 1.2x scaled_dot_product_flash_attention.h, `get_fe_workspace_size_node`.
+
+    One workspace: dQ in fp32 and the sums of the softmax. What the engine itself asks for on top
+    is known to cuDNN only; for grouped queries at least dK and dV over all query heads.
+    """
+    batch, heads, length, dim = named["query"].shape
+    key = named["key"]
+    size = FLOAT * batch * heads * length * (dim + 1)
+    if key.shape[1] != heads:
+        size += 2 * batch * heads * key.shape[2] * dim * key.element_size()
+    grad, out = named["grad_out"], named["out"]
+    copy = () if grad.stride() == out.stride() else (_bytes(grad),)
+    return (*copy, size)
+
+
+def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[int, ...]:
+    """attention_backward.cu `_efficient_attention_backward`, mem_eff_attention/kernel_backward.h.
+
+    delta in fp32 and `Params::workspace_size`: staging of dQ in tiles, and of dK and dV where the
+    kernel does not hold them in registers (torch 2.1-2.13).
+    """
+    query, key, value = named["query"], named["key"], named["value"]
+    batch, heads, length, dim = query.shape
+    tile_i, tile_j, largest = _cutlass_tiles(query, max(dim, value.shape[-1]), capability)
+    blocks_i, columns = -(-length // tile_i), -(-dim // tile_j)
+    # GradQTempStorage: a tile of fp32 and 16 bytes of lock, counter and padding.
+    stage = blocks_i * columns * (tile_i * tile_j * FLOAT + 16)
+    half = query.element_size() == 2
+    in_registers = half and largest <= tile_i
+    if half and not in_registers:
+        splits = max(1, min(-(-key.shape[2] // tile_j), 200 // max(1, batch * heads)))
+        splits = splits if capability >= (7, 0) else 1
+        width = _up(dim, tile_i) + _up(value.shape[-1], tile_i)
+        stage += FLOAT * splits * tile_j * width
+    delta = FLOAT * batch * heads * length
+    return (*_copies(named["grad_out_"]), delta, batch * heads * _up(stage, 16))
+
+
+def _cutlass_tiles(query: Any, dim: int, capability: tuple[int, int]) -> tuple[int, int, int]:
+    """Tile of queries, tile of keys and largest head dimension of the kernel that is launched.
+
+    mem_eff_attention/kernels/cutlassB.h `dispatch_cutlassB_*`: the first kernel that takes the head
+    dimension and fits the shared memory. Tiles of 128 need more of it than consumer cards have.
+    """
+    if dim <= 64:
+        return 64, 64, 32 if dim <= 32 else 64
+    half, consumer = query.element_size() == 2, capability in ((8, 6), (8, 9), (12, 0), (12, 1))
+    if half and capability in ((8, 6), (8, 9)) and dim <= 96:
+        return 128, 64, 96
+    if dim <= 128:
+        large = half and capability >= (7, 0) and not consumer
+        return (128, 128, 128) if large else (64, 64, 128)
+    return (128 if half and capability >= (8, 0) and not consumer else 64), 64, 65536
+
+
+def _copies(*tensors: Any) -> tuple[int, ...]:
+    return tuple(_bytes(tensor) for tensor in tensors if not _is_dense(tensor))
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether (batch, heads, length, dim) is contiguous once heads and length are swapped."""
+    _, heads, length, dim = tensor.shape
+    expected = (length * heads * dim, dim, heads * dim, 1)
+    strides = zip(tensor.shape, tensor.stride(), expected, strict=True)
+    return all(size == 1 or stride == wanted for size, stride, wanted in strides)
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,143 @@
+"""Scratch and workspaces against figures worked out by hand from the sources the rules name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oomdoctor.worker import cuda_kernels
+from oomdoctor.worker.cuda_kernels import Card, hidden_blocks, lasting_workspace
+
+A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
+MIB = 1024**2
+aten = torch.ops.aten
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps each operator's hidden blocks and the workspaces by name."""
+
+    def __init__(self, card: Card) -> None:
+        super().__init__()
+        self.card = card
+        self.hidden: dict[str, tuple[int, ...]] = {}
+        self.workspaces: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        blocks = hidden_blocks(func, args, kwargs, result, self.card)
+        if blocks:
+            self.hidden[func._schema.name] = blocks
+        workspace = lasting_workspace(func, args, self.card)
+        if workspace is not None:
+            self.workspaces.setdefault(*workspace)
+        return result
+
+
+@pytest.fixture
+def fake() -> Any:
+    with FakeTensorMode():
+        yield
+
+
+def blocks(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[int, ...]:
+    return hidden_blocks(func, args, kwargs, func(*args, **kwargs), card)
+
+
+@pytest.mark.parametrize("tokens", [3072, 3073])
+def test_embedding_backward_keeps_a_row_for_each_token_once_it_sorts(
+    fake: None, tokens: int
+) -> None:
+    grad = torch.empty(1, tokens, 64, dtype=torch.bfloat16)
+    indices = torch.zeros(1, tokens, dtype=torch.long)
+    found = blocks(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
+    assert found == (() if tokens == 3072 else (8 * tokens,) * 6 + (tokens * 64 * 4,))
+
+
+def test_embedding_backward_copies_a_strided_gradient(fake: None) -> None:
+    grad = torch.empty(64, 100, dtype=torch.bfloat16).t()
+    indices = torch.zeros(100, dtype=torch.long)
+    found = blocks(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
+    assert found == (100 * 64 * 2,)
+
+
+def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> None:
+    target, index = torch.empty(50, 8), torch.zeros(20, dtype=torch.long)
+    put = aten.index_put.default
+    assert blocks(put, target, [index], torch.empty(20, 8), False) == ()
+    assert blocks(put, target, [index], torch.empty(20, 8), True) == (160, 160, 160, 160, 320)
+    expanded = torch.empty(1, 8).expand(20, 8)
+    assert blocks(put, target, [index], expanded, True)[0] == 20 * 8 * 4
+
+
+def test_foreach_norm_has_as_many_partial_sums_for_each_as_the_largest(fake: None) -> None:
+    tensors = [torch.empty(n, dtype=torch.bfloat16) for n in (65536 * 3 + 1, 10, 0)]
+    assert blocks(aten._foreach_norm.Scalar, tensors) == (4 * 2 * 4, 320 * 4)
+
+
+def test_a_matrix_that_cublas_cannot_read_is_copied(fake: None) -> None:
+    a, b = torch.empty(4, 6), torch.empty(6, 8)
+    assert blocks(aten.mm.default, a, b) == ()
+    assert blocks(aten.mm.default, a.t().contiguous().t(), b) == ()
+    assert blocks(aten.mm.default, torch.empty(1, 1).expand(4, 6), b) == (4 * 6 * 4,)
+
+
+def test_unknown_operators_have_no_scratch(fake: None) -> None:
+    assert blocks(aten.add.Tensor, torch.empty(4), torch.empty(4)) == ()
+
+
+@pytest.mark.parametrize(("card", "size"), [(A100, 8519680), (RTX_4090, 8519680), (H100, 32 * MIB)])
+def test_cublas_takes_one_workspace_for_each_thread(fake: None, card: Card, size: int) -> None:
+    recorder = Recorder(card)
+    with recorder:
+        layer = torch.nn.Linear(4, 4)
+        loss = layer(torch.empty(2, 4)).sum()
+        assert recorder.workspaces == {"cublas": size}
+        loss.backward()
+    assert recorder.workspaces == {"cublas": size, "cublas of the autograd thread": size}
+
+
+def test_blackwell_has_32_mib_from_torch_2_12_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_kernels, "torch_release", lambda: (2, 11))
+    assert cuda_kernels.workspace_bytes(B200) == 8519680
+    monkeypatch.setattr(cuda_kernels, "torch_release", lambda: (2, 12))
+    assert cuda_kernels.workspace_bytes(B200) == 32 * MIB
+
+
+def test_the_workspace_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8:16:2")
+    assert cuda_kernels.workspace_bytes(A100) == 32 * MIB + 32 * 1024
+
+
+def test_cublaslt_had_a_workspace_of_its_own(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = (torch.empty(8), torch.empty(4, 6), torch.empty(6, 8))
+    monkeypatch.setattr(cuda_kernels, "torch_release", lambda: (2, 11))
+    assert blocks(aten.addmm.default, *call) == ()
+    monkeypatch.setattr(cuda_kernels, "torch_release", lambda: (2, 6))
+    assert blocks(aten.addmm.default, *call) == (MIB,)
+
+
+def test_a_4_bit_product_dequantises_the_weight_inside_the_operator() -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    if not hasattr(torch.ops.bitsandbytes, "gemm_4bit"):
+        pytest.skip(f"bitsandbytes {bitsandbytes.__version__} dequantises in view of the trace")
+    gemm = torch.ops.bitsandbytes.gemm_4bit.default
+    with FakeTensorMode():
+        packed = torch.empty(64 * 128 // 2, 1, dtype=torch.uint8)
+        constants = torch.empty(128)
+        for tokens, expected in ((4, ()), (5, (64 * 128 * 2,))):
+            a = torch.empty(1, tokens, 128, dtype=torch.bfloat16)
+            assert blocks(gemm, a, packed, [64, 128], constants, 64, "nf4") == expected
+
+
+def test_an_int8_product_is_int32_first() -> None:
+    pytest.importorskip("bitsandbytes")
+    product = torch.ops.bitsandbytes.int8_scaled_mm.default
+    with FakeTensorMode():
+        a, b = torch.empty(3, 16, dtype=torch.int8), torch.empty(8, 16, dtype=torch.int8)
+        assert blocks(product, a, b, torch.empty(3), torch.empty(8)) == (4 * 24,)
+        found = blocks(product, a, b, torch.empty(3), torch.empty(8), dtype=torch.bfloat16)
+        assert found == (4 * 24, 2 * 24)
