@@ -1,0 +1,103 @@
+"""FLOPs of the operators that multiply: which have a formula, and how to call it.
+
+By `torch.utils.flop_counter`, a multiply and an add counted as two, with what it lacks: products of
+bitsandbytes and of grouped experts, attention on the CPU (which is what fake tensors run), and the
+half of causal attention that kernels skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+# (positional arguments, keyword arguments, result) -> FLOPs
+Flops = Callable[[Sequence[Any], Mapping[str, Any], Any], float]
+
+MATMULS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm"))
+GROUPED_MATMULS = frozenset(("_grouped_mm", "_scaled_grouped_mm"))
+CONVOLUTIONS = frozenset(
+    (
+        *("convolution", "convolution_backward", "convolution_overrideable"),
+        *("_convolution", "cudnn_convolution", "_slow_conv2d_forward"),
+    )
+)
+# bitsandbytes' products, and the argument that is the weight.
+INT8_PRODUCTS = {"int8_linear_matmul": "B", "int8_scaled_mm": "B", "int8_mixed_scaled_mm": "CB"}
+FOUR_BIT_PRODUCTS = frozenset(("gemv_4bit", "gemm_4bit"))
+
+
+def flop_formula(func: Any, name: str) -> Flops | None:
+    """How to count the FLOPs of one operator; None where it does not multiply."""
+    from torch.utils.flop_counter import flop_registry
+
+    if name in INT8_PRODUCTS or name in FOUR_BIT_PRODUCTS:
+        return _bitsandbytes_flops(func, name)
+    if name in GROUPED_MATMULS:
+        return lambda args, _, __: _grouped_flops(args[0].shape, args[1].shape)
+    if "scaled_dot_product" in name:
+        return _attention_flops(func, backward="backward" in name)
+    formula = flop_registry.get(func.overloadpacket)
+    if formula is None:
+        return None
+    if name in MATMULS:
+        return lambda args, _, result: _product_flops(formula, args, result)
+    causal = _position(func, "is_causal")
+    if causal is None:
+        return lambda args, kwargs, result: float(formula(*args, **kwargs, out_val=result))
+    return lambda args, kwargs, result: (
+        float(formula(*args, **kwargs, out_val=result)) / (2 if args[causal] else 1)
+    )
+
+
+def _bitsandbytes_flops(func: Any, name: str) -> Flops:
+    """Activations [.., k] by a weight [n, k]; of a packed weight the shape is an argument."""
+    if name in FOUR_BIT_PRODUCTS:
+        shape = _position(func, "shapeB")
+        return lambda args, _, __: 2.0 * args[0].numel() * args[shape][0]
+    weight = _position(func, INT8_PRODUCTS[name])
+    return lambda args, _, __: 2.0 * args[0].numel() * args[weight].shape[0]
+
+
+def _grouped_flops(left: Sequence[int], right: Sequence[int]) -> float:
+    """Rows of one side are shared out among the groups, so the group does not multiply them."""
+    if len(left) > len(right):
+        return 2.0 * prod(right) * left[-2]
+    return 2.0 * prod(left) * right[-1]
+
+
+def _product_flops(formula: Any, args: Sequence[Any], result: Any) -> float:
+    return _kept_flops(formula, tuple(a.shape for a in args if hasattr(a, "shape")), result.shape)
+
+
+@cache
+def _kept_flops(formula: Any, shapes: tuple[Any, ...], out_shape: Any) -> float:
+    """Kept, because a model has few different products and repeats them often."""
+    return float(formula(*shapes, out_val=out_shape))
+
+
+def _attention_flops(func: Any, *, backward: bool) -> Flops:
+    """The products of attention, also where query heads share key and value heads.
+
+    Forward: scores and weighted values. Backward: scores again, then the gradients of value,
+    probabilities, query and key. Every fused kernel has the same ones, so the name of the one that
+    runs on this device does not matter.
+    """
+    query, key, value = (_position(func, name) for name in ("query", "key", "value"))
+    causal = _position(func, "is_causal")
+
+    def flops(args: Sequence[Any], kwargs: Mapping[str, Any], _: Any) -> float:
+        batch, heads, length, width = args[query].shape
+        pairs = batch * heads * length * args[key].shape[2]
+        value_width = args[value].shape[3]
+        widths = 3 * width + 2 * value_width if backward else width + value_width
+        given = args[causal] if causal < len(args) else kwargs.get("is_causal", False)
+        return float(2 * pairs * widths) / (2 if given else 1)
+
+    return flops
+
+
+def _position(func: Any, name: str) -> Any:
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index(name) if name in names else None
