@@ -85,7 +85,7 @@ def next_size(
     if ended or not fits or len(samples) >= MAX_TRIES:
         return None
     larger = _larger(fits, above, ceiling, usable_bytes, effective)
-    return larger or _faster(fits, divisors(effective))
+    return larger or faster(fits, divisors(effective))
 
 
 def untried(effective: int, samples: tuple[Sample, ...], usable_bytes: int) -> tuple[int, ...]:
@@ -161,7 +161,7 @@ def _promise(fits: Mapping[int, Sample], size: int) -> float:
     return peak + slope * (size - last)
 
 
-def _faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | None:
+def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | None:
     """A size beside the fastest that may be faster still, when the largest is not the fastest."""
     rates = {size: s.tokens_per_s for size, s in fits.items() if s.tokens_per_s is not None}
     if len(rates) < 2:

@@ -18,6 +18,10 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
             from oomdoctor.worker.inspection import inspect_model
 
             return Reply(status="inspected", inspection=inspect_model(job))
+        if job.mode == "simulate":
+            from oomdoctor.worker.simulate import simulate
+
+            return Reply(status="predicted", prediction=simulate(job, progress))
         from oomdoctor.worker.measure import measure
 
         return Reply(status="measured", measurement=measure(job, progress))

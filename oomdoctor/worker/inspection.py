@@ -11,6 +11,7 @@ from typing import Any
 
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import Inspection, ProbeJob
+from oomdoctor.worker.layers import stacks_of
 from oomdoctor.worker.model_config import auto_class, load_config
 
 _PACKAGES = (
@@ -52,6 +53,7 @@ def inspect_model(job: ProbeJob) -> Inspection:
         device_total_bytes=total,
         device_free_bytes=free,
         compute_capability=capability,
+        stacks=stacks_of(model, config),
     )
 
 

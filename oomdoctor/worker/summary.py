@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.records.result import (
-    Breakdown,
-    Measurement,
-    PhaseMemory,
-    PhaseName,
-    Timing,
-)
+from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
 from oomdoctor.worker import meters, optimizers
 from oomdoctor.worker.build import Setup
 from oomdoctor.worker.inspection import installed_versions
@@ -28,30 +22,30 @@ def summarise(
 ) -> Measurement:
     """Everything that was measured of one rung; `totals` as they stood after the memory steps."""
     windows = {w: memory for w, memory in meter.peaks.items() if w[0] != "end"}
-    phases = _worst_by_phase(windows)
-    peak_phase: Any = max(phases, key=lambda name: _decisive(phases[name]))
+    phases = worst_by_phase(windows)
+    told = peak_phase(phases)
     peak_allocated = max(memory.peak_allocated_bytes for memory in phases.values())
     reserved = [m.peak_reserved_bytes for m in phases.values() if m.peak_reserved_bytes is not None]
     peak_reserved = max(reserved) if reserved else None
     peak_device = None
     if peak_reserved is not None and totals.overhead_bytes is not None:
         peak_device = peak_reserved + totals.overhead_bytes
-    trainable, parameters = _count_parameters(setup)
+    trainable, parameters = count_parameters(setup)
     return Measurement(
         peak_allocated_bytes=peak_allocated,
         peak_reserved_bytes=peak_reserved,
         peak_device_bytes=peak_device,
         overhead_bytes=totals.overhead_bytes,
         peak_rss_bytes=meters.peak_rss_bytes(),
-        peak_phase=peak_phase,
+        peak_phase=told,
         phases=phases,
         first_step=_of_step(windows, "first"),
         steady=_of_step(windows, "steady"),
-        breakdown=_breakdown(trace, peak_allocated, peak_phase),
+        breakdown=_breakdown(trace, peak_allocated, told),
         allocation_retries=totals.allocation_retries,
         managed_bytes=optimizers.managed_bytes(setup.trainer.optimizer),
         timing=timing,
-        attention_kernel=_attention_kernel(setup, trace),
+        attention_kernel=attention_kernel(setup, trace.attention_ops),
         trainable_parameters=trainable,
         parameters=parameters,
         losses=tuple(losses),
@@ -62,11 +56,19 @@ def summarise(
     )
 
 
+def peak_phase(phases: dict[str, PhaseMemory]) -> PhaseName:
+    """The phase with the highest peak."""
+    told: Any = max(phases, key=lambda name: _decisive(phases[name]))
+    name: PhaseName = told
+    return name
+
+
 def _decisive(memory: PhaseMemory) -> tuple[int, int]:
     return memory.peak_allocated_bytes, memory.peak_reserved_bytes or 0
 
 
-def _worst_by_phase(windows: dict[meters.Window, PhaseMemory]) -> dict[str, PhaseMemory]:
+def worst_by_phase(windows: dict[meters.Window, PhaseMemory]) -> dict[str, PhaseMemory]:
+    """The worst peaks of each phase over all steps."""
     worst: dict[str, PhaseMemory] = {}
     for (_, phase), memory in windows.items():
         before = worst.get(phase, memory)
@@ -104,16 +106,18 @@ def _breakdown(
         optimizer_bytes=parts["optimizer"],
         activations_bytes=parts["activations"],
         logits_bytes=parts["logits"],
-        other_bytes=parts["other"] + missing,
+        other_bytes=parts["inputs"] + parts["temporary"] + missing,
     )
 
 
-def _attention_kernel(setup: Setup, trace: AllocationTrace) -> str | None:
+def attention_kernel(setup: Setup, operators: set[str]) -> str | None:
     """The attention that really ran, from the operators that were seen."""
-    names = " ".join(sorted(trace.attention_ops))
+    names = " ".join(sorted(operators))
     config = getattr(setup.model, "config", setup.model_config)
     chosen = str(getattr(config, "_attn_implementation", None) or "")
-    if setup.notes and "eager" in setup.notes[0]:
+    if setup.config.compile and not operators:
+        return None  # compiled code calls kernels that nothing watches
+    if any("eager was used" in note for note in setup.notes):
         chosen = "eager"
     for part, kernel in _KERNELS:
         if part in names:
@@ -135,7 +139,7 @@ _KERNELS = (
 )
 
 
-def _count_parameters(setup: Setup) -> tuple[int, int]:
+def count_parameters(setup: Setup) -> tuple[int, int]:
     """(trainable, all) parameters; peft knows that four-bit weights are packed two to a byte."""
     model = setup.model
     if hasattr(model, "get_nb_trainable_parameters"):
@@ -143,3 +147,10 @@ def _count_parameters(setup: Setup) -> tuple[int, int]:
         return int(trainable), int(total)
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, train in sizes if train), sum(n for n, _ in sizes)
+
+
+def logical_numel(parameter: Any) -> int:
+    """Elements of a parameter as the user counts them: four-bit weights are packed."""
+    state = getattr(parameter, "quant_state", None)
+    shape = getattr(state, "shape", None)
+    return int(shape.numel()) if shape is not None else int(parameter.numel())

@@ -30,6 +30,7 @@ def build_model(
     raises for an unknown architecture or attention implementation (ValueError, ImportError).
     """
     import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     model = declare_model(
         auto_class,
@@ -41,7 +42,8 @@ def build_model(
     )
     if quantization is not None:
         _prepare_quantized(model, quantization, device)
-    model.tie_weights()
+    with unset_fake_temporarily():
+        model.tie_weights()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(seed)
         _materialise(model, dtype, device)
@@ -61,8 +63,11 @@ def declare_model(
 ) -> Any:
     """The model with parameters on the meta device and buffers on `device`."""
     from accelerate import init_empty_weights
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    with init_empty_weights(include_buffers=False), device:
+    # Quantised parameters cannot be declared of fake tensors; weights become fake where they are
+    # made.
+    with unset_fake_temporarily(), init_empty_weights(include_buffers=False), device:
         return auto_class.from_config(
             model_config,
             attn_implementation=attention,
@@ -79,8 +84,16 @@ def dtype_keyword() -> str:
     return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor stands for one of a simulated device."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
 def _prepare_quantized(model: Any, quantization: Any, device: Any) -> None:
     """Swap the linear layers as `from_pretrained` does before it loads weights."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from transformers.quantizers import AutoHfQuantizer
 
     quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=False)
@@ -91,9 +104,10 @@ def _prepare_quantized(model: Any, quantization: Any, device: Any) -> None:
         raise UnsupportedError(
             f"this transformers cannot use bitsandbytes on {device.type}: {error}"
         ) from error
-    quantizer.preprocess_model(
-        model=model, device_map=device_map, keep_in_fp32_modules=_kept_in_fp32(model)
-    )
+    with unset_fake_temporarily():
+        quantizer.preprocess_model(
+            model=model, device_map=device_map, keep_in_fp32_modules=_kept_in_fp32(model)
+        )
     model.hf_quantizer = quantizer
 
 
@@ -129,6 +143,10 @@ def _materialise(model: Any, dtype: Any, device: Any) -> None:
                 )
                 made[id(declared)] = _parameter(declared, full_name, wanted, dtype, device)
             module._parameters[name] = made[id(declared)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None and is_fake(torch.empty(0)) and not is_fake(buffer):
+                # Views of a buffer share its storage only if it is fake as they are.
+                module._buffers[name] = torch.empty_like(buffer, device=device)
 
 
 def _parameter(declared: Any, name: str, wanted: Any, dtype: Any, device: Any) -> Any:
@@ -153,7 +171,34 @@ def _quantised_parameter(declared: Any, kind: str, dtype: Any, device: Any) -> A
     value = torch.empty(declared.shape, dtype=dtype, device=device)
     value.normal_(0.0, STANDARD_DEVIATION)
     settings = dict(declared.__dict__)
+    if is_fake(value):
+        return _fake_quantised(value, kind, settings)
     if kind == "Int8Params":
         settings.pop("SCB", None)
         value = value.to("cpu")  # bitsandbytes quantises to int8 on the way from the CPU
     return getattr(bitsandbytes.nn, kind)(value, requires_grad=False, **settings).to(device)
+
+
+def _fake_quantised(value: Any, kind: str, settings: dict[str, Any]) -> Any:
+    """What bitsandbytes' parameter classes hold, on a plain parameter.
+
+    Their classes cannot wrap fake tensors; the layers only look for these attributes.
+    """
+    import bitsandbytes
+    import torch
+
+    if kind == "Int8Params":
+        stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(value.to(torch.float16))
+        parameter = torch.nn.Parameter(stored, requires_grad=False)
+        vars(parameter).update(settings, CB=stored, SCB=scales)
+        return parameter
+    stored, state = bitsandbytes.functional.quantize_4bit(
+        value,
+        blocksize=settings["blocksize"],
+        compress_statistics=settings["compress_statistics"],
+        quant_type=settings["quant_type"],
+        quant_storage=settings["quant_storage"],
+    )
+    parameter = torch.nn.Parameter(stored, requires_grad=False)
+    vars(parameter).update(settings, quant_state=state, bnb_quantized=True)
+    return parameter

@@ -1,0 +1,128 @@
+"""What follows from a tape without running a model again."""
+
+from __future__ import annotations
+
+from oomdoctor.analysis.tape import (
+    Tape,
+    TapeBlock,
+    in_canonical_order,
+    made_of,
+    plain_order,
+    same_structure,
+    sizes_between,
+    window_peaks,
+    with_second_micro_step,
+    with_steady_step,
+)
+
+
+def block(size: int, category: str = "activations", name: str = "op") -> TapeBlock:
+    return TapeBlock(size, category, name)
+
+
+def step(batch: int = 1) -> Tape:
+    """Weights; a micro-step with one activation, a gradient and a loss; states and temporaries."""
+    tape = Tape()
+    tape.enter("load", "load")
+    tape.born(block(100, "weights"), None)
+    tape.enter("first", "forward")
+    tape.born(block(3, name="cache"), None)
+    activation = tape.born(block(10 * batch, name="act"), None)
+    loss = tape.born(block(1, name="loss"), None)
+    tape.enter("first", "backward")
+    gradient = tape.born(block(100, "gradients"), None)
+    tape.died(activation, None)
+    tape.enter("first", "optimizer")
+    tape.born(block(200, "optimizer"), None)
+    temporary = tape.born(block(50, "temporary"), None)
+    tape.died(temporary, None)
+    tape.died(gradient, None)
+    tape.died(loss, None)
+    return tape
+
+
+GRADIENT_TAKEN = {4: 5}  # the gradient becomes the parameter's before the activation dies
+
+
+def sizes(tape: Tape) -> list[int]:
+    return [entry.size for entry in tape.blocks]
+
+
+def test_window_peaks_are_the_highest_sums() -> None:
+    tape = step()
+    assert window_peaks(plain_order(tape), sizes(tape)) == {
+        ("load", "load"): 100,
+        ("first", "forward"): 114,
+        ("first", "backward"): 214,
+        ("first", "optimizer"): 454,
+    }
+
+
+def test_a_second_micro_step_adds_to_the_gradients_that_are_there() -> None:
+    tape = with_second_micro_step(step(), GRADIENT_TAKEN, "temporary")
+    assert [phase for _, _, phase in tape.windows] == [
+        "load",
+        *("forward", "backward") * 2,
+        "optimizer",
+    ]
+    peaks = window_peaks(plain_order(tape), sizes(tape))
+    assert peaks["first", "forward"] == 215  # weights, gradients, cache, two losses, activation
+    assert peaks["first", "backward"] == 315  # and the second gradient, which dies at once
+    assert peaks["first", "optimizer"] == 455
+    final = made_of(plain_order(tape), sizes(tape), tape.blocks, len(tape.events) - 1)
+    assert sorted(tape.blocks[source].size for source in final) == [3, 100, 200]
+
+
+def test_the_second_gradient_dies_where_it_is_added() -> None:
+    tape = with_second_micro_step(step(), GRADIENT_TAKEN, "temporary")
+    second = next(i for i, entry in enumerate(tape.blocks) if i > 6 and entry.size == 100)
+    position = tape.events.index(second + 1)
+    assert tape.blocks[second].category == "temporary"
+    assert tape.events[position + 1] == -(second + 1)
+
+
+def test_the_steady_step_has_states_from_its_beginning_and_none_are_born() -> None:
+    tape = step()
+    order = with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients")
+    peaks = window_peaks(order, sizes(tape))
+    assert peaks["steady", "forward"] == 314
+    assert peaks["steady", "backward"] == 414
+    assert peaks["steady", "optimizer"] == 454
+    final = made_of(order, sizes(tape), tape.blocks, len(order.events) - 1)
+    assert sorted(tape.blocks[source].size for source in final) == [3, 100, 200]
+
+
+def test_sizes_lie_on_the_line_through_two_tapes() -> None:
+    one, two = step(1), step(2)
+    assert same_structure(one, two)
+    at = sizes_between(one, 1, two, 2)
+    assert at(16) == sizes(step(16))
+    assert at(1) == sizes(one)
+
+
+def test_another_order_of_events_is_another_structure() -> None:
+    one, other = step(), step()
+    other.events[-1], other.events[-2] = other.events[-2], other.events[-1]
+    assert not same_structure(one, other)
+
+
+def test_deaths_in_a_row_across_units_come_in_the_order_of_birth() -> None:
+    tape = Tape()
+    blocks = [tape.born(TapeBlock(1, "", "", "", (0, unit)), None) for unit in range(3)]
+    for unit in (2, 0, 1):
+        tape.died(blocks[unit], (0, unit))
+    tidy = in_canonical_order(tape)
+    assert tidy.events == [1, 2, 3, -1, -2, -3]
+    assert tidy.regions[3:] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_empty_blocks_make_no_events_and_marks_move_with_them() -> None:
+    tape = Tape()
+    tape.enter("load", "load")
+    tape.born(block(0), None)
+    tape.born(block(8), None)
+    tape.enter("first", "forward")
+    tape.born(block(4), None)
+    order = plain_order(tape)
+    assert order.with_sizes(sizes(tape)) == [(1, 8), (2, 4)]
+    assert order.marks(sizes(tape)) == [(0, "load", "load"), (1, "first", "forward")]

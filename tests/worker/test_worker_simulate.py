@@ -1,0 +1,242 @@
+"""Simulated steps against measured ones, and shallow models against deep ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tiny_models import tiny_job
+
+from oomdoctor.analysis.forecast import Rung, phase_peak_positions
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.recipes import load_recipe
+from oomdoctor.worker.inspection import inspect_model
+from oomdoctor.worker.measure import measure
+from oomdoctor.worker.progress import PhaseFile
+from oomdoctor.worker.recording import Recorder
+from oomdoctor.worker.simulate import CATEGORIES_OF_STEPS, simulate
+from oomdoctor.worker.trace import CATEGORIES
+from oomdoctor.worker.unsupported import UnsupportedError
+
+MIB = 1024**2
+_LADDER = load_recipe("default", sequence_length=32, effective_batch_size=4, micro_batch_size=2)
+# Where a fake kernel gives another type or shape than the CPU's own: bytes of slack.
+_SLACK = {
+    ("encoder", "float32", "bfloat16"): 256,  # layer_norm's statistics of mixed types
+    ("moe", "float32", "bfloat16"): 64,  # offsets of the grouped product
+    ("moe", "bfloat16", "bfloat16"): 64,
+}
+
+
+def _measurable(config: TrainConfig) -> bool:
+    return not config.optimizer.startswith("paged_") and config.loss == "default"
+
+
+def simulation_job(job: ProbeJob, sizes: tuple[int, ...] = (2,), **changes: Any) -> ProbeJob:
+    request = SimulationRequest(sizes, (), **changes)
+    return replace(job, mode="simulate", simulation=request)
+
+
+def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[str, str], int]:
+    """Unrounded peaks of tensor bytes by (step, phase)."""
+    shallow = bool(changes.get("stacks"))
+    with Recorder(simulation_job(job, **changes), PhaseFile(None), shallow=shallow) as recorder:
+        rung = Rung(recorder.depths, CATEGORIES_OF_STEPS)
+        recorded = recorder.record(size)
+        rung.add(size, recorded.tape, recorded.taken)
+    accumulates = size < job.config.effective_batch_size
+    layout = rung.layout(size, accumulates=accumulates)
+    return {
+        window: peak for window, (_, peak) in phase_peak_positions(layout, rounded=False).items()
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    """Libraries make a few tables at their first use, which later measurements do not see."""
+    measure(quick(tiny_job("dense")), PhaseFile(None))
+    qlora = {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"}
+    measure(quick(tiny_job("dense", **qlora)), PhaseFile(None))
+
+
+def quick(job: ProbeJob) -> ProbeJob:
+    return replace(job, timing_limit_s=0.01, min_timed_steps=1, max_timed_steps=1)
+
+
+@pytest.mark.parametrize("kind", ["dense", "gqa-tied", "moe", "encoder", "seq2seq", "conv1d"])
+def test_predicted_and_measured_tensor_bytes_agree_phase_by_phase(kind: str) -> None:
+    for rung in _LADDER.rungs:
+        config = rung.config
+        if not _measurable(config):
+            continue
+        job = quick(replace(tiny_job(kind), config=config))
+        measured = measure(job, PhaseFile(None))
+        predicted = simulated_peaks(job, as_cuda=False)
+        slack = _SLACK.get((kind, config.weights_dtype, config.autocast_dtype), 0)
+        for step, phases in (("first", measured.first_step), ("steady", measured.steady)):
+            for phase, memory in phases.items():
+                difference = predicted[step, phase] - memory.peak_allocated_bytes
+                assert abs(difference) <= slack, (rung.label, step, phase, difference)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rung"),
+    [
+        ("dense", {}),
+        ("dense", {"optimizer": "adamw_torch", "activation_checkpointing": "full"}),
+        ("gqa-tied", {"method": "lora", "autocast_dtype": "bfloat16", "weights_dtype": "bfloat16"}),
+        ("dense", {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"}),
+        ("dense", {"optimizer": "adamw_bnb_8bit"}),
+        ("moe", {"weights_dtype": "bfloat16"}),
+        ("conv1d", {"optimizer": "adafactor"}),
+        ("encoder", {"attention": "eager"}),
+        ("seq2seq", {"optimizer": "adamw_torch"}),
+    ],
+)
+def test_few_layers_tell_what_many_need(kind: str, rung: dict[str, Any]) -> None:
+    job = deep(tiny_job(kind, **rung), 9)
+    stacks = inspect_model(job).stacks
+    assert all(stack.units > 4 for stack in stacks)
+    extended = simulate(simulation_job(job, (1, 2, 4), stacks=stacks), PhaseFile(None))
+    whole = simulate(simulation_job(job, (1, 2, 4)), PhaseFile(None))
+    assert extended.simulated_layers < extended.layers
+    for one, other in zip(extended.sizes, whole.sizes, strict=True):
+        assert one.measurement.trainable_parameters == other.measurement.trainable_parameters
+        for phase, memory in other.measurement.phases.items():
+            found = one.measurement.phases[phase]
+            # Clipping stacks one norm a parameter: a few bytes that do not repeat by layer.
+            allowed = 0.001 * memory.peak_allocated_bytes
+            assert found.peak_allocated_bytes == pytest.approx(
+                memory.peak_allocated_bytes, abs=allowed
+            ), (phase, one.micro_batch_size)
+            assert found.peak_reserved_bytes == memory.peak_reserved_bytes
+
+
+def deep(job: ProbeJob, layers: int) -> ProbeJob:
+    names = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
+    config = {name: layers if name in names else v for name, v in job.model.config.items()}
+    if job.model.model_type == "t5":
+        config["num_decoder_layers"] = layers
+    return replace(job, model=replace(job.model, config=config))
+
+
+def test_layers_that_differ_are_simulated_one_by_one() -> None:
+    job = deep(tiny_job("dense"), 9)
+    kinds = ["full_attention"] * 4 + ["sliding_attention"] * 5
+    own = {"layer_types": kinds, "sliding_window": 8, "use_sliding_window": True}
+    config = {**job.model.config, "model_type": "qwen2", **own}
+    job = replace(job, model=replace(job.model, model_type="qwen2", config=config))
+    stacks = inspect_model(job).stacks
+    predicted = simulate(simulation_job(job, stacks=stacks), PhaseFile(None))
+    whole = simulate(simulation_job(job), PhaseFile(None))
+    assert (
+        predicted.sizes[0].measurement.peak_allocated_bytes
+        == whole.sizes[0].measurement.peak_allocated_bytes
+    )
+
+
+def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
+    job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
+    with Recorder(job, PhaseFile(None), shallow=False) as recorder:
+        rung = Rung({}, CATEGORIES_OF_STEPS)
+        for size in (2, 4):
+            recorded = recorder.record(size)
+            rung.add(size, recorded.tape, recorded.taken)
+        told = rung.layout(8, accumulates=True)
+        itself = Rung({}, CATEGORIES_OF_STEPS)
+        recorded = recorder.record(8)
+        itself.add(8, recorded.tape, recorded.taken)
+    assert told.events == itself.layout(8, accumulates=True).events
+
+
+def test_categories_add_up_to_the_living_bytes_at_every_event() -> None:
+    job = simulation_job(tiny_job("dense", method="lora", activation_checkpointing="full"))
+    with Recorder(job, PhaseFile(None), shallow=False) as recorder:
+        tape = recorder.record(2).tape
+    totals = dict.fromkeys(CATEGORIES, 0)
+    alive: set[int] = set()
+    for event in tape.events:
+        block = tape.blocks[abs(event) - 1]
+        totals[block.category] += block.size if event > 0 else -block.size
+        if event > 0:
+            alive.add(event)
+        else:
+            alive.remove(-event)
+        assert min(totals.values()) >= 0
+        assert sum(totals.values()) == sum(tape.blocks[b - 1].size for b in alive)
+    assert totals["weights"] > 0
+    assert totals["optimizer"] > 0
+    assert totals["gradients"] == totals["activations"] == totals["logits"] == 0
+
+
+def test_a_device_that_is_too_small_says_by_how_much_and_what_torch_would_print() -> None:
+    gpu = find_gpu("NVIDIA A100 80GB PCIe", None)
+    targets = (
+        Target("large", 80 * 1024 * MIB, 79 * 1024 * MIB, 500 * MIB, gpu),
+        Target("small", 8 * MIB, 8 * MIB, 4 * MIB, None),
+    )
+    job = replace(tiny_job("dense"), mode="simulate")
+    job = replace(job, simulation=SimulationRequest((1, 2), targets))
+    predicted = simulate(job, PhaseFile(None)).sizes[-1]
+    large, small = predicted.forecasts
+    assert large.fits
+    assert large.timing is not None
+    assert large.timing.stopped_by == "estimated"
+    assert not small.fits
+    assert small.missed_by_bytes is not None
+    assert small.timing is None
+    assert small.oom is not None
+    assert small.oom.dialect == "cuda_caching_allocator"
+    assert small.oom.requested_bytes is not None
+
+
+def test_the_peak_is_made_of_named_allocations() -> None:
+    job = simulation_job(tiny_job("dense", weights_dtype="bfloat16"), detail=True)
+    phases = simulate(job, PhaseFile(None)).sizes[0].phases
+    assert {(phase.step, phase.phase) for phase in phases} >= {
+        ("load", "load"),
+        ("first", "optimizer"),
+        ("steady", "backward"),
+    }
+    for phase in phases:
+        assert sum(phase.by_category.values()) == phase.peak_allocated_bytes
+    forward = next(p for p in phases if (p.step, p.phase) == ("steady", "forward"))
+    assert any("layers.*" in entry.module for entry in forward.largest)
+
+
+def test_paged_states_are_no_memory_of_the_allocator() -> None:
+    base = {"weights_dtype": "bfloat16", "job_mode": "measure"}
+    plain, paged = (
+        simulate(
+            simulation_job(wide(tiny_job("dense", optimizer=name, **base))), PhaseFile(None)
+        ).sizes[0]
+        for name in ("adamw_bnb_8bit", "paged_adamw_8bit")
+    )
+    assert plain.measurement.managed_bytes == 0
+    assert paged.measurement.managed_bytes > MIB
+    assert (
+        paged.measurement.peak_allocated_bytes
+        < plain.measurement.peak_allocated_bytes - 0.9 * paged.measurement.managed_bytes
+    )
+
+
+def wide(job: ProbeJob) -> ProbeJob:
+    """Weights of more elements than bitsandbytes leaves unpaged."""
+    config = {**job.model.config, "hidden_size": 512, "intermediate_size": 1024}
+    return replace(job, model=replace(job.model, config=config))
+
+
+def test_a_model_that_looks_at_its_values_is_refused_by_the_operator() -> None:
+    import torch
+
+    from oomdoctor.worker.simulated_device import simulated_device
+
+    with (
+        simulated_device(cuda=True),
+        pytest.raises(UnsupportedError, match=r"aten\.nonzero"),
+    ):
+        torch.nonzero(torch.ones(3))
