@@ -15,6 +15,7 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, usage_error
 
 _CHUNK = 1 << 18
+_CONTROLS = bytes({*range(1, 32)} - set(b"\a\b\t\n\v\f\r\x1b"))
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -31,12 +32,33 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
     try:
         with _opened(path) as stream:
             yield from _decompressed(stream, path or "-")
+    except IsADirectoryError:
+        raise usage_error(
+            "log_unreadable",
+            f"{path} is a folder",
+            f"name its files: oomdoctor explain {path}/*.out",
+        ) from None
+    except PermissionError:
+        raise usage_error(
+            "log_unreadable",
+            f"{path} cannot be read: Permission denied",
+            f"ask its owner for a copy (ls -l {path}), or pipe the text: oomdoctor explain -",
+        ) from None
     except OSError as error:
         raise usage_error(
             "log_unreadable",
-            f"{path} cannot be read: {error.strerror or error}",
+            f"{path or 'standard input'} cannot be read: {error.strerror or error}",
             "give the path of a text file, or pipe the text: oomdoctor explain - < FILE",
         ) from None
+
+
+def looks_binary(head: bytes) -> bool:
+    """Whether the first bytes of a file are no text: many control characters beside NUL.
+
+    NUL alone is in UTF-16 and in logs that a full disk has torn.
+    """
+    text = head.translate(None, b"\0")
+    return len(text) - len(text.translate(None, _CONTROLS)) > len(text) // 32
 
 
 def _opened(path: str | None) -> BufferedReader:
@@ -68,7 +90,7 @@ def _rest(head: bytes, stream: BufferedReader) -> Iterator[bytes]:
 
 
 def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Members one after the other, as log rotation writes them; a cut end gives what it has."""
+    """Members one after the other, as log rotation writes them; a cut end is told at the end."""
     unzip, fresh = zlib.decompressobj(wbits=31), True
     for chunk in chunks:
         data = chunk
@@ -78,7 +100,7 @@ def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
             except zlib.error as error:
                 if fresh:  # padding after the last member
                     return
-                raise _damaged(name, str(error)) from None
+                raise _damaged(name, str(error), "zcat") from None
             fresh = False
             if piece:
                 yield piece
@@ -87,6 +109,8 @@ def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
                 unzip, fresh = zlib.decompressobj(wbits=31), True
             else:
                 data = unzip.unconsumed_tail
+    if not fresh:
+        raise _damaged(name, "it ends too early", "zcat")
 
 
 def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
@@ -101,10 +125,14 @@ def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     source: Any = _Readable(chunks)  # the library asks no more of it than `read`
     try:
         with zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True) as reader:
+            told = False
             while piece := reader.read(_CHUNK):
+                told = True
                 yield piece
     except zstandard.ZstdError as error:
-        raise _damaged(name, str(error)) from None
+        raise _damaged(name, str(error), "zstd -dc") from None
+    if not told:
+        raise _damaged(name, "nothing in it can be decompressed", "zstd -dc")
 
 
 class _Readable:
@@ -123,7 +151,7 @@ class _Readable:
         return piece
 
 
-def _damaged(name: str, why: str) -> OomDoctorError:
+def _damaged(name: str, why: str, unpack: str) -> OomDoctorError:
     return usage_error(
-        "log_damaged", f"{name} is damaged: {why}", "decompress it by hand to see what is left"
+        "log_damaged", f"{name} is damaged: {why}", f"{unpack} {name} | oomdoctor explain -"
     )

@@ -14,6 +14,7 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, usage_error
 
 _LIMIT = 8 * 1024**2  # bytes; no configuration is near it
+_WITHOUT = "mend it, or leave it out and give --model, --seq-len and --micro-batch"
 
 
 def read_train_config(path: Path) -> Mapping[str, Any]:
@@ -28,7 +29,7 @@ def read_train_config(path: Path) -> Mapping[str, Any]:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or "cannot be read"
-        raise usage_error("config_missing", f"--config: {path}: {reason}") from None
+        raise usage_error("config_missing", f"--config: {path}: {reason}", _WITHOUT) from None
     except UnicodeDecodeError:
         raise _bad(path, "is not a text in UTF-8") from None
     value = _parse(path, text)
@@ -44,6 +45,8 @@ def _parse(path: Path, text: str) -> Any:
             return tomllib.loads(text)
         if suffix == ".json" or text.lstrip().startswith("{"):
             return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _bad(path, f"line {error.lineno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
         raise _bad(path, str(error)) from None
     return _yaml(path, text)
@@ -67,4 +70,4 @@ def _yaml(path: Path, text: str) -> Any:
 
 
 def _bad(path: Path, reason: str) -> OomDoctorError:
-    return usage_error("bad_config", f"--config: {path}: {reason}")
+    return usage_error("bad_config", f"--config: {path}: {reason}", _WITHOUT)

@@ -57,6 +57,10 @@ class Injector(TorchDispatchMode):
         self.line: int | None = None
         self.stepping = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would wrap the method, and its frames would end each traceback
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returns = func._schema.returns
         if not returns or any(value.alias_info is not None for value in returns):

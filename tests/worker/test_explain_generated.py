@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import os
 import subprocess
@@ -210,23 +209,3 @@ def test_first_of_two_ranks_is_the_cause(scripts: dict[str, Path], tmp_path: Pat
     assert (found[0].is_oom, found[0].rank, found[0].phase) == (True, 1, "backward"), found
     assert found[0].where is not None
     assert (found[0].where.code or "").startswith("loss.backward()")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed")
-@pytest.mark.filterwarnings("ignore")
-def test_trl_is_told_from_its_frames(model_folder: Path, tmp_path: Path) -> None:
-    script = tmp_path / "train_sft.py"
-    script.write_text(
-        "import torch\n"
-        "from datasets import Dataset\n"
-        "from trl import SFTConfig, SFTTrainer\n"
-        "data = Dataset.from_list([{'input_ids': list(range(16))}] * 4)\n"
-        f"config = SFTConfig(output_dir={str(tmp_path / 'out')!r}, max_steps=1, use_cpu=True,\n"
-        "    report_to=[], bf16=False, per_device_train_batch_size=2)\n"
-        f"trainer = SFTTrainer({str(model_folder)!r}, args=config, train_dataset=data)\n"
-        "trainer.train()\n"
-    )
-    failure, _ = _run(script, "backward", 5)
-    assert failure is not None
-    found = _explain(failure.text)[0]
-    assert (found.phase, found.framework) == ("backward", "trl")

@@ -8,8 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from oomdoctor.analysis.oom.memory_model import Sizes, Term, Training, terms
+from oomdoctor.analysis.oom.memory_model import terms
 from oomdoctor.analysis.oom.settings import Setup
+from oomdoctor.analysis.oom.sizes import Sizes
+from oomdoctor.analysis.oom.states import Term
+from oomdoctor.analysis.oom.training import Training
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, MemorySample, Tensor
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
@@ -23,6 +26,16 @@ _PARTS: dict[str, frozenset[str]] = {
     "forward": _WEIGHTS | {"activations"},
     "backward": _WEIGHTS | {"activations", "gradients"},
     "optimizer": _WEIGHTS | {"gradients", "optimizer states"},
+}
+# What a training needs at another moment than in this phase: less of it would not have helped.
+_ELSEWHERE: dict[str, frozenset[str]] = {
+    "init": frozenset({"gradients", "optimizer states", "activations", "logits"}),
+    "load": frozenset({"gradients", "optimizer states", "activations", "logits"}),
+    "forward": frozenset({"logits"}),
+    "clip": frozenset({"activations", "logits"}),
+    "eval": frozenset({"gradients", "activations", "logits"}),
+    "generate": frozenset({"gradients", "activations", "logits"}),
+    "optimizer": frozenset({"activations", "logits"}),
 }
 _FRAMEWORKS = (
     ("trl", r"/trl/|\btrl\."),
@@ -212,6 +225,12 @@ class Case:
         if self.sizes is None or self.training is None:
             return ()
         return terms(self.sizes, self.training)
+
+    def elsewhere(self) -> frozenset[str]:
+        """The names of parts that are not on the device at the moment of the failure."""
+        if self.incident.recomputing:  # the loss is done when layers are computed again
+            return frozenset({"logits"})
+        return _ELSEWHERE.get(self.phase, frozenset())
 
     def term(self, name: str) -> Term | None:
         """One part by its name."""

@@ -137,7 +137,7 @@ def first_step(case: Case) -> Lines:
     """States are born in the first optimizer step."""
     if case.phase != "optimizer":
         return NONE
-    lines = case.seen(r"_init_group|zeros_like|exp_avg|init_state|_init_state|get_state_buffer")
+    lines = case.seen(r"_init_group|zeros_like|state\[.exp_avg|init_state|get_state_buffer")
     if lines:
         return lines
     return yes(case.step is not None and case.step <= 1, case.seen("")[:2] or case.figures())
@@ -197,7 +197,7 @@ def loads_twice(case: Case) -> Lines:
         return NONE
     return case.seen(
         r"deepcopy|create_reference_model|ref_model|_load_optimizer_and_scheduler|torch\.load\("
-        r"|load_state_dict|merge_and_unload|resume_from_checkpoint"
+        r"|^(?!.*transformers/modeling_utils).*\bload_state_dict\b|merge_and_unload|resume_from_checkpoint"
     )
 
 
@@ -210,8 +210,9 @@ def loaded_wide(case: Case) -> Lines:
         return lines
     if case.sizes is None or case.allocated is None or case.setup.weights_dtype not in (None,):
         return NONE
-    # More is allocated than 16-bit weights would ever take.
-    return yes(case.allocated > 2.4 * case.sizes.parameters, case.figures())
+    # More is allocated than 16-bit weights would take, and no more than 32-bit weights do.
+    wide = 2.4 * case.sizes.parameters < case.allocated < 4.4 * case.sizes.parameters
+    return yes(wide, case.figures())
 
 
 def fills_card(case: Case) -> Lines:
@@ -245,6 +246,17 @@ def resource(name: str) -> Callable[[Case], Lines]:
     return lambda case: yes(
         case.incident.resource == name, case.incident.lines[:2] or case.figures()
     )
+
+
+def bus_error(case: Case) -> Lines:
+    """Signal 7 and no word of what was mapped."""
+    if case.incident.resource != "shm" or case.logged(r"shm|shared memory|DataLoader|torch_"):
+        return NONE
+    return case.logged(r"SIGBUS|Bus error|: ?-7\b")
+
+
+def shm_full(case: Case) -> Lines:
+    return NONE if bus_error(case) else resource("shm")(case)
 
 
 def kernel_killed(case: Case) -> Lines:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from oomdoctor.analysis.oom.activations import activations
 from oomdoctor.analysis.oom.case import UNDERFLOW, Case
 from oomdoctor.analysis.oom.causes import causes
-from oomdoctor.analysis.oom.memory_model import Training, sizes_of, training_of
 from oomdoctor.analysis.oom.remedies import remedies
 from oomdoctor.analysis.oom.remedy_table import TABLE
-from oomdoctor.analysis.oom.settings import Given, setup_of
+from oomdoctor.analysis.oom.settings import Given, Setup, setup_of
 from oomdoctor.analysis.oom.short_answers import short_answer
+from oomdoctor.analysis.oom.sizes import Sizes, sizes_of
+from oomdoctor.analysis.oom.states import weights
 from oomdoctor.analysis.oom.tensors import is_pool_segment, matches
+from oomdoctor.analysis.oom.training import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts, Numbers
 from oomdoctor.units import MIB, format_bytes
 
+_AFTER_FORWARD = frozenset({"loss", "backward", "clip", "optimizer"})
 NOTHING_FOUND = "no memory failure found"
-_HINT = re.compile(
-    r"setting PYTORCH_\w*ALLOC_CONF|avoid fragmentation|Tried to allocate|unallocated"
-)
 _PHASES = {
     "init": "while starting up",
     "load": "while loading the weights",
@@ -122,16 +122,24 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         verdict=_verdict(case),
         assumed=assumed,
         oddities=tuple(_oddities(case)),
-        needs=tuple(term.text() for term in case.model_terms()),
+        needs=_needs(case),
         framework=case.framework,
     )
 
 
+def _needs(case: Case) -> tuple[str, ...]:
+    """What each part of the training needs, and the sum against the card."""
+    parts = case.model_terms()
+    if len(parts) < 2:
+        return tuple(part.text() for part in parts)
+    total = format_bytes(sum(part.size_bytes for part in parts))
+    card = f" of {format_bytes(case.capacity)}" if case.capacity else ""
+    least = "" if case.term("activations") else "at least "
+    return (*(part.text() for part in parts), f"together {least}{total}{card}")
+
+
 def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tuple[str, ...]]:
-    logged = dict(facts.settings)
-    if any(_HINT.search(line) for line in facts.evidence.get("allocator", ())):
-        logged.pop("allocator", None)  # the message's own advice, not a setting
-    setup = setup_of(given, logged, incident.frames, facts.world_size)
+    setup = setup_of(given, facts.settings, incident.frames, facts.world_size)
     event, model = incident.event, given.model
     # A log that prints a config.json tells the sizes as well as a name does.
     config = facts.settings if model is None else model.config
@@ -140,6 +148,7 @@ def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tupl
     assumed: tuple[str, ...] = ()
     if sizes is not None:
         training, guesses = training_of(setup, config)
+        training, guesses = _as_far_as_it_came(training, guesses, incident, sizes, setup)
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"
         assumed = (f"sizes of {named}", *guesses)
     tensors = matches(
@@ -152,6 +161,22 @@ def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tupl
         code=(incident.where.code or "") if incident.where is not None else "",
     )
     return Case(incident, facts, setup, sizes, training, tensors), assumed
+
+
+def _as_far_as_it_came(
+    training: Training, assumed: tuple[str, ...], incident: Incident, sizes: Sizes, setup: Setup
+) -> tuple[Training, tuple[str, ...]]:
+    """The training, with checkpointing where the forward pass that went well needed it."""
+    capacity, kept = incident.event.capacity_bytes, activations(sizes, training)
+    if setup.checkpointing is not None or incident.phase not in _AFTER_FORWARD:
+        return training, assumed
+    if capacity is None or kept is None:
+        return training, assumed
+    if kept.size_bytes + weights(sizes, training).size_bytes < capacity:
+        return training, assumed
+    sure = "activation checkpointing: without it the forward pass would not have fitted"
+    told = tuple(sure if words == NO_CHECKPOINTING else words for words in assumed)
+    return replace(training, checkpointing=True), told
 
 
 def _verdict(case: Case) -> str:

@@ -26,18 +26,16 @@ class Dialect:
     versions: str
     source: str
     opening: re.Pattern[str]
-    figures: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    figures: Mapping[str, str] = field(default_factory=dict)
     resource: Resource = "gpu"
     whole_line: bool = False
     lived_on: bool = False
     hints_only: bool = False
 
 
-def figures(**patterns: str) -> dict[str, re.Pattern[str]]:
+def figures(**patterns: str) -> dict[str, str]:
     """Patterns of figures; SIZE stands for a group that is a size, SHORT for one such as 31.2G."""
     return {
-        name: re.compile(
-            text.replace("SIZE", f"({SIZE})").replace("SHORT", f"({SHORT_SIZE})"), re.IGNORECASE
-        )
+        name: text.replace("SIZE", f"({SIZE})").replace("SHORT", f"({SHORT_SIZE})")
         for name, text in patterns.items()
     }

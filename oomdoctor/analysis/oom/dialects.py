@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from oomdoctor.analysis.oom.dialect import Dialect
@@ -18,7 +19,7 @@ from oomdoctor.analysis.oom.dialects_others import OTHERS
 from oomdoctor.analysis.oom.dialects_torch import SENTENCES, TORCH
 from oomdoctor.analysis.oom.figures import SIZE, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
-from oomdoctor.records.result import OomEvent
+from oomdoctor.records.measurement import OomEvent
 
 # Order decides only between rows that open at the same character: the special before the general.
 DIALECTS: tuple[Dialect, ...] = (*TORCH, *OTHERS, *HOST)
@@ -39,6 +40,7 @@ class Message:
 
 
 _REACH = 1600  # characters after an opening in which its figures stand
+_LONGEST_OPENING = 400
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WRAP = re.compile(r"\s*\n\s*(?:\[rank\d+\]:\s*|#\s*)?|[ \t\r\0]+")
 _LISTED = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
@@ -70,17 +72,19 @@ def flatten(text: str) -> str:
 
 def read_message(flat: str, phase: str = "unknown", within: int | None = None) -> Message | None:
     """The first message that opens in the first `within` characters of a flattened text."""
-    found = _first(flat, 0, flat[:within])
-    if found is None or (within is not None and found[1].start() >= within):
+    found = _first(flat, 0, len(flat) if within is None else within, flat[:within])
+    if found is None:
         return None
     dialect, opening = found
-    following = _first(flat, opening.end())
-    end = min(opening.start() + _REACH, following[1].start() if following else len(flat))
+    end = min(opening.start() + _REACH, len(flat))
+    following = _first(flat, opening.end(), end)
+    if following is not None:
+        end = following[1].start()
     text = flat[opening.start() : end]
     values: dict[str, int | None] = {}
     last = opening.end() - opening.start()
     for field, pattern in dialect.figures.items():
-        match = pattern.search(text)
+        match = _figure(pattern).search(text)
         if match is not None:
             values[field] = size_bytes(match[1])
             last = max(last, match.end())
@@ -106,15 +110,24 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
     )
 
 
-def _first(text: str, start: int, line: str | None = None) -> tuple[Dialect, re.Match[str]] | None:
+@cache
+def _figure(pattern: str) -> re.Pattern[str]:
+    """Compiled when first asked for: a message needs the figures of its own dialect only."""
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _first(
+    text: str, start: int, stop: int, line: str | None = None
+) -> tuple[Dialect, re.Match[str]] | None:
+    """The row that opens first between two places; the earlier of two rows at one place."""
     best: tuple[Dialect, re.Match[str]] | None = None
     for dialect in DIALECTS:
         if dialect.whole_line:
             match = None if line is None else dialect.opening.match(line.strip())
         else:
-            match = dialect.opening.search(text, start)
-        if match is not None and (best is None or match.start() < best[1].start()):
-            best = dialect, match
+            match = dialect.opening.search(text, start, stop + _LONGEST_OPENING)
+        if match is not None and match.start() < stop:
+            best, stop = (dialect, match), match.start()
     return best
 
 

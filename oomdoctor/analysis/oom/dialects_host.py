@@ -28,6 +28,15 @@ HOST: tuple[Dialect, ...] = (
         resource="shm",
     ),
     Dialect(
+        # A volume in memory, mounted on /dev/shm because the one of the container is small.
+        "dataloader_shm",
+        "Kubernetes 1.9 and later",
+        "kubernetes/pkg/kubelet/eviction/eviction_manager.go",
+        re.compile(r"Usage of EmptyDir volume \S*(?:shm|mem)\S* exceeds the limit"),
+        resource="shm",
+        lived_on=True,
+    ),
+    Dialect(
         "dataloader_worker",
         "torch 0.4 and later",
         "torch/csrc/DataLoader.cpp",
@@ -41,8 +50,9 @@ HOST: tuple[Dialect, ...] = (
         re.compile(
             r"invoked oom-killer|oom-kill:(?:constraint|\.\.\.)|oom_reaper: reaped process"
             r"|(?:Out of memory|[Mm]emory cgroup out of memory): Kill(?:ed)? process"
+            r"|(?<!ut of memory: )Killed process \d+ \("
         ),
-        {"process_bytes": re.compile(r"anon-rss:(\d+k)B")},  # the kernel's kB is 1024 bytes
+        figures(process_bytes=r"anon-rss:(\d+k)B"),  # the kernel's kB is 1024 bytes
         resource="host",
         lived_on=True,
     ),
@@ -52,7 +62,8 @@ HOST: tuple[Dialect, ...] = (
         "systemd/src/core/unit.c",
         re.compile(
             r"has been killed by the OOM killer|Failed with result 'oom-kill'"
-            r"|systemd-oomd killed \d+ process|earlyoom\S* sending SIG(?:TERM|KILL)"
+            r"|systemd-oomd killed \d+ process|Killed /\S+ due to memory pressure"
+            r"|earlyoom\S* sending SIG(?:TERM|KILL)"
         ),
         resource="host",
         lived_on=True,
@@ -76,15 +87,39 @@ HOST: tuple[Dialect, ...] = (
             r"oom[-_]kill event(?:\(s\)|s)? in (?:StepId=|step )|srun: error: .*: Out Of Memory"
             r"|[Ee]xceeded (?:job|step|virtual) memory limit|error: (?:Job|Step)\S* .{0,40}"
             r"exceeded (?:virtual )?memory limit|State[=: ]+OUT_OF_MEMORY|\bOUT_OF_ME\+"
+            r"|Slurm .{0,120}\bOUT_OF_MEMORY\b"
+        ),
+        # The account that `system.slurm_records` writes; Slurm's K is 1024 bytes.
+        figures(process_bytes=r"\bMaxRSS=(\d+K)\b", allowed_bytes=r"\bReqMem=(\d+K)\b"),
+        resource="host",
+        lived_on=True,
+    ),
+    Dialect(
+        # The contract's name for what a scheduler says of a limit on memory.
+        "slurm",
+        "LSF 6 and later",
+        "bacct(1), Termination reasons",
+        re.compile(r"TERM_MEMLIMIT: job killed"),
+        resource="host",
+        lived_on=True,
+    ),
+    Dialect(
+        "slurm",
+        "PBS, Torque",
+        "openpbs/src/resmom/linux/mom_mach.c",
+        re.compile(r"PBS: job killed: p?v?mem (?:job total )?\d+"),
+        figures(  # their kb are 1024 bytes
+            process_bytes=r"p?v?mem (?:job total )?(\d+ ?k)b",
+            allowed_bytes=r"exceeded limit (\d+ ?k)b",
         ),
         resource="host",
         lived_on=True,
     ),
     Dialect(
         "slurm",
-        "LSF, PBS",
-        "the batch system",
-        re.compile(r"TERM_MEMLIMIT: job killed|PBS: job killed: (?:v?mem|pmem) \d+"),
+        "Grid Engine (SGE, UGE)",
+        "gridengine/source/daemons/execd/msg_execd.h",
+        re.compile(r'exceeds job (?:hard|soft) limit "[hs]_(?:vmem|rss|data)" of queue'),
         resource="host",
         lived_on=True,
     ),
@@ -93,6 +128,25 @@ HOST: tuple[Dialect, ...] = (
         "Docker, Kubernetes",
         "containerd",
         re.compile(r"\bOOMKilled\b(?!\W{1,4}false)"),
+        resource="host",
+        lived_on=True,
+    ),
+    Dialect(
+        "container",
+        "Kubernetes 1.9 and later",
+        "kubernetes/pkg/kubelet/eviction/helpers.go, pkg/kubelet/oom/oom_watcher_linux.go",
+        re.compile(r"node was low on resource: memory|System OOM encountered, victim process"),
+        resource="host",
+        lived_on=True,
+    ),
+    Dialect(
+        "container",
+        "Colab, Kaggle",
+        "the notebook's page",
+        re.compile(
+            r"session crashed after using all available RAM"
+            r"|notebook tried to allocate more memory than is available"
+        ),
         resource="host",
         lived_on=True,
     ),
@@ -135,9 +189,23 @@ HOST: tuple[Dialect, ...] = (
         re.compile(
             r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|died with <Signals\.SIGKILL: 9>"
             r"|exit(?:s|ed)? with return code = -9|(?:exit status|exitcode|exit code):? -9\b"
-            r"|terminated (?:with|by) signal (?:9\b|SIGKILL)"
+            r"|terminated (?:with|by) signal (?:9\b|SIGKILL)|Negsignal\.SIGKILL"
+            r"|srun: error: \S+: tasks? [\d,-]+: Killed"
         ),
         resource="host",
+        hints_only=True,
+    ),
+    Dialect(
+        # A page of a shared mapping that the file system (mostly /dev/shm) has no room for.
+        "dataloader_shm",
+        "torchelastic, DeepSpeed, subprocess, shells",
+        "torch/distributed/elastic/multiprocessing/api.py",
+        re.compile(
+            r"exitcode\s*: -7\b|Signal 7 \(SIGBUS\) received|died with <Signals\.SIGBUS: 7>"
+            r"|(?:exit status|exitcode|exit code|return code =):? -7\b"
+            r"|Fatal Python error: Bus error|Bus error\s+\(core dumped\)"
+        ),
+        resource="shm",
         hints_only=True,
     ),
     Dialect(

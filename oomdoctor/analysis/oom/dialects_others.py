@@ -44,7 +44,10 @@ OTHERS: tuple[Dialect, ...] = (
         "llamacpp",
         "llama.cpp",
         "ggml/src/ggml-alloc.c",
-        re.compile(r"(?:failed|unable) to allocate (?:CUDA|ROCm|Vulkan|Metal|SYCL)\d* buffer"),
+        re.compile(
+            r"(?:failed|unable) to allocate (?:CUDA|ROCm|Vulkan|Metal|SYCL)\d* buffer"
+            r"|llama runner process has terminated: cudaMalloc failed"
+        ),
     ),
     Dialect(
         "llamacpp",
@@ -101,7 +104,10 @@ OTHERS: tuple[Dialect, ...] = (
         "vllm",
         "SGLang",
         "sglang/srt/model_executor/model_runner.py",
-        re.compile(r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction"),
+        re.compile(
+            r"Not enough memory(?:\. Please try (?:to increase|increasing) --mem-fraction"
+            r"| to handle \d+ prefill tokens)"
+        ),
     ),
     Dialect(
         "tpu",
@@ -161,11 +167,28 @@ OTHERS: tuple[Dialect, ...] = (
         re.compile(r"OutOfMemoryError: Out of memory allocating [\d,]+ bytes"),
     ),
     Dialect(
+        # Its GB are 1024**3 bytes, so that its figures cannot be taken as printed.
+        "cuda_driver",
+        "PaddlePaddle 1.5 and later",
+        "paddle/fluid/memory/allocation/cuda_allocator.cc",
+        re.compile(r"Out of memory error on GPU (?:Virtual Memory )?\d"),
+    ),
+    Dialect(
+        "cuda_driver",
+        "ONNX Runtime",
+        "onnxruntime/core/framework/bfc_arena.cc",
+        re.compile(
+            r"(?:\[ONNXRuntimeError\].{0,200}|BFCArena::AllocateRawInternal.{0,200})"
+            r"Failed to allocate memory for requested buffer of size"
+        ),
+    ),
+    Dialect(
         "cuda_driver",
         "any torch",
         "c10/cuda/CUDAException.cpp",
         re.compile(
             r"CUDA (?:driver |runtime )?[Ee]rror(?: \d+)?: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+            r"|(?<!\d: )cudaMalloc failed: out of memory"
             r"|cudaErrorMemoryAllocation|\bError 2: out of memory|out_of_memory: CUDA error"
         ),
     ),

@@ -43,7 +43,7 @@ TORCH: tuple[Dialect, ...] = (
         "cuda_caching_allocator",
         "torch up to 0.4, Lua Torch",
         "THC/generic/THCStorage.cu",
-        re.compile(r"cuda runtime error \(2\) : out of memory"),
+        re.compile(r"(?:cuda runtime error \(2\)|error=2) : out of memory"),
     ),
     Dialect(
         "cuda_caching_allocator",
@@ -70,6 +70,19 @@ TORCH: tuple[Dialect, ...] = (
             r"|(?<!B\. )(?<!B )(?<!bytes\. )(?<!bytes )GPU \d+ has a total capac(?:i?ty) of \d"
         ),
         SENTENCES,
+    ),
+    Dialect(
+        # A paste that begins within the message.
+        "cuda_caching_allocator",
+        "torch 2.1 and later",
+        _ALLOCATOR,
+        re.compile(
+            r"of (?:\S+ \S+ of )?which \S+ \S+ is free"
+            r"|(?:Including non-PyTorch memory, )?this process has \S+ \S+ memory in use"
+            r"|Of the allocated memory \S+ \S+ is allocated by PyTorch"
+        ),
+        SENTENCES,
+        whole_line=True,
     ),
     Dialect(
         "hip",
@@ -124,7 +137,11 @@ TORCH: tuple[Dialect, ...] = (
         "cuda_malloc_async",
         "torch 1.13 and later, backend:cudaMallocAsync",
         "c10/cuda/CUDAMallocAsyncAllocator.cpp",
-        re.compile(r"Allocation on device \d* ?would exceed allowed memory"),
+        re.compile(
+            r"Allocation on device \d* ?would exceed allowed memory"
+            # ComfyUI passes on the first words only.
+            r"|(?<=OutOfMemoryError: )Allocation on device\b"
+        ),
         _ASYNC,
     ),
     Dialect(
@@ -132,7 +149,7 @@ TORCH: tuple[Dialect, ...] = (
         "cuda_caching_allocator",
         "any torch",
         _ALLOCATOR,
-        re.compile(r"(?<=Error: )CUDA out of memory\b"),
+        re.compile(r"(?<=Error: )CUDA out of memory\b(?! occurred)"),
     ),
     Dialect(
         "cuda_caching_allocator",
@@ -159,7 +176,9 @@ TORCH: tuple[Dialect, ...] = (
         "cpu_allocator",
         "torch 0.4 to 1.x",
         "TH/THGeneral.cpp",
-        re.compile(r"\$ Torch: not enough memory|enforce fail at CPUAllocator\.cpp"),
+        re.compile(
+            r"\$ Torch: not enough memory|enforce fail at CPUAllocator\.cpp(?!.{0,80}DefaultCPU)"
+        ),
         figures(requested_bytes=r"you tried to allocate SIZE"),
         resource="host",
     ),

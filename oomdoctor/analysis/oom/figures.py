@@ -7,7 +7,9 @@ from fractions import Fraction
 from math import floor
 
 # c10::CachingAllocator format_size: "512 bytes", "20.00 MiB"; XLA writes "86.89GiB", old MPS "GB".
-SIZE = r"(?<![\d.])\d{1,20}(?:\.\d{1,20})?\s{0,9}(?:bytes?|B|[KMGT]i?B)\b"
+# Some programs set commas between thousands.
+_FIGURE = r"(?<![\d.])(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20})(?:\.\d{1,20})?"
+SIZE = rf"{_FIGURE}\s{{0,9}}(?:bytes?|B|[KMGT]i?B)\b"
 # XLA's HumanReadableNumBytes for TPUs: "31.25G", a binary unit without its last letters.
 SHORT_SIZE = r"(?<![\d.])\d{1,20}(?:\.\d{1,20})?[KMGT]\b"
 
@@ -19,7 +21,7 @@ _UNITS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
 }
-_PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_PARTS = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([A-Za-z]+)")
 # An unsigned difference that went below zero is printed as almost 2**64, and so is "no limit".
 _UNDERFLOW = 2**62
 
@@ -34,5 +36,5 @@ def size_bytes(text: str) -> int | None:
     factor = _UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         return None
-    size = floor(Fraction(match[1]) * factor + Fraction(1, 2))
+    size = floor(Fraction(match[1].replace(",", "")) * factor + Fraction(1, 2))
     return None if size >= _UNDERFLOW else size

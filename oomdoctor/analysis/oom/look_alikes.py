@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +16,14 @@ class LookAlike:
     """A kind of failure. `strong`: the words alone are a failure, without an exception's class."""
 
     name: str
-    words: re.Pattern[str]
+    words: str
     strong: bool = False
 
 
 LOOK_ALIKES: tuple[LookAlike, ...] = (
     LookAlike(
         "device_mismatch",
-        re.compile(
+        (
             r"Expected all tensors to be on the same device|found at least two devices"
             r"|[Ee]xpected object of device type|Input type \(torch\.cuda\.\w+\) and weight type"
             r"|Tensor for argument #\d+ .{0,40}is on (?:CPU|cpu)"
@@ -31,12 +32,12 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "device_assert",
-        re.compile(r"device-side assert triggered|Assertion `.{1,120}` failed"),
+        r"device-side assert triggered|Assertion `.{1,120}` failed",
         True,
     ),
     LookAlike(
         "illegal_memory_access",
-        re.compile(
+        (
             r"illegal memory access|misaligned address|CUDA_ERROR_ILLEGAL_ADDRESS"
             r"|cudaErrorIllegalAddress|MMU Fault"
         ),
@@ -44,19 +45,20 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "hardware",
-        re.compile(
+        (
             r"out of resource: shared memory|OutOfResources: out of resource"
             r"|no kernel image is available|uncorrectable ECC|fallen off the bus"
             r"|Found no NVIDIA driver|CUDA driver version is insufficient"
             r"|unspecified launch failure"
             r"|only supports Ampere GPUs or newer|No CUDA GPUs are available"
             r"|CUDA-capable device\(s\) is/are busy|hardware error|Xid \(PCI"
+            r"|State=(?:NODE|BOOT)_FAIL\b|CANCELLED AT \S+ DUE TO NODE FAILURE"
         ),
         True,
     ),
     LookAlike(
         "dtype",
-        re.compile(
+        (
             r"not implemented for '(?:Half|BFloat16|Float8\w*)'|expected scalar type \w+ but found"
             r"|mat1 and mat2 must have the same dtype|Attempting to unscale FP16 gradients"
             r"|setup doesn't support bf16|[Bb]f(?:loat)?16 is (?:only|not) supported"
@@ -66,7 +68,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "nan_loss",
-        re.compile(
+        (
             r"[Ll]oss is (?:nan|NaN|inf)|(?:nan|NaN) loss|returned nan values|contains either `inf`"
             r"|Current loss scale already at minimum|'loss': (?:nan|'nan')"
         ),
@@ -74,22 +76,24 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "disk_full",
-        re.compile(r"No space left on device|Disk quota exceeded|not enough (?:free )?disk space"),
+        r"No space left on device|Disk quota exceeded|not enough (?:free )?disk space",
+        True,
+    ),
+    LookAlike("timeout", r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded", True),
+    LookAlike("preemption", r"DUE TO PREEMPTION|preempted by|Spot instance", True),
+    LookAlike(
+        # Of a job only: a step is cancelled when one of its tasks fails.
+        "cancelled",
+        r"State=CANCELLED\b|\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
         True,
     ),
     LookAlike(
-        "timeout", re.compile(r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded"), True
-    ),
-    LookAlike("preemption", re.compile(r"DUE TO PREEMPTION|preempted by|Spot instance"), True),
-    LookAlike(
         "timeout",
-        re.compile(
-            r"Watchdog caught collective operation timeout|TimeoutE(?:rror|xpired)|timed out"
-        ),
+        r"Watchdog caught collective operation timeout|TimeoutE(?:rror|xpired)|timed out",
     ),
     LookAlike(
         "connection",
-        re.compile(
+        (
             r"ncclSystemError|ncclRemoteError|Max retries exceeded|Name or service not known"
             r"|Connection(?:Error|ResetError|Refused|Aborted| refused| reset by peer| closed by)"
             r"|couldn't connect to|Couldn't reach|LocalEntryNotFoundError|HTTPError|SSLError"
@@ -98,7 +102,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "shape",
-        re.compile(
+        (
             r"shapes cannot be multiplied|size mismatch|is invalid for input of size"
             r"|size of tensor a"
             r"|Sizes of tensors must match|must match the size|shape mismatch|same number of dimens"
@@ -106,24 +110,23 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "import",
-        re.compile(
+        (
             r"(?:ImportError|ModuleNotFoundError)|CUDA [Ss]etup failed"
             r"|cannot open shared object file|undefined symbol"
         ),
     ),
-    LookAlike(
-        "context_length", re.compile(r"maximum context length|longer than the maximum model")
-    ),
-    LookAlike("index", re.compile(r"IndexError|index out of range")),
-    LookAlike("key", re.compile(r"KeyError")),
-    LookAlike("type", re.compile(r"TypeError|AttributeError")),
+    LookAlike("context_length", r"maximum context length|longer than the maximum model"),
+    LookAlike("index", r"IndexError|index out of range"),
+    LookAlike("key", (r"KeyError")),
+    LookAlike("type", (r"TypeError|AttributeError")),
 )
 SHUTDOWN = LookAlike(
     # The real message names the worker; without it the words are a quotation or a farewell.
     "shutdown_artifact",
-    re.compile(r"DataLoader worker (?!\(pid\(?s?\)? ?\d).{0,20}is killed by signal: Killed"),
+    r"DataLoader worker (?!\(pid\(?s?\)? ?\d).{0,20}is killed by signal: Killed",
     True,
 )
+_compiled = cache(re.compile)  # when first asked for: most logs have none of these
 _EXCEPTION = re.compile(
     r"(?:^|[\s:'\"`(])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Expired|Exit|Interrupt"
     r"|OutOfResources|Failure))(?:: ?(.*))?$"
@@ -149,14 +152,18 @@ class Found:
     consequence: bool
 
 
+def _tells(row: LookAlike, text: str) -> bool:
+    return _compiled(row.words).search(text) is not None
+
+
 def find_look_alike(text: str) -> Found | None:
     """The failure that a line (or a message over several lines) tells, None if it tells none."""
-    if SHUTDOWN.words.search(text):
+    if _tells(SHUTDOWN, text):
         return Found(SHUTDOWN.name, None, text.strip()[:400], True, False)
     first = text.split("\n", 1)[0]
     match = _EXCEPTION.search(first.rstrip()) if len(first) < 20_000 else None
     exception = match[1] if match else None
-    row = next((row for row in LOOK_ALIKES if row.words.search(text)), None)
+    row = next((row for row in LOOK_ALIKES if _tells(row, text)), None)
     if match is None and (row is None or not row.strong):
         return None
     message = (match[0] if match else text).strip(" \t\r\n:'\"`(")[:400]

@@ -70,7 +70,10 @@ def changing(fallback: str, *, request: float = 0.0, **changes: Any) -> Callable
 def difference(
     case: Case, changes: Mapping[str, Any], fallback: str, request: float = 0.0
 ) -> Effect:
-    """The bytes between the training as it is and as changed, term by term."""
+    """The bytes between the training as it is and as changed, term by term.
+
+    Only what lies on the device at the moment of the failure counts; 0 where nothing of it changes.
+    """
     if case.sizes is not None and case.training is not None:
         before = {term.name: term.size_bytes for term in terms(case.sizes, case.training)}
         after = {
@@ -80,7 +83,7 @@ def difference(
         shared = [
             (name, size, after[key])
             for name, size in before.items()
-            if (key := name.removeprefix("quantised ")) in after
+            if (key := name.removeprefix("quantised ")) in after and name not in case.elsewhere()
         ]
         saved = sum(old - new for _, old, new in shared)
         if saved > 0:
@@ -90,6 +93,8 @@ def difference(
                 if old != new
             ]
             return Effect(saved, "arithmetic", ", ".join(parts))
+        if case.training.tokens is not None and not request:
+            return Effect(0, "arithmetic", "nothing of what lies on the device gets less")
     if request and (case.requested or 0) >= 50 * MIB:
         saved = round((case.requested or 0) * request)
         left = (case.requested or 0) - saved
@@ -99,10 +104,9 @@ def difference(
     return Effect(None, "rule", fallback)
 
 
-def held(case: Case, size: int | None, words: str) -> Effect:
-    """Bytes that the message itself prints."""
-    del case
-    return Effect(size, "measured", words)
+def held(size: int | None, words: str) -> Effect:
+    """Bytes that the message itself prints; a rule where it does not."""
+    return Effect(size, "rule" if size is None else "measured", words)
 
 
 def next_batch(case: Case) -> int | None:
@@ -154,12 +158,14 @@ def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> t
         if not row.when(case):
             continue
         effect = row.effect(case)
+        if effect.frees_bytes == 0:
+            continue
         remedy = Remedy(
             change=_fill(row.change, values),
             frees_bytes=effect.frees_bytes,
             basis=effect.basis,
             lines={name: _fill(line, values) for name, line in row.lines.items()},
-            arithmetic=effect.arithmetic,
+            arithmetic=None if effect.arithmetic is None else _fill(effect.arithmetic, values),
             note=None if row.note is None else _fill(row.note, values),
         )
         # What the message itself prints is held against the message, the closed form against it.

@@ -28,12 +28,26 @@ def _several_ranks(case: Case) -> bool:
     return (case.setup.world_size or 0) > 1 or bool(case.logged(r"torchrun|local_rank|\[rank\d"))
 
 
+def _not_slurm(case: Case) -> bool:
+    """Whether another scheduler tells of its limit, whose lines differ."""
+    return bool(case.logged(r"TERM_MEMLIMIT|PBS: job killed|exceeds job (?:hard|soft) limit"))
+
+
+def _vllm_wants_too_much(case: Case) -> bool:
+    """Whether its share of the card is too large, rather than too small for the cache."""
+    return bool(case.logged(r"less than desired GPU memory|warming up sampler"))
+
+
 OTHER_ROWS: tuple[Row, ...] = (
     # host memory
     Row("confirm_kill", 0, "make sure that it was memory", always,
         rule("a scheduler or a person can send signal 9 too"),
         {"shell": "dmesg -T | grep -i 'killed process'; sacct -j JOBID -o State,MaxRSS,ReqMem"}),
-    Row("more_host_memory", 1, "ask for more host memory", always,
+    Row("more_job_memory", 1, "ask the scheduler for more host memory", _not_slurm,
+        rule("as much as the largest process needs, for each process"),
+        {"pbs": "#PBS -l select=1:mem=SIZE", "lsf": "#BSUB -M SIZE",
+         "grid engine": "#$ -l h_vmem=SIZE"}),
+    Row("more_host_memory", 1, "ask for more host memory", lambda case: not _not_slurm(case),
         rule("as much as the largest process needs, for each process"),
         {"slurm": "#SBATCH --mem=SIZE  # 0: all of the node", "docker": "docker run -m SIZE"}),
     Row("fewer_workers", 1, "fewer loader workers", _workers,
@@ -88,9 +102,13 @@ OTHER_ROWS: tuple[Row, ...] = (
         lambda case: case.setup.eval_batch_size != 1,
         rule("the cache grows with each sequence and beam"),
         {"transformers": "model.generate(..., num_beams=1)  # and smaller batches"}),
-    Row("vllm_utilization", 1, "let vLLM use more of the card", always,
+    Row("vllm_utilization", 0, "let vLLM use more of the card",
+        lambda case: not _vllm_wants_too_much(case),
         rule("0.90 by default: each point is 1 % of the card"),
         {"vllm": "--gpu-memory-utilization 0.95"}),
+    Row("vllm_less", 0, "let vLLM use less of the card", _vllm_wants_too_much,
+        rule("its share of the whole card has to be free at the start, and some of it besides"),
+        {"vllm": "--gpu-memory-utilization 0.80"}),
     Row("vllm_length", 5, "a shorter context", always, rule("one sequence must fit in the cache"),
         {"vllm": "--max-model-len 8192"}),
     Row("vllm_eager", 3, "no CUDA graphs", always, rule("the graphs take 1 to 3 GiB"),

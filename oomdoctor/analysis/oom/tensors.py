@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
-from oomdoctor.analysis.oom.memory_model import Sizes, trainable, training_of
 from oomdoctor.analysis.oom.settings import Setup
+from oomdoctor.analysis.oom.sizes import Sizes
+from oomdoctor.analysis.oom.states import trainable
+from oomdoctor.analysis.oom.tensor_kinds import BUCKETS, KINDS, VOCABULARIES, Kind
+from oomdoctor.analysis.oom.training import training_of
 from oomdoctor.records.diagnosis import Confidence, Frame, Tensor
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
@@ -21,148 +23,8 @@ from oomdoctor.units import GIB, KIB, MIB, format_bytes
 # get_allocation_size: up to 1 MiB takes 2 MiB, below 10 MiB takes 20 MiB, else the next 2 MiB.
 _SEGMENTS = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 _SMALL, _LARGE_SEGMENT, _LARGE, _ROUND = MIB, 20 * MIB, 10 * MIB, 2 * MIB
+_NEARBY = 64  # lengths beside the likeliest that may print the same figure
 _LENGTHS = tuple(2**n for n in range(5, 21)) + tuple(3 * 2**n for n in range(5, 17))
-# Vocabularies of common families, for when only batch and length are known.
-VOCABULARIES = {
-    30522: "BERT",
-    32000: "Llama 2, Mistral",
-    32064: "Phi-3",
-    49152: "SmolLM, StarCoder",
-    50257: "GPT-2",
-    50304: "GPT-2 padded, Pythia",
-    100352: "Phi-4",
-    128256: "Llama 3",
-    131072: "Mistral Nemo",
-    151936: "Qwen, small",
-    152064: "Qwen, large",
-    248320: "Qwen 3.5",
-    256000: "Gemma",
-    262144: "Gemma 3",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A tensor by its dimensions: letters of known sizes, such as "B S V".
-
-    `width` are the possible bytes of an element. `phases` are those in which it is asked for,
-    `hint` is what a frame shows when it is; a kind without a hint in sight needs its phase.
-    """
-
-    name: str
-    dimensions: str
-    widths: tuple[int, ...]
-    phases: tuple[str, ...]
-    hint: str
-
-
-# Letters: B batch, S sequence, V vocabulary, E embedding width, H hidden, A heads, D head width,
-# K key-value heads, I intermediate, Q query width, G = 2 x I, X experts, L layers, P parameters.
-_STEP = ("forward", "backward")
-KINDS: tuple[Kind, ...] = (
-    Kind(
-        "logits",
-        "B S V",
-        (4, 2),
-        ("loss", "forward", "backward", "eval"),
-        r"loss_utils|cross_entropy|log_softmax|lm_head|logits|\.float\(\)|fixed_cross",
-    ),
-    Kind(
-        "shifted logits",
-        "B S-1 V",
-        (4, 2),
-        ("loss", "forward", "backward", "eval"),
-        r"shift_logits|cross_entropy|\[\.\.\., :-1",
-    ),
-    Kind(
-        "attention scores of one layer (eager attention)",
-        "B A S S",
-        (4, 2),
-        (*_STEP, "eval", "generate"),
-        r"eager_attention|softmax|matmul\(q|torch\.matmul|attn_weights|baddbmm|bmm",
-    ),
-    Kind("causal mask", "B 1 S S", (4, 2, 1), ("forward", "eval", "generate"), r"mask"),
-    Kind(
-        "MLP intermediate of one layer",
-        "B S I",
-        (4, 2),
-        (*_STEP, "eval", "generate"),
-        r"mlp|gate_proj|up_proj|down_proj|act_fn|feed_forward|intermediate|c_fc|fc1|gelu|silu",
-    ),
-    Kind("gate and up projection of one layer", "B S G", (4, 2), _STEP, r"gate_up"),
-    Kind(
-        "hidden states",
-        "B S H",
-        (4, 2),
-        (*_STEP, "eval", "generate"),
-        r"norm|residual|hidden_states|embed",
-    ),
-    Kind("queries of one layer", "B S Q", (4, 2), _STEP, r"q_proj|query|c_attn|rotary"),
-    Kind(
-        "keys or values of one layer",
-        "B K S D",
-        (4, 2),
-        ("generate", "forward"),
-        r"cache|k_proj|v_proj|key_states|value_states",
-    ),
-    Kind(
-        "output head or embedding table, or a copy of it",
-        "V H",
-        (4, 2),
-        ("load", "init", "save"),
-        r"lm_head|embed|tie_weights|resize",
-    ),
-    Kind(
-        "gradient of the output head or of the embedding",
-        "V H",
-        (4, 2),
-        ("backward", "clip"),
-        r"embedding|backward|clip_grad|unscale",
-    ),
-    Kind(
-        "optimizer state or temporary of the embedding",
-        "V H",
-        (4, 2),
-        ("optimizer",),
-        r"adam|foreach|exp_avg|zeros_like|optim",
-    ),
-    Kind("one copy of lm_head", "V H", (4, 2), ("loss", "forward"), r"lm_head|F\.linear|float"),
-    Kind(
-        "MLP weight of one layer",
-        "I H",
-        (4, 2),
-        ("load", "init", "optimizer", "backward"),
-        r"proj|mlp|_apply|load|adam|foreach|to\(",
-    ),
-    Kind(
-        "stacked expert weights of one layer",
-        "X G H",
-        (4, 2),
-        ("load", "init", "optimizer", "backward"),
-        r"experts|load|adam",
-    ),
-    Kind(
-        "flat buffer of all learning parameters",
-        "P",
-        (4, 2),
-        ("init", "load", "optimizer", "backward", "save"),
-        r"flatten|flat_|stage_1_and_2|stage3|_broadcast|allreduce|all_reduce",
-    ),
-    Kind(
-        "flat buffer of one layer's parameters",
-        "W",
-        (4, 2),
-        ("init", "forward", "backward", "optimizer"),
-        r"fsdp|flat_param|unshard|all_gather",
-    ),
-)
-# Buffers whose size is a default of a library, whatever the model.
-_BUCKETS: tuple[tuple[int, str, str], ...] = (
-    (5 * 10**8 * 2, "DeepSpeed bucket of 5e8 elements in 16 bits", r"deepspeed"),
-    (5 * 10**8 * 4, "DeepSpeed bucket of 5e8 elements in 32 bits", r"deepspeed"),
-    (2 * 10**8 * 2, "DeepSpeed bucket of 2e8 elements in 16 bits", r"deepspeed"),
-    (25 * MIB, "gradient bucket of DistributedDataParallel", r"distributed|reducer"),
-)
 _RANK: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 
 
@@ -185,6 +47,11 @@ def fits_figure(size: int, requested: int, dialect: str) -> bool:
     unit = GIB if requested >= GIB else MIB if requested >= MIB else KIB
     # Half of the last decimal; a whole one where a program cut instead of rounding.
     return abs(asked - requested) <= unit // 100
+
+
+def _prints(size: int, requested: int) -> bool:
+    """Whether the size, rounded as PyTorch does, is the requested one."""
+    return format_bytes(size) == format_bytes(requested)
 
 
 def is_pool_segment(requested: int | None, dialect: str) -> bool:
@@ -212,7 +79,7 @@ def matches(
         found += _of_model(requested, dialect, phase, near, sizes, setup)
     elif setup.micro_batch_size and setup.sequence_length:
         found += _of_vocabulary(requested, dialect, phase, near, setup)
-    for size, name, hint in _BUCKETS:
+    for size, name, hint in BUCKETS:
         everywhere = " ".join(f.file for f in frames)
         if fits_figure(size, requested, dialect) and re.search(hint, everywhere):
             tensor = Tensor(size, (), name, None, "medium", f"{size:,} bytes by default")
@@ -233,7 +100,7 @@ def _of_model(
         agrees = phase in kind.phases
         elsewhere = hinted and phase in ("eval", "generate")
         untold = phase == "unknown" and (hinted or kind.dimensions not in ("P", "W"))
-        if not (agrees or elsewhere or untold):
+        if not (agrees or elsewhere or untold) or (kind.needs_hint and not hinted):
             continue
         for place, width in enumerate(kind.widths):
             for shape, solved in _shapes(kind, letters, requested, width, dialect, sizes):
@@ -320,10 +187,18 @@ def _shapes(
         return
     # No round length fits: the length that batches of padded sequences have can be any number.
     each = prod(letters[name] or 1 for name in names if name not in ("B", "S")) * width
-    tokens = requested // each
     batch = letters["B"] or 1
-    length = tokens // batch
-    if 16 <= length <= 2**20 and fits_figure(batch * length * each, requested, dialect):
+    near = requested // (batch * each)
+    fitting = [
+        length
+        for length in range(max(16, near - _NEARBY), min(near + _NEARBY, 2**20) + 1)
+        if fits_figure(batch * length * each, requested, dialect)
+    ]
+    if fitting:
+        # Collators pad to multiples of 8 or 64: of those that print the figure, the length that 2
+        # divides most often.
+        best = [length for length in fitting if _prints(batch * length * each, requested)]
+        length = max(best or fitting, key=lambda length: (length & -length, -abs(length - near)))
         known = {**letters, "B": batch, "S": length}
         yield tuple(known[name] or 1 for name in names), True
 

@@ -7,8 +7,8 @@ from typing import Any
 from oomdoctor.analysis.oom.diagnose import diagnose
 from oomdoctor.analysis.oom.settings import Given
 from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, MemorySample
+from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import OomEvent
 from oomdoctor.units import GIB, MIB
 
 LLAMA_8B: dict[str, Any] = {

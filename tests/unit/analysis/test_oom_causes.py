@@ -196,3 +196,21 @@ def test_causes_are_ranked_by_confidence() -> None:
     for _, told, _, _ in CASES:
         ranks = [order[confidence] for _, confidence in causes(answer(**told))]
         assert ranks == sorted(ranks)
+
+
+def test_temporaries_of_a_later_step_are_not_the_first_states() -> None:
+    code = "exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)"
+    frames = (ADAM[0], Frame("/s/torch/optim/adam.py", 600, "_multi_tensor_adam", code))
+    found = answer(phase="optimizer", frames=frames)
+    assert found.causes[0].why.startswith("the optimizer works on all tensors at once")
+    first = answer(phase="optimizer", frames=ADAM)
+    assert "born in the first step" in first.causes[0].why
+
+
+def test_reading_a_checkpoint_shard_by_shard_is_no_second_copy() -> None:
+    shard = Frame("/s/transformers/modeling_utils.py", 774, "_load_state_dict_into_meta_model", "x")
+    reading = Frame("/s/transformers/modeling_utils.py", 550, "load_state_dict", "return x")
+    found = answer(phase="load", frames=(LAYER[0], shard, reading))
+    assert "duplicate_load" not in dict(causes(found))
+    own = Frame("train.py", 12, "resume", "model.load_state_dict(torch.load(path))")
+    assert "duplicate_load" in dict(causes(answer(phase="load", frames=(own,))))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.oom.frames import ROWS, frame_in, frames_in, phase_of, recomputes
+from oomdoctor.analysis.oom.frames import frame_in, frames_in
+from oomdoctor.analysis.oom.frames_phase import phase_of, recomputes
+from oomdoctor.analysis.oom.frames_rows import ROWS
 from oomdoctor.records.diagnosis import Frame
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
@@ -111,6 +113,42 @@ CASES = [
               "/home/me/run/train.py:31:quick_eval:logits = F.linear(h, w)")),
     ("loss", ("/home/me/run/train.py:8:main:kd_loss(s, t)",
               "/home/me/run/train.py:31:kd_loss:d = (t.exp() * (t - s)).sum()")),
+    # data: a copy of a batch belongs to the evaluation it is for, a model in a data set does not
+    ("data", ("/home/me/run/train.py:9:main:inputs = batch['x'].to(device)",)),
+    ("eval", (USER, EVALUATE, "transformers/trainer.py:3500:_prepare_inputs:x = x.to(self.d)")),
+    ("data", (USER, "torch/utils/data/_utils/fetch.py:54:fetch:data = [self.dataset[i] for i in x]",
+              "/home/me/run/data.py:9:__getitem__:x = self.encoder(x)", CALL, LINEAR)),
+    ("generate", (USER, STEP, "trl/trainer/grpo_trainer.py:1541:_prepare_inputs:g = self._gen(x)",
+                  GENERATE, CALL, LLAMA)),
+    ("forward", (USER, STEP, "trl/trainer/grpo_trainer.py:1541:_prepare_inputs:g = self._score(x)",
+                 CALL, LLAMA)),
+    ("data", (USER, "transformers/trainer.py:5620:get_batch_samples:n = (x != -100).sum()")),
+    ("load", (USER, "transformers/modeling_utils.py:5048:from_pretrained:cls._load_pretrained_m(",
+              "bitsandbytes/nn/modules.py:606:_save_to_state_dict:k, v = q.as_dict()")),
+    ("forward", (USER, "/home/me/run/lit.py:23:training_step:self.log('loss', loss)",
+                 "lightning/pytorch/trainer/connectors/result.py:199:__init__:self.add_state(")),
+    ("init", ("pandas/core/indexes/base.py:3805:get_loc:return self._engine.get_loc(key)",)),
+    ("data", (USER, "torch/utils/data/_utils/fetch.py:54:fetch:data = [self.dataset[i] for i in x]",
+              "pandas/core/indexes/base.py:3805:get_loc:return self._engine.get_loc(key)")),
+    # a copy of the model is no pass though its file is named as one
+    ("init", (USER, "trl/models/modeling_base.py:640:create_reference_model:m = deepcopy(model)",
+              "copy.py:153:deepcopy:y = copier(memo)")),
+    # Lightning steps the optimizer around the pass, and logs within it
+    ("forward", (USER, "lightning/pytorch/core/module.py:1360:optimizer_step:o.step(closure)",
+                 "/home/me/run/lit.py:20:training_step:h = torch.cat([x, y])")),
+    ("loss", (USER, "/home/me/run/lit.py:20:training_step:loss = F.cross_entropy(x.float(), y)")),
+    ("loss", ("/home/me/run/train.py:9:main:logits = outputs.logits.float()",)),
+    # DeepSpeed
+    ("forward", (USER, CALL, "deepspeed/runtime/engine.py:3007:forward:loss = self.module(*inputs)",
+                 "deepspeed/runtime/zero/partitioned_param_coordinator.py:260:reset_step:x(")),
+    ("clip", (USER, "deepspeed/runtime/zero/stage3.py:2984:unscale_and_clip_grads:g.mul_(1.)")),
+    ("init", (USER, "deepspeed/runtime/engine.py:621:__init__:self._configure_zero_optimizer(o)",
+              "deepspeed/runtime/zero/stage3.py:1504:create_reduce_and_remove_grad_hooks:p.x()")),
+    ("save", (USER, "deepspeed/runtime/engine.py:4000:save_checkpoint:dist.barrier()",
+              "torch/distributed/distributed_c10d.py:5300:barrier:work = x.barrier(opts)")),
+    # the signal of a dead worker comes in whatever line the main process stands
+    ("unknown", (USER, BACKWARD, ENGINE,
+                 "torch/utils/data/_utils/signal_handling.py:66:handler:_error_if_any()")),
     ("unknown", ("/home/me/run/a.py:3:<module>:y = torch.randn(9, device='cuda')",)),
     ("unknown", ()),
 ]  # fmt: skip
@@ -138,6 +176,7 @@ def test_a_recomputed_forward_is_told():
 def test_words_around_tell_only_where_frames_do_not():
     assert phase_of((), "work = default_pg.barrier(opts=opts)")[0] == "init"
     assert phase_of(frames(USER, BACKWARD, ENGINE), "from_pretrained")[0] == "backward"
+    assert phase_of((), "OutOfResources: out of resource: shared memory, Required")[0] == "forward"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +214,20 @@ def test_quoted_lines_belong_to_their_frame_without_carets():
         "    z",
     ]
     assert [frame.code for frame in frames_in(text)] == ["y = g(x)", None, "z"]
+
+
+def test_a_place_that_rich_broke_is_whole_again():
+    text = [
+        "/a/site-packages/torch/nn/modules/module.py:1778 in",
+        "_wrapped_call_impl",
+        "❱ 1778 │   return self._call_impl(*args, **kwargs)",
+        "/a/train.py:20in train_step",
+        "❱ 20 │   loss = model(x)",
+    ]
+    assert [(frame.line, frame.function) for frame in frames_in(text)] == [
+        (1778, "_wrapped_call_impl"),
+        (20, "train_step"),
+    ]
 
 
 def test_arrows_of_notebooks_give_line_and_code():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from explain_make import ADAM, LAYER, LOSS, answer, changes, gib, incident, llama, samples
 
 from oomdoctor.analysis.oom.case import Case
+from oomdoctor.analysis.oom.diagnose import diagnose
 from oomdoctor.analysis.oom.remedy_table import TABLE
+from oomdoctor.analysis.oom.scan import scan
 from oomdoctor.analysis.oom.settings import Given, Setup
 from oomdoctor.records.diagnosis import Diagnosis, Frame, LogFacts, Remedy
 from oomdoctor.units import MIB
@@ -58,17 +61,6 @@ def test_no_expandable_segments_where_they_are_on_or_cannot_be() -> None:
     assert _find(answer(facts=on, **gaps), "allocator grow") is None
     windows = (Frame("C:\\train.py", 3, "main", "step()"),)
     assert _find(answer(frames=windows, **gaps), "allocator grow") is None
-
-
-def test_the_hint_of_the_message_is_no_setting() -> None:
-    facts = LogFacts(
-        settings={"allocator": "expandable_segments:True"},
-        evidence={
-            "allocator": ("try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid",)
-        },
-    )
-    found = answer(facts=facts, event_reserved_unallocated_bytes=gib(3))
-    assert _find(found, "allocator grow") is not None
 
 
 def test_no_smaller_batch_at_batch_one() -> None:
@@ -206,3 +198,93 @@ def test_no_placeholder_is_left() -> None:
             for remedy in found.remedies:
                 text = " ".join((remedy.change, remedy.note or "", *remedy.lines.values()))
                 assert "$batch" not in text and "$steps" not in text and "$length" not in text
+
+
+def test_only_what_lies_on_the_card_at_that_moment_counts() -> None:
+    many = Given(model=llama(), micro_batch_size=4, sequence_length=4096)
+    forward = answer(phase="forward", frames=LAYER, given=many)
+    assert _find(forward, "in chunks") is None  # the logits come after the layers
+    smaller = _find(forward, "smaller micro-batch")
+    assert smaller is not None and "logits" not in (smaller.arithmetic or "")
+    loss = answer(phase="loss", frames=LOSS, given=many)
+    assert _find(loss, "in chunks") is not None
+    step = _find(answer(phase="optimizer", frames=ADAM, given=many), "LoRA")
+    assert step is not None and "activations" not in (step.arithmetic or "")
+
+
+def test_what_frees_nothing_is_not_advised() -> None:
+    given = Given(model=llama(), micro_batch_size=1, sequence_length=2048,
+                  settings={"zero_stage": 2, "bf16": True})  # fmt: skip
+    found = answer(phase="optimizer", frames=ADAM, given=given)
+    # DeepSpeed keeps 12 bytes a parameter beside 16-bit weights, whatever the optimizer's type.
+    assert _find(found, "8-bit AdamW") is None
+    assert all(remedy.frees_bytes != 0 for remedy in found.remedies)
+
+
+def test_no_batch_or_length_while_a_model_is_loaded() -> None:
+    loading = answer(phase="init", frames=LAYER[:1], event_requested_bytes=gib(30))
+    assert _find(loading, "smaller micro-batch") is None
+    assert _find(loading, "shorter sequences") is None
+
+
+def test_checkpointing_is_assumed_where_the_forward_pass_needed_it() -> None:
+    given = Given(model=llama(), micro_batch_size=8, sequence_length=4096)
+    found = answer(phase="loss", frames=LOSS, given=given)
+    assert any("would not have fitted" in words for words in found.assumed)
+    assert _find(found, "activation checkpointing") is None
+    small = answer(phase="loss", frames=LOSS, given=replace(given, micro_batch_size=1))
+    assert "no activation checkpointing" in small.assumed
+
+
+def test_sixteen_bit_weights_are_computed_where_32_were_loaded() -> None:
+    found = answer(phase="load", frames=LAYER[:1], given=Given(model=llama()),
+                   event_allocated_bytes=gib(29))  # fmt: skip
+    half = _find(found, "bfloat16")
+    assert half is not None and half.frees_bytes == 2 * 8_030_261_248
+    # More than 32-bit weights take: something else lies there as well.
+    beyond = answer(phase="load", frames=LAYER[:1], given=Given(model=llama()),
+                    event_allocated_bytes=gib(70))  # fmt: skip
+    assert not any("32 bits" in cause.why for cause in beyond.causes)
+
+
+def test_names_are_filled_in_everywhere() -> None:
+    for phase in ("load", "forward", "loss", "backward", "optimizer", "eval", "generate", "save"):
+        for remedy in answer(phase=phase, event_requested_bytes=gib(90)).remedies:
+            assert "$" not in (remedy.arithmetic or "") + remedy.change + (remedy.note or "")
+
+
+def _read(text: str) -> Diagnosis:
+    return diagnose("log", *scan([text]), Given())[0]
+
+
+def test_vllm_takes_less_where_the_card_is_shared_and_more_where_the_cache_is_short() -> None:
+    shared = _read(
+        "ValueError: Free memory on device (3.1/23.6 GiB) on startup is less than desired GPU "
+        "memory utilization (0.9, 21.2 GiB)."
+    )
+    assert shared.causes[0].cause == "other_process"
+    assert _find(shared, "use more of the card") is None
+    assert _find(shared, "use less of the card") is not None
+    short = _read("ValueError: No available memory for the cache blocks.")
+    assert short.remedies[0].change == "let vLLM use more of the card"
+    assert _find(short, "use less of the card") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("=>> PBS: job killed: mem 4096kb exceeded limit 2048kb", "pbs"),
+        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "lsf"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", "slurm"),
+    ],
+)
+def test_each_scheduler_has_its_own_lines(text: str, line: str) -> None:
+    (remedy,) = (r for r in _read(text).remedies if "more host memory" in r.change)
+    assert line in remedy.lines
+
+
+def test_a_bare_bus_error_is_less_sure_than_the_loader_s_word() -> None:
+    bare = _read("  exitcode  : -7 (pid: 33)")
+    told = _read("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.")
+    assert [found.causes[0].confidence for found in (bare, told)] == ["medium", "high"]
+    assert _find(bare, "more shared memory") is not None

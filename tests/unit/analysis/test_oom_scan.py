@@ -233,6 +233,11 @@ def test_pinned_host_memory_is_not_the_card():
         ("OSError: [Errno 28] No space left on device", "disk_full"),
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT x DUE TO TIME LIMIT ***", "timeout"),
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED DUE TO PREEMPTION ***", "preemption"),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***", "cancelled"),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT x DUE TO NODE FAILURE, SEE SLURMCTLD",
+            "hardware",
+        ),
         ("OSError: We couldn't connect to 'https://huggingface.co' to load", "connection"),
         ("ImportError: libcudart.so.12: cannot open shared object file", "import"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", "shape"),

@@ -135,3 +135,26 @@ def test_deep_and_strange_files_do_no_harm() -> None:
     nested: dict[str, Any] = {}
     nested["self"] = {"a": [1, {"b": 2}], "micro_batch_size": {"x": 1}}
     assert _read(nested).micro_batch_size is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "roles"),
+    [
+        ({"lora_target_modules": ["q_proj", "v_proj"]}, ("q", "v")),
+        ({"lora_target": "all"}, ("q", "k", "v", "o", "gate", "up", "down")),
+        ({"peft": {"target_modules": "all-linear"}}, ("q", "k", "v", "o", "gate", "up", "down")),
+        ({"lora_target_linear": True}, ("q", "k", "v", "o", "gate", "up", "down")),
+        ({"lora_target": "c_attn,c_fc"}, ("q", "k", "v", "up")),
+        ({"target_modules": ["model.layers.0.self_attn.o_proj"]}, ("o",)),
+        ({"target_modules": ["something_else"]}, None),
+        ({}, None),
+    ],
+)
+def test_where_adapters_sit(settings: dict[str, Any], roles: tuple[str, ...] | None) -> None:
+    assert _read(settings).lora_targets == roles
+
+
+def test_autocast_shows_in_the_traceback() -> None:
+    frame = Frame("/s/torch/amp/autocast_mode.py", 44, "decorate_autocast", "return func(*args)")
+    assert setup_of(Given(), {}, (frame,)).autocast_dtype == "bfloat16"
+    assert setup_of(Given(), {"fp16": True}, (frame,)).autocast_dtype == "float16"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oomdoctor.analysis.oom.scan import scan
 from oomdoctor.analysis.oom.stream import BLOCK, lines
 
 HEALTHY = b"step 1 loss 0.5 all is well and nothing happens here at all\n"
@@ -43,6 +44,12 @@ def test_zeros_invalid_bytes_and_escapes_are_taken_out():
     assert texts(coloured)[0].rstrip("�") == "red xyz"
 
 
+@pytest.mark.parametrize("zeros", [1, 2, 5, 199, 200, 1000])
+def test_zeros_before_a_text_make_it_no_other_encoding(zeros):
+    """A full disk or a rotated log leaves a hole of zeros."""
+    assert texts(b"\0" * zeros + b"CUDA out of memory\n") == ["CUDA out of memory"]
+
+
 def test_overwritten_bars_are_dropped_but_not_what_follows_them():
     bars = b"\r 10%|# | 1/9 [00:01<00:09]\r 20%|## | 2/9 [00:01<00:09]\rerror: no\r 30%|## | 3/9 [0"
     assert texts(bars) == ["error: no", " 30%|## | 3/9 [0"]
@@ -59,6 +66,18 @@ def test_boxes_are_opened_and_wrapped_paths_joined():
     found = texts(box.encode())
     assert found[0] == "Traceback (most recent call last)"
     assert "/a/very/long/path/site-packages/torch/nn/modules/module.py:15 in _call_impl" in found
+
+
+def test_the_values_that_rich_puts_in_a_box_of_its_own_are_dropped():
+    box = (
+        "│ ❱ 15 │   return f(x)    │\n"
+        "│ ╭────── locals ──────╮ │\n"
+        "│ │ batch_size = 4     │ │\n"
+        "│ ╰────────────────────╯ │\n"
+        "│                        │\n"
+    )
+    assert texts(box.encode()) == ["❱ 15 │   return f(x)", ""]
+    assert [line.number for line in lines([box.encode()])] == [1, 5]
 
 
 def test_tracebacks_inside_records_are_unescaped():
@@ -133,3 +152,31 @@ def test_no_pattern_is_slow(pattern):
     for _ in lines([data]):
         pass
     assert time.perf_counter() - start < 2
+
+
+def test_steps_and_settings_in_the_middle_of_a_long_log_are_seen():
+    noise = b"2026-01-02 10:11:12 - worker - INFO - fetched shard 000 in 0.0123 seconds, all well\n"
+    shard = noise * (3 * BLOCK // len(noise))
+    middle = b"".join(
+        shard[: len(shard) // 2] + b"step %d/900 loss 1.2 mem %d.00 GiB\n" % (i, i) + shard
+        for i in range(10, 20)
+    )
+    settings = b"Namespace(per_device_train_batch_size=4)\n"
+    log = shard * 10 + middle + shard + settings + shard * 10
+    _, facts = scan(lines([log]))
+    assert (facts.last_step, facts.total_steps) == (19, 900)
+    assert [sample.used_bytes // 2**30 for sample in facts.step_memory] == list(range(10, 20))
+    assert facts.settings["per_device_train_batch_size"] == 4
+
+
+def test_sampled_lines_keep_their_numbers():
+    noise = b"nothing of interest on this line of the log, nor on any other one like it\n"
+    log = noise * 60_000 + b"step 7/9 loss 1.2\n" + noise * 60_000
+    assert [line.number for line in lines([log]) if "step 7/9" in line.text] == [60_001]
+
+
+def test_curly_quotation_marks_are_straightened():
+    text = "File \u201ctrain.py\u201d, line 3, in <module>"
+    assert [line.text for line in lines([text.encode()])] == [
+        'File "train.py", line 3, in <module>'
+    ]

@@ -7,8 +7,8 @@ from explain_make import ADAM, LAYER, LLAMA_8B, LOSS, gib
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.oom.memory_model import sizes_of
 from oomdoctor.analysis.oom.settings import Setup
+from oomdoctor.analysis.oom.sizes import sizes_of
 from oomdoctor.analysis.oom.tensors import allocation, fits_figure, is_pool_segment, matches
 from oomdoctor.records.diagnosis import Frame, Tensor
 from oomdoctor.units import GIB, MIB
@@ -133,3 +133,20 @@ def test_deepspeed_bucket() -> None:
     found = matches(954 * MIB, dialect=DIALECT, phase="init", frames=(frame,), sizes=None,
                     setup=Setup())  # fmt: skip
     assert "DeepSpeed bucket" in found[0].name
+
+
+@pytest.mark.parametrize(("length", "solved"), [(4960, 4960), (4952, 4952), (4957, 4956)])
+def test_a_length_that_is_solved_for_is_one_that_collators_pad_to(length: int, solved: int) -> None:
+    requested = round(round(4 * length * 128256 * 4 / GIB, 2) * GIB)
+    best = _match(requested, "loss", LOSS, micro_batch_size=4)[0]
+    assert best.shape == (4, solved, 128256)
+
+
+def test_few_models_have_gate_and_up_in_one() -> None:
+    names = [one.name for one in _match(448 * MIB, "forward", LAYER, micro_batch_size=1,
+                                        sequence_length=4096)]  # fmt: skip
+    assert not any("gate and up" in name for name in names)
+    fused = Frame("/s/transformers/models/phi3/modeling_phi3.py", 80, "forward", "gate_up_proj(x)")
+    names = [one.name for one in _match(448 * MIB, "forward", (*LAYER, fused), micro_batch_size=2,
+                                        sequence_length=4096)]  # fmt: skip
+    assert any("gate and up" in name for name in names)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.system.logs import read_chunks
+from oomdoctor.system.logs import looks_binary, read_chunks
 
 TEXT = b"line of a log\n" * 100_000
 
@@ -44,11 +45,44 @@ def test_a_cut_gzip_gives_what_it_has_and_a_damaged_one_is_told(tmp_path):
     path = tmp_path / "a.gz"
     packed = gzip.compress(os.urandom(50_000))
     path.write_bytes(packed[:-30_000])
-    assert 0 < len(b"".join(read_chunks(str(path)))) < 50_000
+    chunks = []
+    with pytest.raises(OomDoctorError, match="ends too early"):
+        for chunk in read_chunks(str(path)):
+            chunks.append(chunk)
+    assert 0 < len(b"".join(chunks)) < 50_000
     path.write_bytes(gzip.compress(TEXT)[:30] + b"\xff" * 200)
     with pytest.raises(OomDoctorError) as caught:
         list(read_chunks(str(path)))
     assert (caught.value.code, caught.value.exit_code) == ("log_damaged", ExitCode.USAGE)
+
+
+def test_zstandard_that_gives_nothing_is_told(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "a.zst"
+    path.write_bytes(zstandard.compress(TEXT)[:20])
+    with pytest.raises(OomDoctorError, match="nothing in it"):
+        list(read_chunks(str(path)))
+
+
+def test_a_folder_and_a_closed_file_have_their_own_words(tmp_path, monkeypatch):
+    with pytest.raises(OomDoctorError, match="is a folder") as caught:
+        list(read_chunks(str(tmp_path)))
+    assert f"oomdoctor explain {tmp_path}/*.out" in caught.value.hint
+    path = tmp_path / "closed.log"
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "no")))
+    with pytest.raises(OomDoctorError, match="Permission denied") as caught:
+        list(read_chunks(str(path)))
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("head", "binary"),
+    [(b"", False), (b"step 1\tloss\r\n\x1b[31mred\x1b[0m\a", False),
+     ("a b\n".encode("utf-16") * 50, False), (b"log" + b"\0" * 4000 + b"log", False),
+     (bytes(range(256)), True), (b"\x80\x04\x95\x01\x02\x8c\x05abc" * 9, True)],
+)  # fmt: skip
+def test_binary_files_are_told_from_texts(head, binary):
+    assert looks_binary(head) is binary
 
 
 def test_zstandard_needs_its_library(tmp_path, monkeypatch):

@@ -1,0 +1,171 @@
+"""The text of a log without what terminals and loggers put around it.
+
+Taken off are colours and other escapes, the overwritten states of progress bars, the boxes of rich
+with the values of variables in them, the escapes of tracebacks inside JSON and of HTML, and curly
+quotation marks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+_LONG_LINE = 1 << 15
+
+
+class Line(NamedTuple):
+    """One clean line and its number in the log; pieces of one line share its number."""
+
+    number: int
+    text: str
+
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
+    r"|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"  # titles, clipboard, links
+    r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# What word processors and forums make of quotation marks.
+_CURLY = re.compile("[\u201c\u201d\u201e\u2018\u2019]")
+_STRAIGHT = str.maketrans("\u201c\u201d\u201e\u2018\u2019", '"""\'\'')
+# What pages make of the signs in a frame; once each, so that an escaped ampersand stays.
+_ENTITY = re.compile(r"&(?:quot|lt|gt|amp|apos|nbsp|#0?3[49]|#x2[27]);")
+_ENTITIES = {
+    "&quot;": '"', "&#34;": '"', "&#034;": '"', "&#x22;": '"', "&apos;": "'", "&#39;": "'",
+    "&#039;": "'", "&#x27;": "'", "&lt;": "<", "&gt;": ">", "&amp;": "&", "&nbsp;": " ",
+}  # fmt: skip
+_BAR = re.compile(r"\d+%\|")
+_BARS = "│┃║"
+_LEFT_EDGES, _RIGHT_EDGES, _RULES = "╭╰┌└┏┗╔╚", "╮╯┐┘┓┛╗╝", "─━═"
+_BOX_STARTS = _BARS + _LEFT_EDGES + " "
+_BOX_PATH = re.compile(r"^(?:/|~/|[A-Za-z]:[\\/]|<|in )\S*$")
+_BOX_PLACE = re.compile(r":\d+ in \S+$")
+_JSON_LIMIT = 1 << 20
+
+
+def clean(text: str, number: int) -> Iterator[Line]:
+    """The lines of a piece of a log, the first of which has this number; a long one is cut."""
+    if _CONTROL.search(text):
+        text = _ESCAPES.sub("", text)
+    if not text.isascii() and _CURLY.search(text):
+        text = text.translate(_STRAIGHT)
+    if "&" in text:
+        text = _ENTITY.sub(lambda entity: _ENTITIES[entity[0]], text)
+    half = ""  # the first part of a path that a box wrapped
+    raws = text.split("\n")
+    if not raws[-1]:
+        raws.pop()  # what stands after the last line's end is no line
+    for raw in raws:
+        line = raw[:-1] if raw.endswith("\r") else raw
+        if not line:
+            yield Line(number, "")
+        elif line[0] in _BOX_STARTS and (boxed := _unboxed(line)) is not None:
+            if _is_box(boxed):  # rich shows the variables of a frame in a box within the box
+                number += 1
+                continue
+            if half and not _BOX_PLACE.search(half):
+                boxed, half = half + boxed, ""
+            if _BOX_PATH.match(boxed) and not _BOX_PLACE.search(boxed) and len(boxed) < 1000:
+                half = boxed
+            else:
+                half = ""
+                yield Line(number, boxed)
+        else:
+            if half:
+                yield Line(number, half)
+                half = ""
+            for piece in _pieces(line):
+                yield Line(number, piece)
+        number += 1
+    if half:
+        yield Line(number, half)
+
+
+def _unboxed(line: str) -> str | None:
+    """What stands inside the box that rich draws; None for a line that is no part of a box."""
+    inner = line.strip()
+    if len(inner) < 2:
+        return None
+    if inner[0] in _BARS and inner[-1] in _BARS:
+        text = inner[1:-1].rstrip()
+        return text[1:] if text.startswith(" ") else text
+    if inner[0] in _LEFT_EDGES and inner[-1] in _RIGHT_EDGES and inner[1] in _RULES:
+        return inner[1:-1].strip(_RULES).strip()
+    return None
+
+
+def _is_box(text: str) -> bool:
+    inner = text.strip()
+    edges = inner[:1] + inner[-1:]
+    return len(inner) > 1 and (
+        (edges[0] in _BARS and edges[1] in _BARS)
+        or (edges[0] in _LEFT_EDGES and edges[1] in _RIGHT_EDGES)
+    )
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """A line without the states of progress bars that were overwritten, unescaped, cut to size."""
+    if "\r" in line:
+        parts = [part for part in line.split("\r") if part.strip()]
+        last = len(parts) - 1
+        for index, part in enumerate(parts):
+            # A bar that another text follows on the same line is more than a bar.
+            if index == last or len(part) > 300 or not _BAR.search(part):
+                yield from _pieces(part)
+        return
+    if "\\n" in line and len(line) <= _JSON_LIMIT:
+        unescaped = _unescaped(line)
+        if unescaped is not None:
+            for part in unescaped:
+                yield from _cut(part)
+            return
+    yield from _cut(line)
+
+
+def _cut(line: str) -> Iterator[str]:
+    start = 0
+    while len(line) - start > _LONG_LINE:
+        end = line.rfind(" ", start, start + _LONG_LINE) + 1
+        if end <= start:
+            end = start + _LONG_LINE
+        yield line[start:end]
+        start = end
+    yield line[start:] if start else line
+
+
+_ESCAPED_TEXT = re.compile(r"\\n\s*File \\?\"|Traceback \(most recent|memory|Error")
+
+
+def _unescaped(line: str) -> list[str] | None:
+    """The lines inside a JSON record or a quoted string; None where it is an ordinary line."""
+    stripped = line.strip()
+    if stripped.startswith("{") and stripped.endswith("}"):
+        try:
+            record = json.loads(stripped)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            texts = list(_strings(record, 0))
+            if any("\n" in text for text in texts):
+                return [part for text in texts for part in text.split("\n")]
+    if _ESCAPED_TEXT.search(line):
+        text = line.replace("\\r", "").replace("\\n", "\n").replace('\\"', '"')
+        return text.replace("\\t", "\t").rstrip('"}], ').split("\n")
+    return None
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif depth < 6 and isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, int | float):
+                yield f"{key}={item}"
+            else:
+                yield from _strings(item, depth + 1)
+    elif depth < 6 and isinstance(value, list):
+        for item in value:
+            yield from _strings(item, depth + 1)

@@ -1,0 +1,260 @@
+"""What frames mean: one table of files, functions and quoted lines with the phase they tell.
+
+Names as torch, transformers, TRL, PEFT, accelerate, DeepSpeed, Lightning, bitsandbytes and vLLM
+have them, and as people name the functions of their own scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from oomdoctor.records.diagnosis import Frame, ReadPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A meaning: what a file, a function and the quoted source have to look like."""
+
+    phase: ReadPhase
+    file: str = ""
+    function: str = ""
+    code: str = ""
+
+
+# The first row that fits a frame gives its meaning. File names as the libraries have them.
+ROWS: tuple[Row, ...] = (
+    # --- optimizer and clipping
+    Row("clip", function=r"_?clip_grad|clip_grad_(?:norm|value)_?|_clip_grads_with_norm_"),
+    Row(
+        "clip", function=r"_?get_total_norm|_?get_grad_norm|clip_gradients?|unscale_and_clip_grads"
+    ),
+    Row("clip", file=r"torch/nn/utils/clip_grad\.py"),
+    Row("optimizer", file=r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py"),
+    Row("optimizer", file=r"bitsandbytes/optim/|apex/optimizers/|deepspeed/ops/\w+/\w*adam"),
+    Row(
+        "optimizer", file=r"transformers/optimization\.py|galore_torch/|lomo_optim/|torchao/optim/"
+    ),
+    Row("optimizer", file=r"torch/amp/grad_scaler\.py|torch/cuda/amp/grad_scaler\.py"),
+    Row("optimizer", file=r"accelerate/optimizer\.py", function=r"step"),
+    Row("optimizer", function=r"_take_model_step|_optimizer_step|optimizer_step|take_model_step"),
+    Row(
+        "optimizer",
+        file=r"deepspeed/runtime/(?:zero|fp16|bf16_optimizer)",
+        function=r"_?(?:(?:optimizer|pre|post)_)?step(?:_\w+)?",
+    ),
+    Row("optimizer", file=r"deepspeed/runtime/engine\.py", function=r"step"),
+    # --- backward
+    Row("backward", file=r"torch/autograd/(?:__init__|graph)\.py", function=r".*backward.*"),
+    Row("backward", file=r"torch/autograd/__init__\.py", function=r"grad|_make_grads"),
+    Row("backward", file=r"torch/_tensor\.py", function=r"backward"),
+    Row("backward", function=r"(?:\w+\.)?_?\w*backward(?:_pass|_step|_impl|_fn|_prologue)?"),
+    Row("backward", file=r"torch/distributed/fsdp/", function=r".*(?:backward|post_accumulate).*"),
+    Row(
+        "backward", file=r"deepspeed/runtime/zero/", function=r"(?!create_)\w*reduce\w*|\w*_ipg_\w*"
+    ),
+    # --- saving and loading
+    Row("save", file=r"torch/serialization\.py", function=r"_?(?:legacy_)?save|__exit__"),
+    Row("save", file=r"safetensors/torch\.py", function=r"save\w*|_flatten|_tobytes"),
+    Row(
+        "save",
+        function=r"_?save(?:_\w+)?|dump_checkpoint|_atomic_save|push_to_hub|_zero3_consolidated_16bit_state_dict",
+    ),
+    Row("save", file=r"transformers/.*callback", function=r"on_save"),
+    Row(
+        "save",
+        file=r"accelerate/(?:accelerator|utils/fsdp_utils)\.py",
+        function=r"get_state_dict|save_fsdp_\w+",
+    ),
+    Row(
+        "save",
+        function=r"state_dict|_full_(?:pre|post)_state_dict_hook|clone_tensors_for_torch_save"
+        r"|get_(?:model|optimizer)?_?state_dict|_get_\w*state_dict|_optim_state_dict\w*"
+        r"|full_optim_state_dict|consolidate_state_dict|gather_16bit_weights",
+    ),
+    Row("load", file=r"torch/serialization\.py", function=r"_?(?:legacy_)?load\w*|persistent_load"),
+    Row("load", file=r"torch/_utils\.py", function=r"_rebuild\w*"),
+    Row("load", file=r"safetensors/torch\.py", function=r"load\w*"),
+    Row("load", file=r"transformers/(?:core_model_loading|quantizers/)"),
+    Row(
+        "load",
+        file=r"transformers/integrations/(?:bitsandbytes|mxfp4|finegrained_fp8|tensor_parallel"
+        r"|gguf|ggml|accelerate)",
+        function=r"(?!forward).*",
+    ),
+    Row(
+        "load",
+        file=r"accelerate/(?:utils/modeling|big_modeling|utils/bnb)\.py",
+        function=r"(?!attach).*",
+    ),
+    Row(
+        "load",
+        function=r"_?from_pretrained\w*|_load_\w+|load_(?:model|weights|checkpoint|state|state_dict"
+        r"|pretrained\w*|adapter|sharded\w*|lora\w*|tokenizer_and_model|quantized\w*|hf_\w+)\w*"
+        r"|caching_allocator_warmup|dispatch_model|infer_framework_load_model|merge_and_unload"
+        r"|_unload_and_optionally_merge|prepare_model_for_(?:kbit|int8)_training|create_quantized_param"
+        r"|resize_token_embeddings|materialize\w*|_materialize\w*",
+    ),
+    Row("load", file=r"bitsandbytes/nn/modules\.py", function=r"to|cuda|_quantize|cpu|xpu"),
+    Row(
+        "load",
+        file=r"torch/nn/modules/module\.py",
+        function=r"(?:Module\.)?(?:to|cuda|half|float|bfloat16|double|_apply|type|to_empty"
+        r"|load_state_dict)(?:\.<locals>\.\w+)?|convert|<lambda>|load",
+    ),
+    Row("load", file=r"transformers/modeling_utils\.py", function=r"to|cuda|half|float"),
+    Row("load", function=r"_move_model_to_device|model_to_device|_configure_distributed_model"),
+    # --- data
+    Row(
+        "data",
+        file=r"torch/utils/data/|/data/data_collator\.py|datasets/(?:arrow|iterable|formatt)",
+    ),
+    Row("data", file=r"accelerate/data_loader\.py"),
+    Row(
+        "data", file=r"accelerate/utils/operations\.py", function=r"send_to_device|_send_to_device"
+    ),
+    Row(
+        "data", function=r"_prepare_inputs?|send_to_device|transfer_batch_to_device|collate(?:_fn)?"
+    ),
+    Row("data", function=r"batch_to_device|move_data_to_device|pin_memory"),
+    Row("data", function=r"get_batch_samples|_get_num_items_in_batch"),
+    # --- generation
+    Row("generate", file=r"transformers/generation/"),
+    Row("generate", file=r"diffusers/pipelines/", function=r"(?:\w+\.)?__call__"),
+    Row(
+        "generate",
+        file=r"vllm/(?:v1/)?(?:sample|attention/backends|model_executor|spec_decode)|vllm/.*sampler",
+    ),
+    Row(
+        "generate", file=r"vllm/.*(?:model_runner|gpu_worker|worker)\.py", function=r"execute_model"
+    ),
+    Row("generate", file=r"openai/(?:resources|_base_client)|anthropic/resources"),
+    Row(
+        "generate",
+        function=r"(?:\w+\.)?_?(?:stream_)?generate(?:_(?:text|responses?|tokens?|completions?|answers?"
+        r"|samples?|batch|step\w*|single_turn|one_turn|outputs?))?"
+        r"|(?:\w+\.)?_?(?:beam_|greedy_|contrastive_)(?:search|sample)|_sample|_prefill"
+        r"|_assisted_decoding|chat|stream_chat|sample_tokens",
+    ),
+    # --- evaluation
+    Row(
+        "eval",
+        function=r"(?:\w+\.)?_?(?:evaluate|evaluation_(?:loop|step)|prediction_(?:step|loop)|predict"
+        r"|eval_(?:step|loop|epoch|model|one_epoch|fn)|validat(?:e|ion)(?:_\w+)?|predict_step|run_(?:eval|validation)\w*"
+        r"|test_(?:step|epoch|loop|model)|_run_sanity_check|eval|do_eval|evaluate_\w+|\w+_eval(?:uation)?"
+        r"|run_evaluation|val_(?:step|epoch|loop)|compute_metrics|preprocess_logits_for_metrics)",
+    ),
+    Row(
+        "eval",
+        file=r"transformers/trainer_pt_utils\.py",
+        function=r"nested_\w+|add|pad_\w+|torch_pad_\w+",
+    ),
+    Row("eval", file=r"/(?:lm_eval|lmms_eval)/|loops/evaluation_loop\.py"),
+    # --- loss and logits
+    Row(
+        "loss",
+        file=r"transformers/loss/|torch/nn/modules/loss\.py|(?:fused_linear_)?cross_entropy\w*\.py",
+    ),
+    Row(
+        "loss",
+        file=r"torch/nn/functional\.py",
+        function=r"cross_entropy|nll_loss\w*|\w+_loss|kl_div|log_softmax|binary_cross_entropy\w*",
+    ),
+    Row("loss", file=r"liger_kernel/.*(?:loss|cross_entropy|dpo|kl|jsd)"),
+    Row(
+        "loss",
+        function=r"(?:\w+\.)?(?!compute_loss$)(?:\w*_)?(?:loss|losses|criterion|cross_entropy|nll|kl|kld"
+        r"|logprobs?|logps|kl_div|xent)(?:_\w+)?|(?:\w+\.)?selective_log_softmax|entropy_from_logits"
+        r"|_?get_batch_log\w*|chunked_\w*loss\w*|compute_loss|ForCausalLMLoss|\w+Loss(?:\.forward)?",
+    ),
+    Row(
+        "loss",
+        file=r"modeling_\w+\.py",
+        code=r"\blogits\b.*\.float\(\)|self\.(?:loss_function|lm_head)\(",
+    ),
+    Row(
+        "loss",
+        file=r"modeling_\w+\.py",
+        code=r"\bloss(?:_fct)?\b *(?:=|\().*(?:loss_fct|criterion)",
+    ),
+    Row(
+        "loss",
+        function="training_step",
+        code=r"\bloss\b *(?:=|/=) *loss\b|\bloss\.mean\(|(?:criterion|loss_\w+|cross_entropy)\(",
+    ),
+    # --- start-up
+    Row("init", file=r"pandas/(?:core|io|_libs)/|^index\.pyx$"),
+    Row("init", function=r"create_reference_model|(?:__)?deepcopy(?:__)?"),
+    Row(
+        "init",
+        function=r"(?:init_process_group|_new_process_group_helper|new_group|init_distributed|barrier"
+        r"|profile_run|_dummy_run|_dummy_sampler_run|determine_(?:num_)?available_\w+|capture_model"
+        r"|initialize_(?:cache|kv_cache\w*|from_config)|_?init_(?:cache\w*|engine|worker\w*|device|model)"
+        r"|init_cache_engine|allocate_\w*cache|_allocate_kv_cache\w*|compile_or_warm_up_model|warm_?up\w*"
+        r"|from_engine_args|get_peft_model|inject_adapter\w*|_inject_and_replace\w*|add_adapter"
+        r"|_sync_module_states|_sync_params_and_buffers|_verify_param_shape_across_processes"
+        r"|_init_\w*(?:param|handle|flat|state|group)\w*|__post_init__|__init__|_ddp_init_helper|(?:\w+_)?login(?:_\w+)?"
+        r"|update_layer|reset_lora_parameters|initialize|_initialize_\w+|mem_get_info|set_device"
+        r"|_lazy_init|setup|create_optimizer\w*|reset_parameters)",
+    ),
+    Row("init", file=r"torch/nn/init\.py|torch/distributed/fsdp/_(?:init|wrap)_utils"),
+    Row(
+        "init",
+        file=r"torch/distributed/fsdp/(?:fully_shard|_fully_shard)",
+        function=r"__init__|fully_shard",
+    ),
+    # --- forward
+    Row("forward", file=r"torch/nn/modules/|transformers/models/|modeling_\w+\.py|peft/tuners/"),
+    Row(
+        "forward",
+        file=r"transformers/integrations/\w*(?:attention|moe)|flash_attn|xformers|accelerate/hooks",
+    ),
+    Row(
+        "forward",
+        file=r"bitsandbytes/(?:autograd|nn)|torch/_higher_order_ops|liger_kernel/|triton/ops",
+    ),
+    Row(
+        "forward",
+        function=r"(?:[\w.]+[._])?_?forward(?:_\w+)?|_call_impl|_wrapped_call_impl|__call__|_?training_step",
+    ),
+    Row("forward", file=r"torchinductor_\w+/", code=r"primals_"),
+    # --- what the quoted line alone says, for tracebacks that were cut
+    Row("clip", code=r"clip_grad"),
+    Row("backward", code=r"\.backward\(|tangents_"),
+    Row("optimizer", code=r"(?:optim\w*|scaler|opt)\.step\("),
+    Row("generate", code=r"\.generate\("),
+    Row(
+        "load",
+        code=r"\.from_pretrained\(|model\w*\.(?:to|cuda|half)\(|torch\.load\(|load_state_dict\(",
+    ),
+    Row("save", code=r"torch\.save\(|save_pretrained\(|save_model\("),
+    Row("init", code=r"init_process_group\(|\.barrier\("),
+    Row("eval", code=r"\b(?:evaluate|validate|trainer\.predict)\("),
+    Row("loss", code=r"(?:criterion|loss_fn|loss_fct|cross_entropy)\("),
+    Row("loss", code=r"\b(?:shift_)?logits\b.*\.(?:float|contiguous|(?:log_)?softmax)\("),
+    Row(
+        "data",
+        code=r"\b(?:batch|inputs?|images?|labels?|targets?|input_ids|pixel_values|features)"
+        r"(?:\[[^]]+\]|\.\w+)?\.(?:to|cuda)\(|\b(?:tokenizer|processor)\(.*\)\.to\(",
+    ),
+    Row("forward", code=r"\bself\.model\(|\bmodel\(|\bnet\(|primals_"),
+)
+
+# Compiled when first asked for: a whole table of patterns costs as much as all other work at start.
+_compiled = cache(re.compile)
+
+
+def meaning(frame: Frame, quoted: bool = True) -> ReadPhase:
+    """What a frame means; without the rows that only know the quoted line where not `quoted`."""
+    for row in ROWS:
+        if not quoted and not row.file and not row.function:
+            continue
+        if row.file and not _compiled(row.file).search(frame.file):
+            continue
+        if row.function and not _compiled(row.function).fullmatch(frame.function):
+            continue
+        if row.code and (frame.code is None or not _compiled(row.code).search(frame.code)):
+            continue
+        return row.phase
+    return "unknown"

@@ -1,0 +1,92 @@
+"""The answers about several logs as one table, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from oomdoctor.records.diagnosis import Diagnosis, Numbers
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Column, Grid, Note, Section
+from oomdoctor.render.text import one_line
+from oomdoctor.units import format_bytes
+
+_OUTCOMES = {
+    "gpu": "out of GPU memory",
+    "host": "out of host memory",
+    "shm": "out of /dev/shm",
+}
+
+
+def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
+    """One row a log, by its first answer: the failure that ended it."""
+    firsts = [found[0] for found in groups.values()]
+    failed = sum(one.is_oom and not one.survived for one in firsts)
+    count = f"{failed} of {len(firsts)} logs ended out of memory"
+    columns = (
+        Column("log"),
+        Column("outcome", tone=True),
+        Column("phase", 3, detail="in {}"),
+        Column("rank", 6, right=True, detail="rank {}"),
+        Column("asked", 2, right=True, detail="asked for {}"),
+        Column("free", 5, right=True, detail="{} free"),
+        Column("cause", 1, detail="cause {}"),
+        Column("first remedy", 4, detail="try: {}", wraps=True),
+    )
+    return Section("", (Note(count, "strong"), Grid(columns, tuple(map(_row, firsts)))))
+
+
+def diagnoses_csv(report: Report) -> str:
+    """One row a diagnosis; sizes in bytes, unknown is empty."""
+    numbers = [field.name for field in fields(Numbers)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head = ["source", "is_oom", "resource", "dialect", "phase", "rank", "step", "survived"]
+    writer.writerow([*head, *numbers, "cause", "confidence", "tensor", "remedy", "verdict"])
+    for found in report.diagnoses:
+        cause = found.causes[0] if found.causes else None
+        cells = [getattr(found, name) for name in head]
+        cells += [getattr(found.numbers, name) for name in numbers]
+        cells += [cause and cause.cause, cause and cause.confidence]
+        cells += [found.tensor and found.tensor.name]
+        cells += [found.remedies[0].change if found.remedies else None, found.verdict]
+        writer.writerow([_cell(value) for value in cells])
+    return out.getvalue()
+
+
+def _row(found: Diagnosis) -> tuple[str, ...]:
+    cause = found.causes[0] if found.causes else None
+    named = f"{cause.cause.replace('_', ' ')} ({cause.confidence})" if cause else None
+    return (
+        found.source,
+        _outcome(found),
+        found.phase if found.is_oom and found.phase != "unknown" else "",
+        "" if found.rank is None else str(found.rank),
+        _size(found.numbers.requested_bytes),
+        _size(found.numbers.free_bytes),
+        named or (found.look_alike or "").replace("_", " "),
+        found.remedies[0].change if found.remedies else found.short_answer or "",
+    )
+
+
+def _size(size: int | None) -> str:
+    return "" if size is None else format_bytes(size)
+
+
+def _outcome(found: Diagnosis) -> str:
+    if not found.is_oom:
+        return "not memory" if found.look_alike else "no memory failure"
+    return _OUTCOMES.get(found.resource, "out of memory") + (", survived" if found.survived else "")
+
+
+def _cell(value: object) -> str | int:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return value
+    text = one_line(str(value))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and text != "-" else text

@@ -1,0 +1,216 @@
+"""What `scontrol show job` and `sacct` print, as records; and one as a line of text for the reader.
+
+Pure parsing: the commands are run in `slurm`. The formats are those of Slurm 17.11 and later.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from signal import SIGKILL
+
+from oomdoctor.units import GIB, KIB, MIB, format_bytes
+
+# https://slurm.schedmd.com/sacct.html; the last two, with patterns expanded, exist since 24.05.
+FIELDS = (
+    "JobID", "User", "State", "ExitCode", "MaxRSS", "ReqMem", "NNodes", "AllocCPUS", "NodeList",
+    "Elapsed", "Timelimit", "WorkDir",
+)  # fmt: skip
+OUTPUT_FIELDS = ("StdOut", "StdErr")
+_UNITS = {"": MIB, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
+_SIZE = re.compile(r"([\d.]+)([KMGT]?)([nc]?)")
+_NOTHING = ("", "(null)", "None", "None assigned", "Unknown", "N/A")
+# States that say by themselves what ended a job, in the words of Slurm's own messages to its log.
+_ENDINGS = {
+    "TIMEOUT": "CANCELLED DUE TO TIME LIMIT",
+    "DEADLINE": "CANCELLED DUE TO TIME LIMIT",
+    "PREEMPTED": "CANCELLED DUE TO PREEMPTION",
+    "OUT_OF_MEMORY": "",
+    "CANCELLED": "",
+    "NODE_FAIL": "",
+    "BOOT_FAIL": "",
+}
+_ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job, array task or step as one of the two commands tells it; None where it does not.
+
+    `state` is Slurm's own word, `exit_code` its `code:signal`. `peak_bytes` is MaxRSS: the largest
+    sample of any task, taken every 30 s by default, so a quick rise is missed.
+    """
+
+    teller: str
+    id: str
+    state: str
+    user: str | None = None
+    exit_code: str | None = None
+    peak_bytes: int | None = None
+    requested_bytes: int | None = None
+    nodes: str | None = None
+    elapsed: str | None = None
+    time_limit: str | None = None
+    work_dir: str | None = None
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> str:
+        """The job or array task that a step belongs to."""
+        return self.id.partition(".")[0]
+
+    @property
+    def is_step(self) -> bool:
+        return "." in self.id
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job has not ended yet."""
+        return self.state.startswith(_ALIVE)
+
+    @property
+    def tells_the_end(self) -> bool:
+        """Whether this alone says what ended it, without the log."""
+        return _first_word(self.state) in _ENDINGS or bool(self._kill)
+
+    @property
+    def _kill(self) -> str:
+        """The signal that ended it; a cancelled job is killed too, but that tells nothing."""
+        code, _, signal = (self.exit_code or "").partition(":")
+        if _first_word(self.state) != "FAILED":
+            return ""
+        if signal == str(SIGKILL.value):
+            return "(terminated by signal 9)"
+        return "(exit code 137)" if code == str(128 + SIGKILL) else ""
+
+    def line(self) -> str:
+        """The record as a line of a log, with the words by which the reader knows an ending."""
+        parts = [
+            f"{self.teller}: {self.id} State={self.state}",
+            _ENDINGS.get(_first_word(self.state), ""),
+            f"ExitCode={self.exit_code}" if self.exit_code else "",
+            self._kill,
+            f"MaxRSS={self.peak_bytes // KIB}K" if self.peak_bytes else "",
+            f"ReqMem={self.requested_bytes // KIB}K" if self.requested_bytes else "",
+        ]
+        return " ".join(part for part in parts if part)
+
+
+def from_sacct(text: str) -> list[JobRecord]:
+    """The rows of `sacct --parsable2 --noheader` with FIELDS, and OUTPUT_FIELDS or not."""
+    records = []
+    for line in text.splitlines():
+        cells = line.split("|")
+        if len(cells) not in (len(FIELDS), len(FIELDS) + len(OUTPUT_FIELDS)):
+            continue
+        row = dict(zip((*FIELDS, *OUTPUT_FIELDS), cells, strict=False))
+        records.append(
+            JobRecord(
+                teller="sacct",
+                id=row["JobID"],
+                state=row["State"],
+                user=_told(row["User"]),
+                exit_code=_told(row["ExitCode"]),
+                peak_bytes=_size(row["MaxRSS"]),
+                requested_bytes=_size(row["ReqMem"], row["NNodes"], row["AllocCPUS"]),
+                nodes=_told(row["NodeList"]),
+                elapsed=_told(row["Elapsed"]),
+                time_limit=_told(row["Timelimit"]),
+                work_dir=_told(row["WorkDir"]),
+                outputs=_paths(row.get("StdOut"), row.get("StdErr")),
+            )
+        )
+    return records
+
+
+def from_scontrol(text: str) -> list[JobRecord]:
+    """The jobs of `scontrol show job ID`: one, or each task of an array."""
+    records = []
+    for block in re.split(r"\n\s*\n", text):
+        # A path may hold spaces and then fills its line; other values do not.
+        row = dict(re.findall(r"^\s*(WorkDir|StdOut|StdErr)=(.*)$", block, re.MULTILINE))
+        for name, value in re.findall(r"(?<!\S)(\w+)=(\S+)", block):
+            row.setdefault(name, value)
+        if "JobId" not in row:
+            continue
+        task = row.get("ArrayTaskId")
+        records.append(
+            JobRecord(
+                teller="scontrol",
+                id=f"{row.get('ArrayJobId')}_{task}" if task else row["JobId"],
+                state=row.get("JobState", ""),
+                user=_told(row.get("UserId", "").partition("(")[0]),
+                exit_code=_told(row.get("ExitCode")),
+                nodes=_told(row.get("NodeList")),
+                elapsed=_told(row.get("RunTime")),
+                time_limit=_told(row.get("TimeLimit")),
+                work_dir=_told(row.get("WorkDir")),
+                outputs=_paths(row.get("StdOut"), row.get("StdErr")),
+            )
+        )
+    return records
+
+
+def joined(records: list[JobRecord]) -> list[JobRecord]:
+    """The records of one job, so that each thing is told once.
+
+    sacct before scontrol; the job with the largest peak of its steps; then the steps that ended of
+    themselves in another way than the job, as where a script went on after one was killed.
+    """
+    tellers = {record.teller for record in records}
+    told = [r for r in records if r.teller == ("sacct" if "sacct" in tellers else "scontrol")]
+    head = next((record for record in told if not record.is_step), told[0])
+    head = replace(
+        head,
+        peak_bytes=max((r.peak_bytes for r in told if r.peak_bytes), default=None),
+        requested_bytes=max((r.requested_bytes for r in told if r.requested_bytes), default=None),
+    )
+    others = [
+        record
+        for record in told
+        if record.is_step
+        and record.tells_the_end
+        and not record.state.startswith("CANCELLED")
+        and record.state != head.state
+    ]
+    return [head, *others]
+
+
+def summary(head: JobRecord) -> str:
+    """A job as a sentence for people."""
+    text = f"job {head.id}"
+    text += f" of {head.user}" if head.user else ""
+    text += f" on {head.nodes}" if head.nodes else ""
+    text += f": {head.state or 'in an unknown state'}"
+    text += f" after {head.elapsed}" if head.elapsed else ""
+    text += f" of {head.time_limit}" if head.elapsed and head.time_limit else ""
+    text += f", exit code {head.exit_code}" if head.exit_code and not head.alive else ""
+    memory = []
+    if head.peak_bytes:
+        memory.append(f"{format_bytes(head.peak_bytes)} at the highest sample of a task")
+    if head.requested_bytes:
+        memory.append(f"{format_bytes(head.requested_bytes)} asked for")
+    return text + (f"; host memory: {', '.join(memory)}" if memory else "")
+
+
+def _first_word(state: str) -> str:
+    """CANCELLED of `CANCELLED by 1000`."""
+    return state.partition(" ")[0]
+
+
+def _told(value: str | None) -> str | None:
+    return None if value is None or value in _NOTHING else value
+
+
+def _paths(*values: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for path in map(_told, values) if path))
+
+
+def _size(text: str, nodes: str = "", cpus: str = "") -> int | None:
+    """Bytes of `67108864K`, `64G`, and of the `64Gn` and `4Gc` (a node, a CPU) before 21.08."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        return None
+    size = int(float(match[1]) * _UNITS[match[2]])
+    count = {"n": nodes, "c": cpus}.get(match[3], "")
+    return (size * int(count) if count.isdigit() else size) or None
