@@ -85,8 +85,15 @@ def state_bytes(config: TrainConfig, counts: ParameterCounts) -> int | None:
     known = _STATE_BYTES.get(config.optimizer)
     if known is None:
         return None
+    if config.offload == "optimizer":
+        return 0
     each, follows = known
     return _learning(counts) * each * (DTYPE_BYTES[config.weights_dtype] if follows else 1)
+
+
+def keeps_all_gradients(config: TrainConfig) -> bool:
+    """Whether all gradients certainly lie on the device together when the optimizer steps."""
+    return config.optimizer in _STATE_BYTES
 
 
 def _weights(config: TrainConfig, counts: ParameterCounts) -> list[_Term]:

@@ -13,12 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from oomdoctor.analysis.bounds import DTYPE_BYTES, state_bytes, weights_bytes
+from oomdoctor.analysis.bounds import (
+    DTYPE_BYTES,
+    keeps_all_gradients,
+    state_bytes,
+    weights_bytes,
+)
 from oomdoctor.analysis.shape import shape_of
 from oomdoctor.analysis.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.result import DeviceType
 
 # The same states or fewer, kept in the same way, tensor by tensor: (less, more).
 _OPTIMIZER_STEPS = {
@@ -33,7 +38,8 @@ _OPTIMIZER_STEPS = {
 _ALIASES = {"adamw_8bit": "adamw_bnb_8bit"}
 _PREPARED = ("none", "norms", "peft")
 _FOLLOW = ("weights_dtype", "autocast_dtype")
-_HANDLED = {*_FOLLOW, "micro_batch_size", "effective_batch_size"}
+_CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")
+_HANDLED = {*_FOLLOW, *_CHECKPOINTING, "micro_batch_size", "effective_batch_size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,10 @@ def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[
         if not _precision_at_least(more, less, setting):
             return None
         raised += [name for name in _FOLLOW if getattr(more, name) != getattr(less, name)]
+    if any(getattr(more, name) != getattr(less, name) for name in _CHECKPOINTING):
+        if not _keeps_at_least(more, less):
+            return None
+        raised += [name for name in _CHECKPOINTING if getattr(more, name) != getattr(less, name)]
     for field in fields(TrainConfig):
         name = field.name
         if name in _HANDLED or getattr(more, name) == getattr(less, name):
@@ -86,7 +96,12 @@ def _relevant(config: TrainConfig) -> TrainConfig:
         values["double_quant"] = plain.double_quant
     if config.activation_checkpointing != "every_n":
         values["checkpoint_every"] = plain.checkpoint_every
+    elif config.checkpoint_every == 1:
+        values["activation_checkpointing"] = "full"
+        values["checkpoint_every"] = plain.checkpoint_every
     values["optimizer"] = _ALIASES.get(config.optimizer, config.optimizer)
+    if config.offload == "optimizer":
+        values["optimizer"] = plain.optimizer  # the device has nothing of it
     return replace(config, **values)
 
 
@@ -100,16 +115,38 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
         return bool(b)
     if name == "kbit_prepare":
         return _PREPARED.index(a) > _PREPARED.index(b)
-    if name == "activation_checkpointing":
-        return bool(a == "none")
+    if name == "offload":
+        return bool(a == "none" and b == "optimizer")
     if name == "attention":
         scores = a == "eager" and b in ("sdpa", "flash_attention_2", "flash_attention_3")
         return scores and _fast_attention(compute_dtype(less), setting)
     if name == "loss":
         return a == "default" and b == "liger" and _logits_outweigh(less, setting)
+    if name == "optimizer" and less.offload == "optimizer":
+        return keeps_all_gradients(more)
     if name == "optimizer":
         return (b, a) in _OPTIMIZER_STEPS or _states_at_least(more, less, setting)
     return False
+
+
+def _keeps_at_least(more: TrainConfig, less: TrainConfig) -> bool:
+    """Whether `more` checkpoints a part of what `less` does.
+
+    The layer that is recomputed has all its activations then, as it would have without, so fewer
+    checkpoints are never less. Checkpoints of attention or MLP alone recompute less at once than
+    those of whole layers, which counts where there are few layers: no order between these.
+    """
+    a, b = more.activation_checkpointing, less.activation_checkpointing
+    if a == "none":
+        return True
+    whole = {"every_n", "full", "offload"}
+    if a == "offload" or not {a, b} <= whole:
+        return False
+    return _every(more) % _every(less) == 0
+
+
+def _every(config: TrainConfig) -> int:
+    return config.checkpoint_every if config.activation_checkpointing == "every_n" else 1
 
 
 def _states_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:

@@ -7,6 +7,7 @@ module only passes the rung's values on and says `unsupported` where one of them
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker import optimizers, synthetic
+from oomdoctor.worker import compilation, optimizers, synthetic
 from oomdoctor.worker.adapter import add_adapter
+from oomdoctor.worker.checkpointing import enable_checkpointing
+from oomdoctor.worker.cuda_autocast import scale_gradients
 from oomdoctor.worker.model_config import auto_class, load_config
+from oomdoctor.worker.offload import OnHost, uses_host
 from oomdoctor.worker.support import check_supported
 from oomdoctor.worker.unsupported import UnsupportedError
 
@@ -34,28 +38,43 @@ class Setup:
     notes: list[str]
 
 
-def build(job: ProbeJob, device: Any, on_phase: Any = None) -> Setup:
+def build(
+    job: ProbeJob,
+    device: Any,
+    on_phase: Any = None,
+    model_config: Any = None,
+    on_host: OnHost = nullcontext,
+) -> Setup:
     """Everything one training step needs, on `device`.
 
-    `on_phase` is called by the Trainer's step at the end of each forward pass.
+    `on_phase` is called by the Trainer's step at the end of each forward pass. `model_config` takes
+    the place of the model's own, to simulate fewer layers. What is offloaded to the host is made
+    within `on_host`, so that a trace of a device made of CPU tensors can leave it out.
 
     Raises:
         UnsupportedError: a library, the device or the architecture cannot do what the rung asks.
     """
     config = job.config
-    check_supported(config, job.device_type)
+    simulated = job.mode == "simulate"
+    check_supported(config, job.device_type, simulated=simulated)
     notes: list[str] = []
+    if simulated and uses_host(config):
+        notes.append("no time is predicted: nothing is known of the way to the host's memory")
+    if config.compile:
+        notes += compilation.prepare(device, simulated=simulated)
     if config.allocator == "expandable_segments" and device.type == "cuda":
         _set_expandable_segments()
-    model_config = load_config(job.model)
+    model_config = model_config or load_config(job.model)
     model = _load_model(job, model_config, device, notes)
     model.config.use_cache = False
     if config.method != "full":
         model = add_adapter(model, config, job.model.task)
-    if config.activation_checkpointing == "full":
-        _enable_checkpointing(model)
-    trainer = _trainer(model, config, job, on_phase)
-    model, optimizer = trainer.accelerator.prepare(trainer.model, optimizers.create(trainer))
+    enable_checkpointing(model, config, on_host, notes)
+    trainer = _trainer(model, config, job, device, on_phase)
+    optimizer = optimizers.create(trainer)
+    if config.offload == "optimizer":
+        optimizer = optimizers.moved_to_host(optimizer, on_host, notes)
+    model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
     trainer.optimizer, trainer.model_wrapped = optimizer, model
     return Setup(model, trainer, device, job.model.task, config, model_config, notes)
 
@@ -139,19 +158,7 @@ def _load_pretrained(
     )
 
 
-def _enable_checkpointing(model: Any) -> None:
-    # transformers 5 renamed the method; peft and remote code may only know the old name.
-    enable = getattr(model, "activation_checkpointing_enable", None)
-    try:
-        if enable is None:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        else:
-            enable({"use_reentrant": False})
-    except ValueError as error:
-        raise UnsupportedError(f"no activation checkpointing: {error}") from error
-
-
-def _trainer(model: Any, config: TrainConfig, job: ProbeJob, on_phase: Any) -> Any:
+def _trainer(model: Any, config: TrainConfig, job: ProbeJob, device: Any, on_phase: Any) -> Any:
     from transformers import Trainer, TrainingArguments
 
     class PhasedTrainer(Trainer):  # type: ignore[misc]
@@ -165,6 +172,8 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, on_phase: Any) -> A
 
     size = config.micro_batch_size
     assert isinstance(size, int)
+    # accelerate leaves the gradient scaler out on the CPU, so a simulated one is put in below.
+    scaled = config.autocast_dtype == "float16" and job.mode == "simulate"
     try:
         arguments = TrainingArguments(
             output_dir=str(Path(tempfile.gettempdir()) / "oomdoctor-unused"),
@@ -174,9 +183,10 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, on_phase: Any) -> A
             optim=config.optimizer,
             max_grad_norm=1.0,
             bf16=config.autocast_dtype == "bfloat16",
-            fp16=config.autocast_dtype == "float16",
-            use_cpu=job.device_type == "cpu",
+            fp16=config.autocast_dtype == "float16" and not scaled,
+            use_cpu=device.type == "cpu",
             use_liger_kernel=config.loss == "liger",
+            torch_compile=config.compile and job.mode != "simulate",
             label_names=["labels"],
             report_to=[],
             disable_tqdm=True,
@@ -186,5 +196,7 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, on_phase: Any) -> A
         trainer = PhasedTrainer(model=model, args=arguments)
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"the Trainer refuses this rung: {error}") from error
+    if scaled:
+        scale_gradients(trainer.accelerator)
     trainer.current_gradient_accumulation_steps = arguments.gradient_accumulation_steps
     return trainer

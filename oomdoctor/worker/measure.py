@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.records.result import Measurement, ProbeJob
-from oomdoctor.worker import meters, optimizers
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker import compilation, meters, optimizers
 from oomdoctor.worker.batch import micro_batches
 from oomdoctor.worker.build import Setup, build
+from oomdoctor.worker.offload import uses_host
 from oomdoctor.worker.progress import Marks, PhaseFile
 from oomdoctor.worker.step import evaluation_step, training_step
 from oomdoctor.worker.summary import summarise
 from oomdoctor.worker.timing import time_steps
-from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, OTHER, WEIGHTS, AllocationTrace
+from oomdoctor.worker.trace import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, AllocationTrace
 
 MEMORY_STEPS = ("first", "steady")
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
@@ -37,7 +39,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     marks = Marks(progress)
     with meter.recording():
         _enter(meter, progress, "load", "load")
-        setup = build(job, device, marks)
+        setup = build(job, device, marks, on_host=meter.on_host)
         # With accumulation the later micro-steps hold gradients as well: two show the worst case.
         count = min(2, job.config.accumulation_steps())
         batches = micro_batches(
@@ -51,11 +53,17 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
             _enter(meter, progress, "eval", "eval")
             _evaluate(setup, job, device)
         _enter(meter, progress, "end", "timing")
-    if device.type == "cuda":
+    if device.type == "cuda" and not job.config.compile:  # the trace would see an eager step
         _trace_step(setup, batches, marks, trace)
     totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
     if device.type == "cuda" and totals.overhead_bytes is None:
         setup.notes.append("the driver does not tell the context's bytes: they are not in the peak")
+    if device.type == "cpu" and uses_host(job.config):
+        setup.notes.append("host and device are one memory here: what is offloaded is not counted")
+    if job.config.compile and device.type == "cpu":
+        compilation.begin_to_compile()
+        marks.listen(lambda phase: None)
+        training_step(setup, batches, marks)  # compiles, which is no step to time
     timing, skipped = time_steps(setup, batches, job, marks)
     return summarise(setup, meter, totals, trace, losses, timing, skipped)
 
@@ -102,7 +110,7 @@ def _trace_step(
     """A step under the trace, on CUDA only, to say what the peak is made of."""
     trace.adopt(_weights(setup), WEIGHTS)
     trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
-    trace.adopt((tensor for batch in batches for tensor in batch.values()), OTHER)
+    trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
 
     def watch(phase: str) -> None:
         trace.enter(phase)

@@ -1,6 +1,6 @@
 """Peaks by step and phase, on CUDA from the caching allocator, on the CPU from the trace.
 
-Both meters have the same four methods; `for_job` chooses. What is measured here is measured on
+Both meters have the same five methods; `for_job` chooses. What is measured here is measured on
 steps of their own, never on the timed ones.
 """
 
@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from oomdoctor.records.result import PhaseMemory, ProbeJob
+from oomdoctor.records.measurement import PhaseMemory
+from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker import nvml
 from oomdoctor.worker.trace import AllocationTrace
 
@@ -36,6 +37,8 @@ class Meter(Protocol):
     peaks: dict[Window, PhaseMemory]
 
     def recording(self) -> AbstractContextManager[Any]: ...
+
+    def on_host(self) -> AbstractContextManager[None]: ...
 
     def enter(self, step: str, phase: str) -> None: ...
 
@@ -64,6 +67,9 @@ class CpuMeter:
 
     def recording(self) -> AbstractContextManager[Any]:
         return self.trace.recording()
+
+    def on_host(self) -> AbstractContextManager[None]:
+        return self.trace.paused()
 
     def enter(self, step: str, phase: str) -> None:
         if self._window is not None:
@@ -131,6 +137,9 @@ class CudaMeter:
         return max(0, used - self._used_before - int(torch.cuda.memory_reserved()))
 
     def recording(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def on_host(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def enter(self, step: str, phase: str) -> None:

@@ -9,7 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from oomdoctor.worker.offload import OnHost, on_host_optimizer
 from oomdoctor.worker.unsupported import UnsupportedError
+
+# What torch and transformers compute with plain tensor operations, so that it runs anywhere.
+_ON_ANY_DEVICE = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
+
+
+OF_TORCHAO = ("adamw_torch_8bit", "adamw_torch_4bit")  # transformers' names
+
+
+def steps_on_host(name: str) -> bool:
+    """Whether this optimizer can update on the host what is trained on a GPU."""
+    return name in _ON_ANY_DEVICE
+
+
+def moved_to_host(optimizer: Any, on_host: OnHost, notes: list[str]) -> Any:
+    """The optimizer with its states and its update on the host; `notes` gets the lines to type."""
+    kind = type(optimizer).__name__
+    notes.append(
+        "the optimizer's update runs on the host; in a training: pip install torchao; "
+        "from torchao.optim import CPUOffloadOptimizer; Trainer(..., optimizers=("
+        f"CPUOffloadOptimizer(model.parameters(), {kind}, lr=...), None)); max_grad_norm=0, "
+        "because it copies the gradients before they are clipped"
+    )
+    return on_host_optimizer(optimizer, on_host)
 
 
 def create(trainer: Any) -> Any:
@@ -18,8 +42,11 @@ def create(trainer: Any) -> Any:
     Raises:
         UnsupportedError: the optimizer's library is missing or it cannot run on this device.
     """
+    from oomdoctor.worker.synthetic import is_fake
+
     name = str(trainer.args.optim.value)
-    device = trainer.args.device.type
+    fake = any(is_fake(parameter) for parameter in trainer.model.parameters())
+    device = "cuda" if fake else trainer.args.device.type
     if name.startswith("paged_") and device == "cpu":
         raise UnsupportedError(f"{name} pages through CUDA's unified memory, so it needs a GPU")
     try:

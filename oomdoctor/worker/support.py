@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.worker import optimizers
 from oomdoctor.worker.unsupported import UnsupportedError
 
 
-def check_supported(config: TrainConfig, device_type: str) -> None:
-    """Find out before anything is built.
+def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = False) -> None:
+    """Find out before anything is built. A simulation needs no kernels, only what builds the model.
 
     Raises:
         UnsupportedError: it cannot; the text says why and what to do.
     """
-    later = {
-        "compile": config.compile,
-        "offload": config.offload != "none",
-        "sharding": config.sharding != "none" or config.world_size > 1,
-        f'activation_checkpointing = "{config.activation_checkpointing}"': (
-            config.activation_checkpointing not in ("none", "full")
-        ),
-    }
-    for name, asked in later.items():
-        if asked:
-            raise UnsupportedError(f"{name} is not measured by this version of oomdoctor")
+    if config.sharding != "none" or config.world_size > 1:
+        raise UnsupportedError("sharding is not measured by this version of oomdoctor")
+    if config.offload == "parameters":
+        raise UnsupportedError(
+            "parameters are offloaded by DeepSpeed ZeRO-3 or FSDP, which this version does not "
+            'measure; use offload = "optimizer", or freeze and quantise them with method = "qlora"'
+        )
+    if config.offload == "optimizer" and not optimizers.steps_on_host(config.optimizer):
+        raise UnsupportedError(
+            f'{config.optimizer} updates on the GPU only; offload = "optimizer" needs '
+            "adamw_torch_fused; states of paged_adamw_8bit move to the host by themselves"
+        )
     if config.autocast_dtype == "float16" and device_type == "cpu":
         raise UnsupportedError("fp16 with the gradient scaler needs a GPU; use bfloat16 on the CPU")
     if config.allocator != "default" and device_type == "cpu":
         raise UnsupportedError("allocator settings need a GPU: the CPU has no caching allocator")
+    if simulated and config.loss == "liger":
+        raise UnsupportedError("Liger's kernels cannot be simulated; measure it with probe")
+    if simulated and config.optimizer in optimizers.OF_TORCHAO:
+        raise UnsupportedError(
+            f"{config.optimizer} keeps states of torchao's tensor types, which cannot be "
+            "simulated; measure it with probe, or plan with adamw_bnb_8bit"
+        )
     if config.loss == "liger":
         if not _installed("liger_kernel"):
             raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
@@ -36,7 +45,8 @@ def check_supported(config: TrainConfig, device_type: str) -> None:
         raise UnsupportedError("quantised weights need bitsandbytes: pip install bitsandbytes")
     if config.method != "full" and not _installed("peft"):
         raise UnsupportedError("LoRA needs peft: pip install peft")
-    _check_attention(config, device_type)
+    if not simulated:
+        _check_attention(config, device_type)
 
 
 def _check_attention(config: TrainConfig, device_type: str) -> None:

@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oomdoctor.records.result import ProbeJob, Timing
+from oomdoctor.records.measurement import Timing
+from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.build import Setup
 from oomdoctor.worker.progress import Marks
 from oomdoctor.worker.step import training_step

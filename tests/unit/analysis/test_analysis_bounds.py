@@ -86,6 +86,12 @@ def test_offloaded_parameters_leave_nothing_certain():
     assert lower_bound(TrainConfig(offload="parameters"), COUNTS, None).size_bytes == 0
 
 
+def test_an_optimizer_on_the_host_leaves_weights_and_gradients():
+    offloaded = TrainConfig(offload="optimizer")
+    assert lower_bound(offloaded, COUNTS, None).size_bytes == 4 * N
+    assert state_bytes(offloaded, COUNTS) == 0
+
+
 def test_the_arithmetic_is_a_sum_that_can_be_checked():
     assert lower_bound(TrainConfig(), COUNTS, None).arithmetic == (
         "weights 1,000,000,000 x 2 bytes = 1.86 GiB, "

@@ -16,6 +16,7 @@ AMPERE = Setting(COUNTS, MODEL_CONFIG, "cuda", "8.0")
 TURING = replace(AMPERE, compute_capability="7.5")
 FP32 = {"weights_dtype": "float32"}
 AMP = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
+EVERY_4 = {"activation_checkpointing": "every_n", "checkpoint_every": 4}
 LORA = {"method": "lora"}
 NF4 = {"method": "qlora", "quantization": "nf4"}
 
@@ -29,6 +30,14 @@ def config(**values):
     [
         ({}, {"activation_checkpointing": "full"}, "activation_checkpointing"),
         ({}, {"activation_checkpointing": "offload"}, "activation_checkpointing"),
+        ({}, {"activation_checkpointing": "attention"}, "activation_checkpointing"),
+        (EVERY_4, {**EVERY_4, "checkpoint_every": 2}, "checkpoint_every"),
+        (EVERY_4, {"activation_checkpointing": "full"}, "activation_checkpointing"),
+        (EVERY_4, {"activation_checkpointing": "offload"}, "activation_checkpointing"),
+        ({"activation_checkpointing": "full"}, {"activation_checkpointing": "offload"},
+         "activation_checkpointing"),
+        ({}, {"offload": "optimizer"}, "offload"),
+        ({"optimizer": "adamw_8bit"}, {"offload": "optimizer"}, "optimizer"),
         ({"attention": "eager"}, {}, "attention"),
         ({"attention": "eager"}, {"attention": "flash_attention_2"}, "attention"),
         ({"sequence_length": 1024}, {"sequence_length": 1024, "loss": "liger"}, "loss"),
@@ -74,6 +83,17 @@ def test_what_needs_more(more, less, respect):
         ({**FP32, "attention": "eager"}, {"attention": "eager"}),
         ({"attention": "sdpa"}, {"attention": "flash_attention_2"}),
         ({"activation_checkpointing": "every_n"}, {"activation_checkpointing": "attention"}),
+        # the layers of one are not among those of the other
+        (EVERY_4, {**EVERY_4, "checkpoint_every": 3}),
+        # a whole layer is recomputed at once, which counts in a model of few layers
+        ({"activation_checkpointing": "mlp"}, {"activation_checkpointing": "full"}),
+        ({"activation_checkpointing": "offload"}, {"activation_checkpointing": "offload"}),
+        ({**EVERY_4, "checkpoint_every": 1}, {"activation_checkpointing": "full"}),
+        # may free each gradient as soon as it is used
+        ({"optimizer": "lomo"}, {"offload": "optimizer"}),
+        ({"offload": "optimizer"}, {"offload": "optimizer", "optimizer": "sgd"}),
+        ({"offload": "optimizer"}, {"optimizer": "sgd"}),
+        ({}, {"offload": "parameters"}),
         ({**LORA, "lora_rank": 64, "lora_targets": ("q_proj",)}, LORA),
         ({**LORA, "lora_dropout": 0.2}, {**LORA, "lora_dropout": 0.1}),
         ({"allocator": "default"}, {"allocator": "expandable_segments"}),
@@ -130,7 +150,11 @@ _VALUES = st.fixed_dictionaries(
             ["adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "sgd"]
         ),
         "attention": st.sampled_from(["sdpa", "eager"]),
-        "activation_checkpointing": st.sampled_from(["none", "full"]),
+        "activation_checkpointing": st.sampled_from(
+            ["none", "every_n", "full", "offload", "attention"]
+        ),
+        "checkpoint_every": st.sampled_from([1, 2, 3, 4]),
+        "offload": st.sampled_from(["none", "optimizer"]),
         "lora_rank": st.sampled_from([8, 16]),
         "micro_batch_size": st.sampled_from([1, 2, 16]),
     }

@@ -51,7 +51,7 @@ def refused(text: str, **sizes: int) -> OomDoctorError:
 
 
 def test_the_recipes_of_the_house() -> None:
-    assert recipe_names() == ("default", "full", "lora", "qlora", "quick")
+    assert recipe_names() == ("default", "full", "host", "lora", "qlora", "quick")
     assert len(load_recipe("quick", **NO_SIZES).rungs) == 4
     assert 12 <= len(load_recipe("default", **NO_SIZES).rungs) <= 14
 
@@ -114,7 +114,7 @@ def test_an_unknown_recipe_is_met_with_the_nearest(call: Any) -> None:
         call()
     assert (caught.value.code, caught.value.exit_code) == ("unknown_recipe", ExitCode.USAGE)
     assert "did you mean qlora?" in caught.value.message
-    assert "default, full, lora, qlora, quick, none" in str(caught.value.hint)
+    assert "default, full, host, lora, qlora, quick, none" in str(caught.value.hint)
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
