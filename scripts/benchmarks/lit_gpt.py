@@ -1,0 +1,122 @@
+"""lit-gpt of October 2023 on transformers' Llama: what its LoRA fine-tuning keeps for the backward.
+
+Read from github Lightning-AI/litgpt @8641822b (lit_gpt/model.py, lora.py, rmsnorm.py, utils.py and
+finetune/lora.py). Only for multi-head attention without biases, with LoRA on queries and values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from oomdoctor.records.config import TrainConfig
+
+_CHUNK = 128  # tokens of a chunk of the head and of the loss
+
+
+@contextlib.contextmanager
+def lit_gpt(config: TrainConfig) -> Iterator[None]:
+    """Llama models act as lit-gpt's GPT, with its LoRA in place of peft's."""
+    from transformers.models.llama import modeling_llama
+
+    from oomdoctor.worker import build
+
+    model = modeling_llama.LlamaForCausalLM
+    with (
+        mock.patch.object(modeling_llama, "LlamaAttention", _attention(config)),
+        mock.patch.object(modeling_llama.LlamaRMSNorm, "forward", _norm),
+        mock.patch.object(model, "forward", _forward),
+        mock.patch.object(build, "add_adapter", _freeze_all_but_lora),
+    ):
+        yield
+
+
+def _freeze_all_but_lora(model: Any, _: TrainConfig, __: str) -> Any:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora" in name)
+    return model
+
+
+def _norm(self: Any, states: Any) -> Any:
+    import torch
+
+    mean = torch.mean(states * states, dim=-1, keepdim=True)
+    return self.weight * (states * torch.rsqrt(mean + self.variance_epsilon))
+
+
+def _attention(train: TrainConfig) -> Any:
+    import torch
+    from torch.nn import functional
+
+    class Attention(torch.nn.Module):  # type: ignore[misc]
+        """`LoRAQKVLinear` for queries and values, then `CausalSelfAttention`."""
+
+        def __init__(self, config: Any, layer_idx: int) -> None:
+            super().__init__()
+            width = config.hidden_size
+            self.heads, self.head_dim = config.num_attention_heads, config.head_dim
+            self.attn = torch.nn.Linear(width, 3 * width, bias=False)
+            self.proj = torch.nn.Linear(width, width, bias=False)
+            self.lora_A = torch.nn.Parameter(torch.zeros(2 * train.lora_rank, width))
+            self.lora_B = torch.nn.Parameter(torch.zeros(2 * width, train.lora_rank))
+            self.lora_dropout = torch.nn.Dropout(train.lora_dropout)
+
+        def forward(self, hidden_states: Any, position_embeddings: Any, *_: Any, **__: Any) -> Any:
+            batch, length, width = hidden_states.shape
+            qkv = self.attn(hidden_states) + self._update(hidden_states)
+            shape = (batch, length, self.heads, 3, self.head_dim)
+            parts = qkv.view(shape).permute(0, 2, 3, 1, 4).split((1, 1, 1), dim=2)
+            query, key, value = (
+                part.reshape(batch, self.heads, length, self.head_dim) for part in parts
+            )
+            # The cache of angles is of fp16 also where the model is of bf16 (`build_rope_cache`).
+            cos, sin = (angle.half() for angle in position_embeddings)
+            query, key = (torch.cat((_rotated(t, cos, sin), t[..., :0]), -1) for t in (query, key))
+            result = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            return self.proj(result.transpose(1, 2).reshape(batch, length, width)), None
+
+        def _update(self, states: Any) -> Any:
+            after_a = functional.linear(self.lora_dropout(states), self.lora_A)
+            after_b = functional.conv1d(
+                after_a.transpose(-2, -1), self.lora_B.unsqueeze(-1), groups=2
+            )
+            return self._zero_pad(after_b.transpose(-2, -1)) * (train.lora_alpha / train.lora_rank)
+
+        def _zero_pad(self, update: Any) -> Any:
+            width = self.proj.in_features
+            places = torch.cat((torch.arange(width), torch.arange(2 * width, 3 * width)))
+            swapped = update.transpose(0, 1)
+            padded = swapped.new_zeros((*swapped.shape[:-1], 3 * width)).view(-1, 3 * width)
+            padded = padded.index_copy(1, places, swapped.reshape(-1, 2 * width))
+            return padded.view((*swapped.shape[:-1], 3 * width)).transpose(0, 1)
+
+    return Attention
+
+
+def _rotated(states: Any, cos: Any, sin: Any) -> Any:
+    import torch
+
+    first, second = states.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return ((states * cos) + (turned * sin)).type_as(states)
+
+
+def _forward(self: Any, input_ids: Any, labels: Any = None, **kwargs: Any) -> Any:
+    """`GPT.forward` with a chunked head, and `chunked_cross_entropy` of its chunks."""
+    import torch
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    kwargs.pop("num_items_in_batch", None)
+    states = self.model(input_ids=input_ids, use_cache=False, **kwargs).last_hidden_state
+    # lightning.fabric's HalfPrecision.convert_output: what the model returns becomes fp32.
+    logits = [self.lm_head(part).float() for part in states.split(_CHUNK, dim=1)]
+    logits[-1] = logits[-1][..., :-1, :]
+    losses = [
+        torch.nn.functional.cross_entropy(
+            part.reshape(-1, part.shape[-1]), wanted.reshape(-1), reduction="none"
+        )
+        for part, wanted in zip(logits, labels[..., 1:].split(_CHUNK, dim=1), strict=True)
+    ]
+    return CausalLMOutputWithPast(loss=torch.cat(losses).mean(), logits=tuple(logits))
