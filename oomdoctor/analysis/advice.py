@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import AUTO, TrainConfig
+from oomdoctor.records.lengths import LengthsRequest
+from oomdoctor.records.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Status, SurveyRequest
 from oomdoctor.records.result import ProbeResult
 
@@ -21,7 +23,7 @@ def exit_of(
 
     Something fits: 0. Nothing fits and every rung gave its answer (out of memory, unsupported, or
     skipped for a reason): 3. Nothing fits, but a rung crashed, failed, hung, ran out of host
-    memory or was not reached: 6.
+    memory, was not reached, or could not be simulated, so that only probe can tell: 6.
     """
     if interrupted is not None:
         return interrupted, "interrupted"
@@ -43,6 +45,8 @@ def next_commands(
 
     `run_name` is the run's name in the store.
     """
+    if request.plan is not None:
+        return _plan_commands(results, request, run_name, interrupted=interrupted)
     unfinished = interrupted or any(_not_reached(result) for result in results)
     lines = [f"oomdoctor probe --resume {shlex.quote(run_name or 'latest')}"] if unfinished else []
     if any(result.outcome == "fits" for result in results):
@@ -58,46 +62,109 @@ def next_commands(
     if outcomes & {"failed", "unsupported"}:
         lines.append("oomdoctor env")
     if "timed_out" in outcomes:
-        lines.append(_probe(request, ("--rung-timeout", f"{round(2 * request.rung_limit_s)}s")))
+        lines.append(_again(request, ("--rung-timeout", f"{round(2 * request.rung_limit_s)}s")))
     if "oom" in outcomes or any(result.missed_by_bytes is not None for result in results):
         lines += _leaner(results, request)
     return tuple(dict.fromkeys(lines))[:4]
+
+
+def _plan_commands(
+    results: Sequence[ProbeResult],
+    request: SurveyRequest,
+    run_name: str | None,
+    *,
+    interrupted: bool,
+) -> tuple[str, ...]:
+    plan = request.plan
+    assert plan is not None
+    show = shlex.join(["oomdoctor", "show", *filter(None, [run_name]), "--verbose"])
+    if interrupted:
+        return (_again(request), show)
+    lines = []
+    fitting = [result for result in results if result.outcome == "fits"]
+    if fitting:
+        lines.append(shlex.join(["oomdoctor", "probe", request.model.name, *_ladder(request)]))
+        whole = plan.why is None and plan.sweep is None and request.lengths is None
+        if len(plan.gpus) == 1 and whole:
+            best = max(fitting, key=lambda result: result.tokens_per_s or 0.0)
+            lines.append(_again(request, ("--why", best.label)))
+    else:
+        if not plan.all_gpus and plan.why is None and plan.sweep is None:
+            lines.append(_again(replace(request, plan=PlanRequest((), all_gpus=True))))
+        lines += _leaner(results, replace(request, plan=replace(plan, why=None)))
+    return (*lines[:3], show)
 
 
 def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]:
     """Ways to need less, each only where it is still open."""
     lines = []
     if not any(result.config.method == "qlora" for result in results):
-        lines.append(_probe(request, ("--recipe", "qlora")))
-    if request.sequence_length > 512:
-        lines.append(_probe(request, ("--seq-len", str(request.sequence_length // 2))))
+        lines.append(_again(request, ("--recipe", "qlora")))
+    by_data = request.lengths is not None or _sweeps_length(request)
+    if request.sequence_length > 512 and not by_data:
+        lines.append(_again(request, ("--seq-len", str(request.sequence_length // 2))))
     if request.micro_batch_size is not None and request.micro_batch_size > 1:
-        lines.append(_probe(request, ("--micro-batch", "1")))
+        lines.append(_again(request, ("--micro-batch", "1")))
     lines.append("oomdoctor models")
     return lines
 
 
-def _probe(request: SurveyRequest, changed: tuple[str, str]) -> str:
-    """The command line of the survey with one option changed; what is default is left out."""
+def _again(request: SurveyRequest, changed: tuple[str, str] | None = None) -> str:
+    """The command line of the request with one option changed; what is default is left out."""
+    plan = request.plan
+    words = ["oomdoctor", "probe" if plan is None else "plan", request.model.name]
+    if plan is not None:
+        words += ["--all-gpus"] if plan.all_gpus else []
+        words += [word for name in plan.gpus for word in ("--gpu", name)]
+        words += ["--sweep", _sweep_text(plan.sweep)] if plan.sweep is not None else []
+        words += ["--why", plan.why] if plan.why is not None else []
+    return shlex.join([*words, *_ladder(request, changed)])
+
+
+def _ladder(request: SurveyRequest, changed: tuple[str, str] | None = None) -> list[str]:
+    """The options that say what is trained and on which device of this machine."""
     recipe = request.recipe
     built = recipe.source in ("built-in", "command line")
     options = {"--recipe": recipe.name if built else recipe.source}
-    if request.device != "auto":
+    if request.plan is None and request.device != "auto":
         options["--device"] = request.device
     if request.vram_bytes is not None:
         options["--vram"] = str(request.vram_bytes)
-    options["--seq-len"] = str(request.sequence_length)
+    if request.lengths is not None:
+        options |= _data_options(request.lengths)
+    elif not _sweeps_length(request):
+        options["--seq-len"] = str(request.sequence_length)
     options["--effective-batch"] = str(request.effective_batch_size)
     if request.micro_batch_size is not None:
         options["--micro-batch"] = str(request.micro_batch_size)
-    options[changed[0]] = changed[1]
-    words = ["oomdoctor", "probe", request.model.name]
-    for name, value in options.items():
-        words += [name, value]
-    if recipe.source == "command line" and changed[0] != "--recipe":
+    if changed is not None:
+        options[changed[0]] = changed[1]
+    words = [word for pair in options.items() for word in pair]
+    if recipe.source == "command line" and (changed is None or changed[0] != "--recipe"):
         for rung in recipe.rungs:
             words += ["--rung", _rung_text(rung.config, request)]
-    return shlex.join(words)
+    return words
+
+
+def _data_options(lengths: LengthsRequest) -> dict[str, str]:
+    packed = lengths.packed_tokens
+    options = {
+        "--lengths": lengths.file,
+        "--tokenizer": lengths.tokenizer,
+        "--text-field": lengths.text_field,
+        "--seq-len": str(packed) if packed is not None else None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _sweeps_length(request: SurveyRequest) -> bool:
+    sweep = request.plan.sweep if request.plan is not None else None
+    return sweep is not None and sweep.key == "sequence_length"
+
+
+def _sweep_text(sweep: Sweep) -> str:
+    option = "seq-len" if sweep.key == "sequence_length" else "micro-batch"
+    return f"{option}={','.join(map(str, sweep.values))}"
 
 
 def _rung_text(config: TrainConfig, request: SurveyRequest) -> str:
@@ -122,6 +189,8 @@ def _rung_text(config: TrainConfig, request: SurveyRequest) -> str:
 
 
 def _answered(result: ProbeResult) -> bool:
+    if result.outcome == "unsupported" and result.evidence == "predicted":
+        return False  # by the simulation; the device may well do it
     return result.outcome in _ANSWERED and not _not_reached(result)
 
 

@@ -89,7 +89,16 @@ class _Extension:
             for part in self._plan(chain):
                 self._emit(number, part)
         placed += [(len(self.events), step, phase) for _, step, phase in windows]
+        self._check_deaths()
         return Order(self.events, self.origin, placed)
+
+    def _check_deaths(self) -> None:
+        """What dies on the tape has to die in every unit it was repeated in."""
+        mortal = {-event - 1 for event in self.tape.events if event < 0}
+        for number, source in enumerate(self.origin, 1):
+            if source in mortal and number not in self.dead:
+                operator = self.tape.blocks[source].operator
+                raise IrregularError(f"a block of {operator} is not freed in every unit")
 
     def _find_homes(self, number: int, run: _Run) -> None:
         if run.region is None:

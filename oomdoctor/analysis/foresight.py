@@ -39,6 +39,24 @@ def hopeless(foresight: Foresight, usable_bytes: int) -> int | None:
     return least - usable_bytes if least > usable_bytes * (1 + HOPELESS_MARGIN) else None
 
 
+def open_sizes(
+    effective: int, samples: tuple[Sample, ...], usable_bytes: int, foresight: Foresight
+) -> tuple[int, ...]:
+    """Sizes above the largest fit that are neither known nor ruled out, for the report to tell."""
+    fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
+    if not fits:
+        return ()
+    largest = max(fits)
+    missed = [s.micro_batch_size for s in samples if s.outcome != "fits"]
+    ceiling = min((size for size in missed if size > largest), default=effective + 1)
+    expected = _corrected(foresight, fits, ceiling, usable_bytes)
+    return tuple(
+        size
+        for size in divisors(effective)
+        if largest < size < ceiling and expected.get(size, 0) <= usable_bytes * (1 + CLEAR_MARGIN)
+    )
+
+
 def next_foreseen(
     effective: int, samples: tuple[Sample, ...], usable_bytes: int, foresight: Foresight
 ) -> NextSize | None:

@@ -12,12 +12,13 @@ from typing import Any
 
 from oomdoctor.analysis.bounds import Bound, lower_bound
 from oomdoctor.analysis.dominance import Setting, needs_more
-from oomdoctor.analysis.search import next_size, sample_of
+from oomdoctor.analysis.foresight import Foresight, hopeless, next_foreseen
+from oomdoctor.analysis.search import NextSize, Sample, next_size, sample_of
 from oomdoctor.analysis.shape import shape_of
 from oomdoctor.records.config import AUTO, Rung, TrainConfig
+from oomdoctor.records.machine import DeviceType, GpuFacts
 from oomdoctor.records.model import ParameterCounts, Task
-from oomdoctor.records.report import GpuFacts
-from oomdoctor.records.result import Attempt, DeviceType
+from oomdoctor.records.result import Attempt
 from oomdoctor.units import format_bytes
 
 
@@ -27,7 +28,8 @@ class Context:
 
     `usable_bytes` is what a rung may use, headroom already taken off. `fixed_micro_batch` is
     --micro-batch; a rung that fixes its own goes before it. `model_config` is the content of
-    config.json. `gpu` has the published peaks of the card.
+    config.json. `gpu` has the published peaks of the card. `foresights` are predictions by
+    `config.key()` of the rung.
     """
 
     usable_bytes: int
@@ -38,6 +40,7 @@ class Context:
     task: Task | None = None
     compute_capability: str | None = None
     gpu: GpuFacts | None = None
+    foresights: Mapping[str, Foresight] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,14 @@ def next_step(
             continue
         tried = attempts_of(rung, attempts)
         if not tried:
-            skip = _too_big(rung, context) or _outdone(rung, rungs, attempts, context)
+            skip = (
+                too_big(rung, context)
+                or _foreseen_to_miss(rung, context)
+                or _outdone(rung, rungs, attempts, context)
+            )
             if skip is not None:
                 return skip
-        step = next_size(
-            rung.config.effective_batch_size,
-            tuple(sample_of(attempt) for attempt in tried),
-            context.usable_bytes,
-            fixed_size(rung.config, context),
-        )
+        step = _next_size(rung, tuple(sample_of(attempt) for attempt in tried), context)
         if step is not None:
             return NextTry(rung, step.micro_batch_size, step.why)
     return None
@@ -93,8 +95,40 @@ def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
     counts = context.counts
     if counts is None:
         return rungs
-    bounds = {rung.config: _bound(rung.config, counts, context) for rung in rungs}
-    return tuple(sorted(rungs, key=lambda r: (bounds[r.config].size_bytes, _hunger(r.config))))
+
+    def least(rung: Rung) -> int:
+        foresight = context.foresights.get(rung.config.key())
+        if foresight is not None and foresight.peaks:
+            return min(foresight.peaks.values())
+        return bound_of(rung.config, counts, context).size_bytes
+
+    return tuple(sorted(rungs, key=lambda rung: (least(rung), _hunger(rung.config))))
+
+
+def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:
+    """The next size of a rung: from its predicted edge, or by trial where nothing is predicted."""
+    effective, usable = rung.config.effective_batch_size, context.usable_bytes
+    fixed = fixed_size(rung.config, context)
+    foresight = context.foresights.get(rung.config.key())
+    if foresight is None or not foresight.peaks or fixed is not None:
+        return next_size(effective, samples, usable, fixed)
+    return next_foreseen(effective, samples, usable, foresight)
+
+
+def _foreseen_to_miss(rung: Rung, context: Context) -> SkipRung | None:
+    """A skip where even the smallest size is predicted far above what may be used."""
+    foresight = context.foresights.get(rung.config.key())
+    if rung.config.compile:
+        return None  # predicted as eager, which may need more
+    missed = None if foresight is None else hopeless(foresight, context.usable_bytes)
+    if foresight is None or missed is None:
+        return None
+    least = min(foresight.peaks.values())
+    reason = (
+        f"predicted to need {format_bytes(least)} at least, {format_bytes(missed)} above the "
+        f"{format_bytes(context.usable_bytes)} that may be used; --no-predict measures it"
+    )
+    return SkipRung(rung, reason, missed)
 
 
 def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tuple[Attempt, ...]:
@@ -122,14 +156,16 @@ def _hunger(config: TrainConfig) -> int:
     )
 
 
-def _bound(config: TrainConfig, counts: ParameterCounts, context: Context) -> Bound:
+def bound_of(config: TrainConfig, counts: ParameterCounts, context: Context) -> Bound:
+    """The floor under a rung's memory that needs no try."""
     return lower_bound(config, counts, None, all_learn=not shape_of(context.model_config).towers)
 
 
-def _too_big(rung: Rung, context: Context) -> SkipRung | None:
+def too_big(rung: Rung, context: Context) -> SkipRung | None:
+    """A skip where weights, gradients and optimizer states alone exceed what may be used."""
     if context.counts is None:
         return None
-    bound = _bound(rung.config, context.counts, context)
+    bound = bound_of(rung.config, context.counts, context)
     missed = bound.size_bytes - context.usable_bytes
     if missed <= 0:
         return None

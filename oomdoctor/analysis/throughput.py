@@ -12,9 +12,9 @@ from typing import Any
 
 from oomdoctor.analysis.shape import Shape, shape_of, text_part
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ParameterCounts, Task
-from oomdoctor.records.report import GpuFacts
-from oomdoctor.records.result import Timing
 
 _WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
 _WITH_WINDOW = ("sliding_attention", "chunked_attention")

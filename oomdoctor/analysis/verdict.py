@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.foresight import open_sizes
 from oomdoctor.analysis.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search import MAX_TRIES, Sample, sample_of, untried
 from oomdoctor.analysis.throughput import (
@@ -12,16 +13,9 @@ from oomdoctor.analysis.throughput import (
     tokens_per_s_spread,
 )
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.measurement import Measurement, OomEvent
 from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import (
-    Attempt,
-    Failure,
-    Measurement,
-    OomEvent,
-    Outcome,
-    ProbeResult,
-    Try,
-)
+from oomdoctor.records.result import Attempt, Evidence, Failure, Outcome, ProbeResult, Try
 from oomdoctor.units import format_bytes
 
 _BEFORE_THE_STEP = ("init", "load")
@@ -45,6 +39,7 @@ def conclude(
     skip: SkipRung | None,
     context: Context,
     request: SurveyRequest,
+    evidence: Evidence = "measured",
 ) -> ProbeResult:
     """The row of a rung: the fastest size that fits, or why there is none.
 
@@ -69,7 +64,7 @@ def conclude(
         label=rung.label,
         config=config,
         outcome=told.outcome if told is not None else "skipped",
-        evidence="measured",
+        evidence=evidence,
         micro_batch_size=size,
         gradient_accumulation_steps=None if size is None else config.accumulation_steps(),
         effective_batch_size=config.effective_batch_size,
@@ -203,7 +198,7 @@ def _oom_sentence(oom: OomEvent) -> str:
 def _timing_notes(measured: Measurement | None) -> tuple[str, ...]:
     """Why the times of a rung that fits are less settled than they should be, if they are."""
     timing = measured.timing if measured is not None else None
-    if timing is None or timing.stopped_by == "spread":
+    if timing is None or timing.stopped_by in ("spread", "estimated"):
         return ()
     if timing.stopped_by == "time_limit":
         return ("times not settled within the time limit",)
@@ -224,7 +219,14 @@ def _notes(
     ]
     if fixed_size(rung.config, context) is not None:
         return tuple(notes)
-    unknown = untried(rung.config.effective_batch_size, samples, context.usable_bytes)
+    effective, foresight = (
+        rung.config.effective_batch_size,
+        context.foresights.get(rung.config.key()),
+    )
+    if foresight is not None and foresight.peaks:
+        unknown = open_sizes(effective, samples, context.usable_bytes, foresight)
+    else:
+        unknown = untried(effective, samples, context.usable_bytes)
     if unknown and not notes:
         spent = f" after {MAX_TRIES} tries" if len(samples) >= MAX_TRIES else ""
         sizes = ", ".join(str(size) for size in unknown)

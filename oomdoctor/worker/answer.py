@@ -1,4 +1,4 @@
-"""From a job to a reply, whatever happens: a total function around measuring and inspecting."""
+"""From a job to a reply, whatever happens: a total function around all that a worker does."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
             from oomdoctor.worker.simulate import simulate
 
             return Reply(status="predicted", prediction=simulate(job, progress))
+        if job.mode == "lengths":
+            from oomdoctor.worker.lengths import count_lengths
+
+            return Reply(status="counted", lengths=count_lengths(job, progress))
         from oomdoctor.worker.measure import measure
 
         return Reply(status="measured", measurement=measure(job, progress))

@@ -3,10 +3,9 @@
 Both packages run the kernel that SDPA's flash backend runs, so the model is built with "sdpa" and
 its attention function is exchanged. The same: output in (batch, length, heads, head dimension),
 log-sum-exp (batch, heads, length) in fp32, no mask, grouped queries without repeated keys, the
-backward's accumulators (flash-attn 2 is what PyTorch's kernel was taken from). Not the same: a
-model with a sliding window makes sdpa's mask, which the packages do not; FlashAttention 3 gathers
-dK and dV of grouped queries in fp32 by key head instead of in 16 bits by query head, which is less
-from three query heads a key head on.
+backward's accumulators (flash-attn 2 is what PyTorch's kernel was taken from). Not the same:
+FlashAttention 3 gathers dK and dV of grouped queries in fp32 by key head instead of in 16 bits by
+query head, which is less from three query heads a key head on.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from oomdoctor.worker.cuda_attention import Call, run
 
@@ -32,9 +32,23 @@ def simulated_attention() -> Iterator[None]:
     replaced = functions["sdpa"]
     functions["sdpa"] = _forward
     try:
-        yield
+        with _masks_of_the_packages():
+            yield
     finally:
         functions["sdpa"] = replaced
+
+
+@contextlib.contextmanager
+def _masks_of_the_packages() -> Iterator[None]:
+    """The packages take no mask, also where a sliding window would make sdpa's (from 4.53 on)."""
+    try:
+        from transformers import masking_utils
+    except ImportError:
+        yield
+        return
+    makers = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+    with mock.patch.dict(makers, {"sdpa": masking_utils.flash_attention_mask}):
+        yield
 
 
 def _forward(

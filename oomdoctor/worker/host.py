@@ -38,7 +38,13 @@ _PRELOAD = (
 
 
 # Without a GPU nothing can touch one, and these cost each child half a second.
-_PRELOAD_ON_CPU = ("bitsandbytes", "peft", "transformers.trainer", "oomdoctor.worker.measure")
+_PRELOAD_ON_CPU = (
+    "bitsandbytes",
+    "peft",
+    "transformers.trainer",
+    "oomdoctor.worker.measure",
+    "oomdoctor.worker.simulate",
+)
 
 
 def serve(run_job: Callable[[Path, Path], None]) -> int:

@@ -17,6 +17,7 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker import (
     cuda_attention,
     cuda_autocast,
+    cuda_dropout,
     cuda_kernels,
     flash_package,
     layers,
@@ -89,6 +90,7 @@ class Recorder:
             stack.enter_context(simulated_device(cuda=self.request.as_cuda))
             if self.request.as_cuda:
                 stack.enter_context(cuda_autocast.cuda_autocast())
+                stack.enter_context(cuda_dropout.cuda_dropout())
                 stack.enter_context(cuda_attention.cuda_sdpa(self.card))
                 if self._needs_package:
                     stack.enter_context(flash_package.simulated_attention())
@@ -97,7 +99,7 @@ class Recorder:
             self._enter("load", "load")
             self.setup = self._build()
             self._settle_load()
-            self._watch_gradients()
+            self._watch_step()
             self._begin = (len(self._trace.tape.blocks), len(self._trace.tape.events))
             self._patches = stack.pop_all()  # an error on the way leaves nothing behind
         return self
@@ -188,8 +190,11 @@ class Recorder:
             gradient.region, window, OpCost("aten::add_", "elementwise", "float32", 0.0, moved)
         )
 
-    def _watch_gradients(self) -> None:
-        """Note when a gradient becomes its parameter's: a second one is added and freed then."""
+    def _watch_step(self) -> None:
+        """Note when a gradient becomes its parameter's: a second one is added and freed then.
+
+        And when the optimizer begins and ends.
+        """
 
         def became(parameter: Any) -> None:
             block = self._trace.block_of(parameter.grad)
@@ -199,6 +204,10 @@ class Recorder:
         for parameter in self.setup.model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(became)
+        optimizer = self.setup.trainer.optimizer
+        plain = getattr(optimizer, "optimizer", optimizer)
+        plain.register_step_pre_hook(lambda *_: self._trace.step_begins(True))
+        plain.register_step_post_hook(lambda *_: self._trace.step_begins(False))
 
     def _rewind(self) -> None:
         """Forget the step: states and gradients go, and the tape ends with the load again."""

@@ -170,7 +170,8 @@ class _Simulation:
         limit = _limit(target)
         reserved = played.peak_reserved_bytes if played is not None else None
         fits, oom = floor <= limit, None
-        if played is None or (reserved is not None and reserved > limit):
+        alone = len(self.request.targets) == 1  # else the message of the failure is not told
+        if (fits or alone) and (played is None or (reserved is not None and reserved > limit)):
             held = forecast.play(layout, self.settings, max(limit, 1))
             fits = held.fits
             reserved = held.peak_reserved_bytes if held.fits else reserved

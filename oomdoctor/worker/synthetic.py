@@ -143,10 +143,17 @@ def _materialise(model: Any, dtype: Any, device: Any) -> None:
                 )
                 made[id(declared)] = _parameter(declared, full_name, wanted, dtype, device)
             module._parameters[name] = made[id(declared)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None and is_fake(torch.empty(0)) and not is_fake(buffer):
-                # Views of a buffer share its storage only if it is fake as they are.
-                module._buffers[name] = torch.empty_like(buffer, device=device)
+        for name in module._buffers:
+            module._buffers[name] = _buffer(module._buffers[name], device)
+
+
+def _buffer(declared: Any, device: Any) -> Any:
+    """The buffer; on a simulated device a fake one, whose views share its storage."""
+    import torch
+
+    if declared is None or is_fake(declared) or not is_fake(torch.empty(0)):
+        return declared
+    return torch.empty_like(declared, device=device)
 
 
 def _parameter(declared: Any, name: str, wanted: Any, dtype: Any, device: Any) -> Any:

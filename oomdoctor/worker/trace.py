@@ -59,6 +59,8 @@ class AllocationTrace:
         self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
         self.region_of_operator: Region | None = None
         self.last_owner: Region | None = None
+        self.stepping = False  # the optimizer is at its parameters
+        self._one_by_one = False  # one after the other, not in lists
         self._paused = False
         self._outside: dict[int, Any] = {}  # storages that are no memory of the device
 
@@ -109,6 +111,11 @@ class AllocationTrace:
             yield
         finally:
             self._paused = False
+
+    def step_begins(self, begins: bool) -> None:
+        """The optimizer comes to its parameters, or is through with them."""
+        self.stepping = begins
+        self.last_owner, self._one_by_one = None, False
 
     def finish(self) -> Tape:
         """The tape; what dies later is not recorded any more."""
@@ -168,6 +175,7 @@ class AllocationTrace:
             if known is not None:
                 owners.append(self.tape.blocks[known].region)
                 self.last_owner = owners[-1]
+                self._one_by_one = first is None and self.stepping
             elif first is not None:
                 owners.append(self.last_owner)
         return owners or [self.last_owner]
@@ -261,8 +269,8 @@ class AllocationTrace:
 
         What a loop made for one parameter dies when it makes the same for the next.
         """
-        now = self.last_owner
-        if self.phase != "optimizer" or owner is None or now is None or owner[0] != now[0]:
+        now = self.last_owner if self._one_by_one and self.phase == "optimizer" else None
+        if owner is None or now is None or owner[0] != now[0]:
             return None
         return now if abs(now[1] - owner[1]) <= 1 else None
 

@@ -20,6 +20,8 @@ from oomdoctor.records.diagnosis import Frame
 
 AHEAD = 24  # lines after an opening that may belong to it
 _BEHIND = 3000  # lines before it that may be its traceback
+_BEHIND_LATER = 100  # when so many lines were looked through that time matters more
+_MOST_WALKED = 100_000
 _MOST_LINES = 6000
 _MOST_CHARACTERS = 4_000_000
 _MESSAGE_CHARACTERS = 1800
@@ -51,6 +53,7 @@ class Window:
         self._characters = 0
         self._heads: deque[int] = deque()  # lines that speak of a traceback
         self._ends: dict[str, int] = {}  # the last line that ended one, by process
+        self._walked = 0  # lines looked through for tracebacks, many of them again and again
         self.start = 0
 
     @property
@@ -152,17 +155,19 @@ class Window:
 
     def _frames_before(self, index: int, tag: str) -> tuple[Frame, ...]:
         width = self._width(index)
-        head = self._open_head(index, tag)
+        fresh = self._walked < _MOST_WALKED
+        head = self._open_head(index, tag) if fresh else None
+        first = max(self.start, index - (_BEHIND if fresh else _BEHIND_LATER))
         held: list[int] = []
         seen, gap = False, 0
-        for i in range(index - 1, max(self.start, index - _BEHIND) - 1, -1):
-            if self.split(i).tag != tag:
-                if not self._goes_on(i, tag, width):
-                    continue
+        for i in range(index - 1, first - 1, -1):
+            self._walked += 1
+            told = self.split(i).tag == tag
+            if told or self._goes_on(i, tag, width):
                 held.append(i)
+            if not told:
                 continue
             text = self.split(i).text
-            held.append(i)
             if starts_traceback(text):
                 break
             if _FRAME_LIKE.search(text):
@@ -189,7 +194,7 @@ class Window:
     def _frames(self, held: list[int], width: int) -> tuple[Frame, ...]:
         """The frames in lines; `width` is where they were cut, if no line is wider."""
         widths = [len(self.line(i).text) for i in held]
-        cut = width
+        cut = width if max(widths, default=0) == width else 0
         broken = [bool(cut) and one == cut for one in widths]
         after = (False, *broken)
         texts = [self._text(i, whole) for i, whole in zip(held, after, strict=False)]
@@ -206,6 +211,7 @@ class Window:
         head = next((i for i in above if starts_traceback(self.split(i).text)), None)
         if head is None or head <= self._ends.get(tag, -1):
             return None
+        self._walked += index - head
         for i in self._same(range(head + 1, index), tag):
             if _EXCEPTION.match(self.split(i).text):
                 self.end_traceback(i, tag)
