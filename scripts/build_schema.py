@@ -24,7 +24,11 @@ PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(N
 SUFFIXES = (
     ("_bytes", "Bytes."),
     ("_per_s", "Per second."),
-    ("_spread", "Half the distance between the quartiles, divided by the median."),
+    (
+        "_spread",
+        "Half the distance between the quartiles, divided by the median; of a prediction its "
+        "relative uncertainty.",
+    ),
     ("_flops", "Dense peak in FLOP/s."),
     ("_s", "Seconds."),
 )
@@ -41,6 +45,9 @@ FIELDS = {
     "Report.ranking": "Keys of the results that fit, best first.",
     "Report.ranking_reasons": "By key: why the result stands in its place.",
     "Report.next_commands": "Lines to type next.",
+    "Report.cards": "plan: one a device that was predicted for, the smallest memory first.",
+    "Report.sweep": "plan --sweep: how peaks grow.",
+    "Report.why": "plan --why: one rung taken apart.",
     "Report.diagnoses": "explain: one a failure of a source, the one that ended the run first.",
     "Diagnosis.source": "The file, or - for stdin.",
     "Diagnosis.is_oom": "Whether memory ran out.",
@@ -55,7 +62,7 @@ FIELDS = {
     "ProbeResult.tokens_time_s": "Seconds for the number of tokens in `request.tokens`.",
     "ProbeResult.tries": "Every micro-batch size that was tried.",
     "ProbeResult.reason": "Why the outcome is what it is.",
-    "ProbeResult.attention_kernel": "The attention kernel that really ran.",
+    "ProbeResult.attention_kernel": "The attention kernel that ran, or by prediction would run.",
     "SurveyRequest.headroom": "Share of the budget that has to stay free.",
     "Machine.compute_capability": "Such as 9.0.",
     "Machine.other_processes": "Processes of others that hold memory of the GPU.",

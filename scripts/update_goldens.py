@@ -19,10 +19,15 @@ WIDTHS = (60, 80, 100, 140)
 def goldens() -> Iterator[tuple[str, str]]:
     """Name and content of every golden file."""
     sys.path.insert(0, str(ROOT / "tests" / "unit" / "render"))
+    from example_diagnoses import EXPLAINED, SHORT
+    from example_plans import PLANS
     from example_reports import REPORTS
 
     plain = {"terminal": False, "width": 80, "color": False}
-    for name, make in REPORTS.items():
+    made = {**REPORTS, **PLANS, **EXPLAINED}
+    for name, make in SHORT.items():
+        yield f"{name}-pipe.txt", render_report(make(), "table", **plain, verbose=False)
+    for name, make in made.items():
         report = make()
         yield f"{name}-pipe.txt", render_report(report, "table", **plain, verbose=False)
         for width in WIDTHS:
@@ -33,15 +38,16 @@ def goldens() -> Iterator[tuple[str, str]]:
         yield f"{name}.md", render_report(report, "markdown", **plain, verbose=False)
         yield f"{name}.csv", render_report(report, "csv", **plain, verbose=False)
         yield f"{name}.json", render_report(report, "json", **plain, verbose=False)
-    for name in ("gpu", "cpu"):
+    for name in ("gpu", "cpu", "plan", "plan-why", "explain-gpu", "explain-table"):
         verbose = render_report(
-            REPORTS[name](), "table", terminal=True, width=100, color=False, verbose=True
+            made[name](), "table", terminal=True, width=100, color=False, verbose=True
         )
         yield f"{name}-verbose-100.txt", verbose
-    color = render_report(
-        REPORTS["gpu"](), "table", terminal=True, width=100, color=True, verbose=False
-    )
-    yield "gpu-color-100.txt", color
+    for name in ("gpu", "explain-table"):
+        color = render_report(
+            made[name](), "table", terminal=True, width=100, color=True, verbose=False
+        )
+        yield f"{name}-color-100.txt", color
 
 
 if __name__ == "__main__":

@@ -41,9 +41,7 @@ def verdict(
     `longest` is what is left of the longest row in tokens where the model has fewer positions.
     `limits` are of the best rung at the usual row, at some micro-batch sizes.
     """
-    row = f"row {lengths.longest.row:,} with {lengths.longest.tokens:,} tokens"
-    if longest < lengths.longest.tokens:
-        row += f", cut to the {longest:,} positions of the model,"
+    row = _longest(lengths, longest)
     short = [limit for limit in limits if limit.above.rows]
     if not short:
         return (_fits(row, taken) if taken is not None else f"{row} will not fit any rung",)
@@ -57,10 +55,18 @@ def verdict(
     return tuple(sentences)
 
 
-def cards_verdict(lengths: LengthDistribution, fitting: int, cards: int) -> tuple[str, ...]:
-    """On how many cards the longest row fits."""
+def cards_verdict(
+    lengths: LengthDistribution, longest: int, fitting: int, cards: int
+) -> tuple[str, ...]:
+    """On how many cards the longest row fits; `longest` as for `verdict`."""
+    return (f"{_longest(lengths, longest)} fits {fitting} of {cards} cards",)
+
+
+def _longest(lengths: LengthDistribution, longest: int) -> str:
     row = f"row {lengths.longest.row:,} with {lengths.longest.tokens:,} tokens"
-    return (f"{row}, the longest, fits {fitting} of {cards} cards",)
+    if longest == lengths.longest.tokens:
+        return row
+    return f"{row}, cut to the {longest:,} positions of the model,"
 
 
 def _fits(row: str, taken: Taken) -> str:

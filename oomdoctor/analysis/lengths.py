@@ -164,29 +164,31 @@ def rounded_up(tokens: int) -> int:
 class Bracket:
     """Between which lengths a rung stops to fit; sizes are peaks in bytes, None where unknown.
 
-    Invariant: `low` fits (0 does without being tried), `high` does not.
+    Invariant: `low` fits (0 does without being tried), `high` does not. `poor` guesses in a row
+    left more than half of the bracket.
     """
 
     low: int
     low_bytes: int | None
     high: int
     high_bytes: int | None
-    halve: bool = False
+    poor: int = 0
 
     def narrowed(self, tokens: int, fits: bool, peak_bytes: int | None) -> Bracket:
-        """The bracket after `tokens` was tried; halved next where the line was of little use."""
-        left = tokens - self.low if not fits else self.high - tokens
-        halve = not self.halve and 2 * left > self.high - self.low
+        """The bracket after `tokens` between its ends was tried."""
+        left = self.high - tokens if fits else tokens - self.low
+        poor = self.poor + 1 if 2 * left > self.high - self.low else 0
         if fits:
-            return Bracket(tokens, peak_bytes, self.high, self.high_bytes, halve)
-        return Bracket(self.low, self.low_bytes, tokens, peak_bytes, halve)
+            return Bracket(tokens, peak_bytes, self.high, self.high_bytes, poor)
+        return Bracket(self.low, self.low_bytes, tokens, peak_bytes, poor)
 
 
 def next_length(bracket: Bracket, usable_bytes: int) -> int | None:
     """The next length to try, a multiple of 128 within the bracket; None when it is narrow enough.
 
     It is where the straight line through the two ends meets what is usable. Peaks grow faster
-    than the length, so the line meets it too early and the length above is tried.
+    than the length, so the line meets it too early and the length above is tried. After two poor
+    guesses it is the middle.
     """
     first = bracket.low // STEP_TOKENS + 1
     last = -(-bracket.high // STEP_TOKENS) - 1
@@ -194,7 +196,7 @@ def next_length(bracket: Bracket, usable_bytes: int) -> int | None:
         return None
     middle = (first + last) // 2
     low, high = bracket.low_bytes, bracket.high_bytes
-    if bracket.halve or low is None or high is None or high <= low:
+    if bracket.poor > 1 or low is None or high is None or high <= low:
         return middle * STEP_TOKENS
     share = (usable_bytes - low) / (high - low)
     met = bracket.low + share * (bracket.high - bracket.low)

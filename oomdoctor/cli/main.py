@@ -18,14 +18,14 @@ import typer
 from typer.core import TyperGroup
 
 from oomdoctor import __version__
-from oomdoctor.cli import env, explain, facts, output, probe, recipes, show
+from oomdoctor.cli import env, explain, facts, output, plan, probe, recipes, show
 from oomdoctor.errors import ExitCode, OomDoctorError
 
-COMMANDS = ("probe", "explain", "show", "recipes", "env", "gpus", "models")
+COMMANDS = ("probe", "plan", "explain", "show", "recipes", "env", "gpus", "models")
 _EPILOG = """\b
 Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M
-  oomdoctor probe meta-llama/Llama-3.1-8B --vram 24GiB
+  oomdoctor plan meta-llama/Llama-3.1-8B --gpu "RTX 4090"
   oomdoctor explain trace.txt
 Next: `oomdoctor probe --help`, or `oomdoctor env` to see what this machine can do.
 """
@@ -45,7 +45,8 @@ app = typer.Typer(
     name="oomdoctor",
     cls=_Commands,
     help="Which training configuration of a Hugging Face model fits this device, and how fast: "
-    "measured in real training steps; and what an out-of-memory error means.",
+    "measured in real training steps or predicted without the device; and what an out-of-memory "
+    "error means.",
     epilog=_EPILOG,
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -53,6 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("probe", epilog=probe.EPILOG)(probe.probe)
+app.command("plan", epilog=plan.EPILOG)(plan.plan)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("show", epilog=show.EPILOG)(show.show)
 app.add_typer(recipes.app, name="recipes")
@@ -99,7 +101,7 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command line and turn whatever ends it into an exit code."""
     clock, started = time.monotonic(), datetime.now(UTC)
-    if arguments[:1] == ["probe"] and not _wants_silence(arguments):
+    if arguments[:1] in (["probe"], ["plan"]) and not _wants_silence(arguments):
         # Before the command line is parsed, which takes typer a while: a survey shows life at once.
         output.say(f"oomdoctor {__version__}")
     try:

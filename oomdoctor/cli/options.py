@@ -82,6 +82,24 @@ EffectiveBatch = Annotated[
         show_default=False,
     ),
 ]
+PlannedLength = Annotated[
+    str | None,
+    typer.Option(
+        "--seq-len",
+        metavar="N",
+        help="Tokens in a sequence.  [default: 2048]",
+        show_default=False,
+    ),
+]
+PlannedBatch = Annotated[
+    str | None,
+    typer.Option(
+        "--effective-batch",
+        metavar="N",
+        help="Sequences in one optimizer step, on every rung.  [default: 16]",
+        show_default=False,
+    ),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option(
@@ -132,9 +150,79 @@ Python = Annotated[
         show_default=False,
     ),
 ]
+Predict = Annotated[
+    bool,
+    typer.Option(
+        "--predict/--no-predict",
+        help="Simulate first: start at the predicted micro-batch, skip the hopeless.",
+    ),
+]
 Wait = Annotated[
     bool,
     typer.Option("--wait/--no-wait", help="Wait while another survey has the device, or stop."),
+]
+
+# What is planned for
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu",
+        metavar="CARD|SIZE",
+        help="A card from `oomdoctor gpus`, or a size such as 24GiB. Repeatable: one row a card.  "
+        "[default: the GPU of this machine]",
+        show_default=False,
+    ),
+]
+AllGpus = Annotated[
+    bool, typer.Option("--all-gpus", help="One row a card: the fastest rung that fits, by method.")
+]
+Sweep = Annotated[
+    str | None,
+    typer.Option(
+        "--sweep",
+        metavar="KEY=VALUES",
+        help="How peaks grow: seq-len=512..32768 (doubling) or micro-batch=1,2,8.",
+        show_default=False,
+    ),
+]
+Why = Annotated[
+    str | None,
+    typer.Option(
+        "--why",
+        metavar="RUNG",
+        help="Take one rung apart: phases, categories, largest tensors, formulas.",
+        show_default=False,
+    ),
+]
+
+# The data it is trained on
+Lengths = Annotated[
+    str | None,
+    typer.Option(
+        "--lengths",
+        metavar="FILE",
+        help="Count the tokens of each row and answer for the longest: .jsonl, .json, .csv, .txt, "
+        ".parquet. --seq-len is then what rows are packed to.",
+        show_default=False,
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="NAME|FOLDER",
+        help="What counts the rows, or bytes/4 to count roughly.  [default: the model's own]",
+        show_default=False,
+    ),
+]
+TextField = Annotated[
+    str | None,
+    typer.Option(
+        "--text-field",
+        metavar="NAME",
+        help="The field with a row's text or messages. By default the usual ones are tried.",
+        show_default=False,
+    ),
 ]
 
 # Where the model comes from

@@ -39,6 +39,9 @@ def probe(
     seq_len: option.SequenceLength = None,
     effective_batch: option.EffectiveBatch = None,
     micro_batch: option.MicroBatch = None,
+    lengths: option.Lengths = None,
+    tokenizer: option.Tokenizer = None,
+    text_field: option.TextField = None,
     task: option.Task = "auto",
     weights: option.Weights = "synthetic",
     evaluate: option.Evaluate = False,
@@ -52,6 +55,7 @@ def probe(
     trust_remote_code: option.TrustRemoteCode = False,
     python: option.Python = None,
     seed: option.Seed = "0",
+    predict: option.Predict = True,
     wait: option.Wait = False,
     resume: option.Resume = None,
     format_: option.Format = "table",
@@ -73,7 +77,7 @@ def probe(
         report = _survey(request, folder, wait=wait, quiet=quiet)
     except OomDoctorError as error:
         if resume is None:
-            _discard_unused(folder, error)
+            discard_unused(folder, error)
         raise
     publish_report(report, chosen, verbose=verbose, file=output_file)
     raise typer.Exit(report.exit_code)
@@ -110,9 +114,11 @@ def _survey(request: SurveyRequest, folder: RunFolder, *, wait: bool, quiet: boo
         return run_survey(request, folder, wait=wait, on_event=progress.on_event, stop=stop)
 
 
-def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
-    # A survey that could not start (no such model, no device) has nothing to show or to go on
-    # with; its folder would only stand in the way of `show` and `--resume latest`.
+def discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
+    """Remove the folder of a survey that could not start (no such model, no device).
+
+    It has nothing to show or to go on with, and would stand in the way of `--resume latest`.
+    """
     with suppress(OSError):
         if all(map(_says_nothing, folder.path.iterdir())):
             if str(folder.path) in (error.hint or ""):

@@ -54,6 +54,8 @@ class Progress:
         self._rung: int | None = None
         self._prefix = ""
         self._attempts: list[Attempt] = []
+        self._running: list[str] = []  # simulations side by side
+        self._ended = 0
 
     def __enter__(self) -> Self:
         if self._live:
@@ -94,6 +96,8 @@ class Progress:
             self._since = time.monotonic()
             if not self._live:
                 self._print(self._now)
+        elif event.kind == "counting":
+            self._take_counting(event)
         elif event.kind in ("trying", "phase"):
             size = f"  micro-batch {event.micro_batch_size}" if event.micro_batch_size else ""
             self._now = f"{self._prefix}{size}  {event.phase or 'starting'}"
@@ -102,8 +106,31 @@ class Progress:
         elif event.kind == "skipped":
             self._print(f"{self._prefix}: skipped: {event.message or 'no reason given'}")
             self._rung = None
+        elif event.kind in ("simulating", "predicted"):
+            self._take_simulation(event)
         elif event.kind == "done":
             self._finish_rung()
+
+    def _take_counting(self, event: SurveyEvent) -> None:
+        self._now = f"counting the tokens of {event.message}"
+        if event.phase:
+            self._now += f"  {event.phase}"
+        else:
+            self._since = time.monotonic()
+            if not self._live:
+                self._print(self._now)
+
+    def _take_simulation(self, event: SurveyEvent) -> None:
+        label = event.rung.label if event.rung else ""
+        if event.kind == "simulating":
+            self._running.append(label)
+        else:
+            self._running.remove(label)
+            digits = len(str(event.total))
+            told = summary(list(event.attempts)) if event.attempts else event.message
+            self._print(f"[{event.index:>{digits}}/{event.total}] {label}: {told or 'no answer'}")
+            self._ended = event.index
+        self._now = f"simulating {', '.join(self._running)}  [{self._ended}/{event.total} done]"
 
     def _finish_rung(self) -> None:
         if self._rung is not None and self._attempts:
@@ -147,9 +174,9 @@ def summary(attempts: list[Attempt]) -> str:
     if fitting:
         size, peak = max(fitting)
         return f"fits, micro-batch {size}, peak {format_bytes(peak)}"
-    last = attempts[-1]
-    told = last.reason or (last.failure.message if last.failure else None)
-    words = _WORDS[last.outcome]
-    if last.outcome != "unsupported":  # which no other micro-batch would be
-        words += f" at micro-batch {last.config.micro_batch_size}"
+    least = min(attempts, key=lambda attempt: int(attempt.config.micro_batch_size))
+    told = least.reason or (least.failure.message if least.failure else None)
+    words = _WORDS[least.outcome]
+    if least.outcome != "unsupported":  # which no other micro-batch would be
+        words += f" at micro-batch {least.config.micro_batch_size}"
     return f"{words}: {told.splitlines()[0]}" if told else words

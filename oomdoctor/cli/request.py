@@ -1,4 +1,7 @@
-"""From the options of `probe` to a `SurveyRequest`, with all faults of a command line at once."""
+"""From options to a `SurveyRequest`, with all faults of a command line at once.
+
+`common_request` reads what `probe` and `plan` share; what only `plan` has is in `plan_request`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
+from oomdoctor.cli.lengths import lengths_request
 from oomdoctor.cli.options import Reader, hub_id
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
@@ -26,7 +30,7 @@ _FREE = {
     "time_limit": "time_limit_s",
     "rung_timeout": "rung_limit_s",
 }
-_USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": ("64", "4")}
+USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": ("64", "4")}
 _HIGHEST_SEED = 2**63 - 1  # torch takes seeds of 64 bits with a sign
 _NOT_IN_REQUEST = {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
 
@@ -38,13 +42,38 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
     reader = Reader("probe")
+    usual_length, usual_batch = _usual_shape(given["device"])
+    values = {
+        "vram_bytes": reader.size("--vram", given["vram"]),
+        "weights": reader.choice("--weights", given["weights"], get_args(WeightsChoice)),
+        "eval_batch_size": reader.integer("--eval-batch", given["eval_batch"]),
+        "seed": reader.integer("--seed", given["seed"], 0, _HIGHEST_SEED),
+        "device": given["device"],
+        "evaluate": given["evaluate"],
+        "predict": given["predict"],
+        **_limits(reader, given),
+    }
+    return common_request(reader, given, usual_length, usual_batch, values)
+
+
+def common_request(
+    reader: Reader,
+    given: Mapping[str, Any],
+    usual_length: str,
+    usual_batch: str,
+    values: Mapping[str, Any],
+) -> SurveyRequest:
+    """A request of the options that `probe` and `plan` share, and of `values` read elsewhere.
+
+    Raises:
+        OomDoctorError: an option, here or before, the recipe or a rung is wrong (exit 2).
+    """
     model = _model_name(given["model"] or "")
     if not model:
         reader.fault("MODEL", "is missing")
     for name, value in given.items():
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
             reader.fault(_option(name), f"{value!r} is not text in UTF-8")
-    usual_length, usual_batch = _usual_shape(given["device"])
     sequence_length = reader.integer("--seq-len", given["seq_len"] or usual_length)
     effective = reader.integer("--effective-batch", given["effective_batch"] or usual_batch)
     micro = given["micro_batch"]
@@ -57,14 +86,9 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
     python = shutil.which(given["python"] or sys.executable)
     if python is None:
         reader.fault("--python", f"{given['python']} is not a program")
-    values = {
-        "vram_bytes": reader.size("--vram", given["vram"]),
-        "headroom": reader.share("--headroom", given["headroom"]),
-        "weights": reader.choice("--weights", given["weights"], get_args(WeightsChoice)),
-        "eval_batch_size": reader.integer("--eval-batch", given["eval_batch"]),
-        "seed": reader.integer("--seed", given["seed"], 0, _HIGHEST_SEED),
-        **_free_values(reader, given),
-    }
+    headroom = reader.share("--headroom", given["headroom"])
+    rank_by = reader.choice("--rank-by", given["rank_by"], get_args(RankBy))
+    tokens = reader.count("--tokens", given["tokens"])
     reference = ModelRef(
         name=model,
         revision=given["revision"],
@@ -72,17 +96,20 @@ def new_request(given: Mapping[str, Any]) -> SurveyRequest:
         source=reader.choice("--source", given["source"], get_args(SourceChoice)),
         trust_remote_code=given["trust_remote_code"],
     )
+    lengths = lengths_request(reader, given, sequence_length)
     reader.check()
     assert python is not None  # else `check` raised; said for the type checker
     return SurveyRequest(
         model=reference,
         recipe=_recipe(given["recipe"], given["rung"] or (), sequence_length, effective, micro),
-        device=given["device"],
         sequence_length=sequence_length,
         effective_batch_size=effective,
         micro_batch_size=micro,
-        evaluate=given["evaluate"],
+        headroom=headroom,
+        rank_by=rank_by,
+        tokens=tokens,
         python=python,
+        lengths=lengths,
         **values,
     )
 
@@ -93,8 +120,15 @@ def resumed_request(
     """A stored request with what may change anew; `typed` are the parameters that were typed.
 
     Raises:
-        OomDoctorError: an option was typed that would make it another survey (exit 2).
+        OomDoctorError: the run is a plan, or an option was typed that would make it another
+            survey (exit 2).
     """
+    if stored.plan is not None:
+        raise usage_error(
+            "not_a_survey",
+            "the run is a plan, which there is nothing to go on with",
+            "run `oomdoctor plan` again: it takes seconds",
+        )
     reader = Reader("probe")
     for name in sorted(typed - set(_FREE) - _NOT_IN_REQUEST):
         reader.fault(_option(name), "is fixed by the run that --resume goes on with")
@@ -123,14 +157,20 @@ def _usual_shape(device: str) -> tuple[str, str]:
     try:
         chosen = choose_device(device, list_gpus())
     except OomDoctorError:
-        return _USUAL_SHAPES["cuda"]  # the survey says what is wrong with the device
-    return _USUAL_SHAPES[chosen.type]
+        return USUAL_SHAPES["cuda"]  # the survey says what is wrong with the device
+    return USUAL_SHAPES[chosen.type]
 
 
 def _free_values(reader: Reader, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rank_by": reader.choice("--rank-by", given["rank_by"], get_args(RankBy)),
         "tokens": reader.count("--tokens", given["tokens"]),
+        **_limits(reader, given),
+    }
+
+
+def _limits(reader: Reader, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "time_limit_s": reader.duration("--time-limit", given["time_limit"]),
         "rung_limit_s": reader.duration("--rung-timeout", given["rung_timeout"]),
     }
@@ -162,7 +202,7 @@ def _recipe(
     if not ladder:
         raise usage_error(
             "empty_ladder",
-            "there is nothing to measure: --recipe none without a --rung",
+            "the ladder has no rungs: --recipe none without a --rung",
             "add --rung method=lora,lora_rank=16, or leave out --recipe",
         )
     return replace(recipe, rungs=tuple(ladder.values()))

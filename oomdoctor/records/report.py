@@ -8,6 +8,7 @@ from typing import Literal
 
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.lengths import LengthsAnswer, LengthsRequest
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
@@ -52,6 +53,8 @@ class SurveyRequest:
     `time_limit_s` bounds the survey, `rung_limit_s` one worker process. `python` is the
     interpreter the user trains with. `tokens` is the amount for which the report states the time.
     `plan` is set where the rungs are simulated instead of measured; `device` is "cuda" then.
+    `lengths` names a data file, whose longest row then is the sequence length.
+    With `predict` they are simulated before they are measured.
     """
 
     model: ModelRef
@@ -72,6 +75,8 @@ class SurveyRequest:
     python: str
     seed: int
     plan: PlanRequest | None = None
+    lengths: LengthsRequest | None = None
+    predict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +153,4 @@ class Report:
     cards: tuple[CardPlan, ...] = ()
     sweep: SweepAnswer | None = None
     why: Why | None = None
+    lengths: LengthsAnswer | None = None

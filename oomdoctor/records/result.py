@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.lengths import CountedRows, LengthsRequest
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory
 from oomdoctor.records.model import LayerStack, ModelSpec, ParameterCounts
 from oomdoctor.records.simulation import Prediction, SimulationRequest
 
-Mode = Literal["inspect", "measure", "simulate"]
+Mode = Literal["inspect", "measure", "simulate", "lengths"]
 WeightsChoice = Literal["synthetic", "pretrained"]
 Outcome = Literal[
     "fits", "oom", "host_oom", "unsupported", "failed", "crashed", "timed_out", "skipped"
@@ -29,7 +30,8 @@ class ProbeJob:
     """Everything one worker process needs; written as job.json.
 
     `config.micro_batch_size` is an integer except in mode "inspect", which builds the model on the
-    meta device and reports counts, versions and the device. `budget_bytes` is what the process may
+    meta device and reports counts, versions and the device, and in mode "lengths", which counts the
+    tokens of a data file. `budget_bytes` is what the process may
     use, headroom taken off; it is enforced (allocator fraction on CUDA, the allocation trace on the
     CPU). `device_id` tells devices apart when a run is resumed.
     """
@@ -50,6 +52,7 @@ class ProbeJob:
     max_timed_steps: int = 20
     spread_target: float = 0.02
     simulation: SimulationRequest | None = None
+    lengths: LengthsRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,12 @@ class Reply:
     """A worker's answer, written as reply.json. The worker reports; the survey judges."""
 
     status: Literal[
-        "inspected", "measured", "predicted", "oom", "host_oom", "unsupported", "failed"
+        "inspected", "measured", "predicted", "counted", "oom", "host_oom", "unsupported", "failed"
     ]
     measurement: Measurement | None = None
     prediction: Prediction | None = None
     inspection: Inspection | None = None
+    lengths: CountedRows | None = None
     oom: OomEvent | None = None
     failure: Failure | None = None
     reason: str | None = None

@@ -7,6 +7,7 @@ from typing import Literal
 from oomdoctor.records.report import Report
 from oomdoctor.render.diagnosis import diagnoses_csv, diagnosis_sections
 from oomdoctor.render.document import to_csv, to_json, to_markdown
+from oomdoctor.render.plan_csv import plan_csv
 from oomdoctor.render.table import to_plain, to_terminal
 from oomdoctor.render.view import report_sections
 
@@ -33,7 +34,7 @@ def render_report(
         return to_json(report)
     explained = report.command == "explain"
     if format == "csv":
-        return diagnoses_csv(report) if explained else to_csv(report)
+        return _csv(report)
     fancy = signs and (terminal or format == "markdown")
     sections = (
         diagnosis_sections(report, verbose=verbose)
@@ -45,3 +46,10 @@ def render_report(
     if terminal:
         return to_terminal(sections, width=width, color=color)
     return to_plain(sections)
+
+
+def _csv(report: Report) -> str:
+    if report.command == "explain":
+        return diagnoses_csv(report)
+    # A plan for several cards has no results of its own.
+    return plan_csv(report) if report.cards and not report.results else to_csv(report)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.measurement import Breakdown, Measurement, Timing
 from oomdoctor.records.report import Report
-from oomdoctor.records.result import Breakdown, Measurement, ProbeResult, Timing
+from oomdoctor.records.result import PredictedPeak, ProbeResult
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Verbatim
 from oomdoctor.render.text import log_lines
-from oomdoctor.render.words import OUTCOME_WORDS
+from oomdoctor.render.words import OUTCOME_WORDS, estimate
 from oomdoctor.units import (
     DASH,
     format_bytes,
@@ -61,15 +62,7 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     if result.oom is not None:
         pairs.append(("message", result.oom.message))
     if result.predicted is not None:
-        peaks = result.predicted
-        pairs.append(
-            (
-                "predicted",
-                f"allocated {format_bytes(peaks.peak_allocated_bytes)}, reserved "
-                f"{format_bytes(peaks.peak_reserved_bytes)}, device "
-                f"{format_bytes(peaks.peak_device_bytes)}",
-            )
-        )
+        pairs.append(("predicted", _predicted(result, result.predicted)))
     if measured is not None:
         pairs += _measured(report, measured, plus_minus)
     if result.mfu is not None:
@@ -135,10 +128,14 @@ def _timing(timing: Timing, plus_minus: str) -> str:
         text = format_seconds(seconds)
         return text if spread is None else f"{text} {plus_minus}{format_percent(spread, 1)}"
 
-    return (
+    steps = (
         f"micro-step {with_spread(timing.micro_step_s, timing.micro_step_spread)}, "
-        f"optimizer step {with_spread(timing.optimizer_step_s, timing.optimizer_step_spread)}, "
-        f"first untraced step {format_seconds(timing.first_untraced_step_s)}; "
+        f"optimizer step {with_spread(timing.optimizer_step_s, timing.optimizer_step_spread)}"
+    )
+    if timing.stopped_by == "estimated":
+        return f"{steps}; estimated from the operators and the card's peaks"
+    return (
+        f"{steps}, first untraced step {format_seconds(timing.first_untraced_step_s)}; "
         f"{timing.warmup_steps} warm-up and "
         f"{timing.timed_steps} timed steps, ended by {_STOPPED_BY[timing.stopped_by]}"
     )
@@ -150,7 +147,7 @@ def _tries(result: ProbeResult) -> Grid:
             f"mb {attempt.micro_batch_size}",
             OUTCOME_WORDS[attempt.outcome],
             format_bytes(attempt.peak_bytes),
-            format_rate(attempt.tokens_per_s),
+            estimate(attempt.tokens_per_s, result),
             attempt.reason or "",
         )
         for attempt in result.tries
@@ -228,6 +225,19 @@ def _title(result: ProbeResult) -> str:
     if result.elapsed_s:
         parts.append(format_seconds(result.elapsed_s))
     return f"{result.label}: {', '.join(parts)}"
+
+
+def _predicted(result: ProbeResult, predicted: PredictedPeak) -> str:
+    """Each predicted peak with its gap to the measured one."""
+    told = []
+    for word in ("allocated", "reserved", "device"):
+        expected = getattr(predicted, f"peak_{word}_bytes")
+        measured = getattr(result, f"peak_{word}_bytes")
+        if expected is None:
+            continue
+        gap = f" ({(expected - measured) / measured:+.1%})" if measured else ""
+        told.append(f"{word} {format_bytes(expected)}{gap}")
+    return ", ".join(told) or "-"
 
 
 def _config(config: TrainConfig) -> str:

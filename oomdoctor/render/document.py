@@ -12,8 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from oomdoctor.records import codec
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.measurement import Breakdown, OomEvent, PhaseMemory
 from oomdoctor.records.report import Report
-from oomdoctor.records.result import Breakdown, Failure, OomEvent, PhaseMemory, ProbeResult
+from oomdoctor.records.result import Failure, ProbeResult
 from oomdoctor.render.blocks import Block, Facts, Grid, Note, Section
 from oomdoctor.render.text import escape, one_line
 
@@ -46,7 +47,7 @@ def to_csv(report: Report) -> str:
     writer.writerow(["place", *(".".join(path) for path in paths)])
     for result in report.results:
         writer.writerow(
-            [place.get(result.key, ""), *(_csv_cell(_value(result, path)) for path in paths)]
+            [place.get(result.key, ""), *(csv_cell(_value(result, path)) for path in paths)]
         )
     return out.getvalue()
 
@@ -116,7 +117,8 @@ def _value(record: Any, path: tuple[str, ...]) -> Any:
     return record
 
 
-def _csv_cell(value: Any) -> str | int | float:
+def csv_cell(value: Any) -> str | int | float:
+    """A value as a cell: unknown is empty, text is one line and no formula."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -10,7 +10,9 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Verbatim
 from oomdoctor.render.details import detail_sections
-from oomdoctor.render.header import header, headline
+from oomdoctor.render.header import header, headline, is_plan
+from oomdoctor.render.lengths import length_sections
+from oomdoctor.render.plan import plan_sections
 from oomdoctor.render.words import (
     OUTCOME_WORDS,
     batch,
@@ -49,10 +51,13 @@ def report_sections(report: Report, *, verbose: bool, plus_minus: str = "±") ->
     if missed:
         sections.append(Section("Did not fit", (_missed(missed),)))
     if unmeasured or _not_reached(report):
-        sections.append(Section("Not measured", tuple(_not_measured(report, unmeasured, verbose))))
+        title = "Not predicted" if is_plan(report) else "Not measured"
+        sections.append(Section(title, tuple(_not_measured(report, unmeasured, verbose))))
     if fitting:
         picks = Facts(tuple(_picks(report, plus_minus)))
         sections.append(Section("Picks: not the same training", (picks,)))
+    sections += plan_sections(report, verbose=verbose)
+    sections += length_sections(report.lengths, cards=len(report.cards), verbose=verbose)
     warnings = _warnings(report)
     if warnings:
         sections.append(Section("Warnings", tuple(Note(text, "normal") for text in warnings)))
@@ -95,7 +100,7 @@ def _fitting(report: Report, results: list[ProbeResult], plus_minus: str) -> lis
                 speed(result, plus_minus),
                 DASH if relative is None else f"{format_rate(relative)}x",
                 format_seconds(result.tokens_time_s),
-                "; ".join(_notes(result)),
+                "; ".join(_notes(result, planned=is_plan(report))),
             )
         )
     grid = Grid(
@@ -113,18 +118,20 @@ def _fitting(report: Report, results: list[ProbeResult], plus_minus: str) -> lis
         ),
         tuple(rows),
     )
+    spread = "uncertainty of the estimate" if is_plan(report) else "spread of the timed steps"
     legend = (
         "mb x acc: micro-batch x accumulation steps. of usable: peak / usable budget. "
-        f"{plus_minus}: spread of the timed steps. vs fastest: speed relative to the fastest rung."
+        f"{plus_minus}: {spread}. vs fastest: speed relative to the fastest rung."
     )
     return [grid, Note(legend)]
 
 
-def _notes(result: ProbeResult) -> list[str]:
-    notes = ["predicted, not measured"] if result.evidence == "predicted" else []
+def _notes(result: ProbeResult, *, planned: bool) -> list[str]:
+    mixed = result.evidence == "predicted" and not planned
+    notes = ["predicted, not measured"] if mixed else []
     if result.max_micro_batch_size not in (None, result.micro_batch_size):
         notes.append(f"max mb {result.max_micro_batch_size}")
-    if result.mfu is not None:
+    if result.mfu is not None and not planned:
         notes.append(f"MFU {format_percent(result.mfu)}")
     if result.attention_kernel is not None:
         notes.append(f"attention {result.attention_kernel}")
@@ -153,7 +160,7 @@ def _missed(results: list[ProbeResult]) -> Grid:
                 format_bytes(result.missed_by_bytes),
                 (oom.phase if oom is not None else result.peak_phase) or DASH,
                 format_bytes(oom.requested_bytes if oom is not None else None),
-                result.reason or "",
+                "; ".join([*filter(None, [result.reason]), *result.notes]),
             )
         )
     columns = (
@@ -201,7 +208,7 @@ def _why(result: ProbeResult) -> str:
 
 
 def _not_reached(report: Report) -> list[str]:
-    if report.request is None or report.status == "error":
+    if report.request is None or report.status == "error" or (report.cards and not report.results):
         return []
     known = {result.label for result in report.results}
     return [rung.label for rung in report.request.recipe.rungs if rung.label not in known]

@@ -16,6 +16,7 @@ OUTCOME_WORDS = {
     "timed_out": "timed out",
     "skipped": "skipped",
 }
+SWEPT_WORDS = {"sequence_length": "sequence length", "micro_batch_size": "micro-batch size"}
 
 
 def ranked_results(report: Report) -> list[ProbeResult]:
@@ -32,12 +33,20 @@ def batch(result: ProbeResult) -> str:
     return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}"
 
 
+def estimate(per_second: float | None, result: ProbeResult) -> str:
+    """A rate of a result, with `~` before it where it was predicted."""
+    rate = format_rate(per_second)
+    return f"~{rate}" if per_second is not None and result.evidence == "predicted" else rate
+
+
 def speed(result: ProbeResult, plus_minus: str) -> str:
-    """Tokens per second with the relative spread."""
-    rate = format_rate(result.tokens_per_s)
-    if result.tokens_per_s is None or result.tokens_per_s_spread is None:
+    """Tokens per second with the relative spread, or the uncertainty of an estimate."""
+    rate, spread = estimate(result.tokens_per_s, result), result.tokens_per_s_spread
+    if result.tokens_per_s is None or spread is None:
         return rate
-    return f"{rate} {plus_minus}{format_percent(result.tokens_per_s_spread, 1)}"
+    return (
+        f"{rate} {plus_minus}{format_percent(spread, 0 if result.evidence == 'predicted' else 1)}"
+    )
 
 
 def short_count(count: int) -> str:

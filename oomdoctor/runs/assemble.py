@@ -8,10 +8,12 @@ from oomdoctor import __version__
 from oomdoctor.analysis.advice import exit_of, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.lengths import LengthsAnswer
+from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.plan import CardPlan, SweepAnswer, Why
 from oomdoctor.records.report import SCHEMA, Budget, ModelFacts, Report, SurveyRequest, Tool, Warn
 from oomdoctor.records.result import Inspection, ProbeResult
-from oomdoctor.system.machine import Device, describe, installed_versions
 
 
 def timestamp() -> str:
@@ -26,21 +28,29 @@ def report(
     run_name: str,
     started_at: str,
     elapsed_s: float,
-    chosen: Device,
+    machine: Machine,
     spec: ModelSpec,
     inspection: Inspection | None,
     budget: Budget | None,
     results: tuple[ProbeResult, ...],
     warnings: tuple[Warn, ...],
     interrupted: ExitCode | None,
+    judged: tuple[ProbeResult, ...] | None = None,
+    cards: tuple[CardPlan, ...] = (),
+    sweep: SweepAnswer | None = None,
+    why: Why | None = None,
+    lengths: LengthsAnswer | None = None,
 ) -> Report:
-    """The public document; `interrupted` is the exit code of a signal, None for a whole survey."""
+    """The public document; `interrupted` is the exit code of a signal, None for a whole survey.
+
+    `judged` decide the exit code where the answer is more than `results`.
+    """
     ranking = rank(results, request.rank_by)
-    exit_code, status = exit_of(results, interrupted)
-    versions = inspection.versions if inspection else installed_versions()
+    judged = results if judged is None else judged
+    exit_code, status = exit_of(judged, interrupted)
     return Report(
         schema=SCHEMA,
-        command="probe",
+        command="probe" if request.plan is None else "plan",
         status=status,
         exit_code=int(exit_code),
         tool=Tool("oomdoctor", __version__),
@@ -48,7 +58,7 @@ def report(
         elapsed_s=elapsed_s,
         run_dir=run_dir,
         request=request,
-        machine=describe(chosen, versions),
+        machine=machine,
         model=ModelFacts(
             id=spec.id,
             source=spec.source,
@@ -65,9 +75,11 @@ def report(
         ranking=ranking.order,
         ranking_reasons=ranking.reasons,
         picks=ranking.picks,
-        next_commands=next_commands(
-            results, request, run_name, interrupted=interrupted is not None
-        ),
+        next_commands=next_commands(judged, request, run_name, interrupted=interrupted is not None),
         warnings=warnings,
         errors=(),
+        cards=cards,
+        sweep=sweep,
+        why=why,
+        lengths=lengths,
     )

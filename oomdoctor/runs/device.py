@@ -8,8 +8,9 @@ import time
 from oomdoctor.analysis.search import MAX_TRIES, divisors
 from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.model import ModelSpec, ParameterCounts
-from oomdoctor.records.report import Budget, GpuFacts, Warn
+from oomdoctor.records.report import Budget, Warn
 from oomdoctor.records.result import Inspection
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
@@ -74,15 +75,20 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
             found.append(
                 Warn("other_processes", f"other processes hold memory of this GPU: {others}")
             )
-    if inspection.parameters.experts:
-        found.append(
-            Warn(
-                "moe_routing",
-                "a mixture of experts: which experts work depends on the weights, so with "
-                "synthetic weights memory and speed of a trained router may differ",
-            )
+    return found + model_warnings(inspection)
+
+
+def model_warnings(inspection: Inspection) -> list[Warn]:
+    """What a reader of the report has to know about the model."""
+    if not inspection.parameters.experts:
+        return []
+    return [
+        Warn(
+            "moe_routing",
+            "a mixture of experts: which experts work depends on the weights, so with "
+            "synthetic weights memory and speed of a trained router may differ",
         )
-    return found
+    ]
 
 
 def not_given_back(chosen: Device) -> list[Warn]:

@@ -9,12 +9,28 @@ from typing import Literal
 from oomdoctor.records.config import Rung
 from oomdoctor.records.result import Attempt
 
-EventKind = Literal["note", "inspecting", "trying", "phase", "tried", "skipped", "waiting", "done"]
+EventKind = Literal[
+    "note",
+    "inspecting",
+    "counting",
+    "trying",
+    "phase",
+    "tried",
+    "skipped",
+    "simulating",
+    "predicted",
+    "waiting",
+    "done",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyEvent:
-    """Something a person may want to see: `index` of `total` rungs, counted from 1."""
+    """Something a person may want to see: `index` of `total` rungs, counted from 1.
+
+    Simulations run side by side: `index` then counts those that ended, and `attempts` are what one
+    of them says.
+    """
 
     kind: EventKind
     rung: Rung | None = None
@@ -24,6 +40,7 @@ class SurveyEvent:
     index: int = 0
     total: int = 0
     message: str | None = None
+    attempts: tuple[Attempt, ...] = ()
 
 
 Listener = Callable[[SurveyEvent], None]

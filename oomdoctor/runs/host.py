@@ -48,6 +48,7 @@ class WorkerHost:
         self._environment = environment | {"PYTHONPATH": _python_path(folder)}
         self._log = folder / "host.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
         self._unread = b""
 
     def __enter__(self) -> Self:
@@ -143,10 +144,15 @@ class WorkerHost:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(KILL_LIMIT_S)
 
-    def _ready(self, stop: Callable[[], bool]) -> bool:
-        """A host that has said "ready"; False when `stop()` came first."""
+    def start(self) -> None:
+        """Start the host without waiting for it, so that it can load its libraries meanwhile.
+
+        Raises:
+            OomDoctorError: the interpreter cannot be started at all (exit 5).
+        """
         if self._process is not None:
-            return True
+            return
+        self._is_ready = False
         with self._log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
@@ -163,6 +169,12 @@ class WorkerHost:
                     f"the interpreter {self._python} cannot be started: {error.strerror}",
                     "give the python you train with: --python /path/to/python",
                 ) from None
+
+    def _ready(self, stop: Callable[[], bool]) -> bool:
+        """Wait until the host has said "ready"; False when `stop()` came first."""
+        self.start()
+        if self._is_ready:
+            return True
         begin = time.monotonic()
         while not stop():
             event = self._next_event(_POLL_S)
@@ -170,6 +182,7 @@ class WorkerHost:
                 self.close()
                 raise self._cannot_start()
             if event is not None and "ready" in event:
+                self._is_ready = True
                 return True
         self.close()
         return False

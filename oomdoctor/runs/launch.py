@@ -15,7 +15,7 @@ from oomdoctor.analysis.oom.dialects import parse_oom
 from oomdoctor.analysis.verdict import fits
 from oomdoctor.records.codec import CodecError, dumps, loads
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.result import Attempt, Failure, Inspection, Outcome, ProbeJob, Reply
+from oomdoctor.records.result import Attempt, Failure, Outcome, ProbeJob, Reply
 from oomdoctor.runs.host import ChildEnd, WorkerHost
 from oomdoctor.system.memory import oom_kills
 
@@ -37,11 +37,12 @@ def launch(
     deadline_s: float,
     on_phase: Callable[[str], None],
     stop: Callable[[], bool],
-) -> tuple[Attempt, Inspection | None]:
+) -> tuple[Attempt, Reply | None]:
     """Run `job` in `folder` (job, reply and log stay there) and say how it ended.
 
     `deadline_s` bounds the child from its start. `usable_bytes` is what a measured peak is held
-    against. An inspection is returned beside the attempt where the job asked for one.
+    against. The reply is returned beside the attempt where there is one: an inspection and a
+    prediction are in it.
 
     Raises:
         Stopped: `stop()` became true; the child is gone.
@@ -81,7 +82,7 @@ def launch(
         killed_for_memory=oom_kills() > kills_before,
         folder=folder.name,
     )
-    return attempt, reply.inspection if reply else None
+    return attempt, reply
 
 
 def classify(
@@ -168,7 +169,7 @@ def _of_reply(
         if signal_name and reason is None:
             reason = f"the worker ended by {signal_name} after its reply, which is complete"
         return attempt(outcome, reason)
-    if reply.status == "inspected":
+    if reply.status in ("inspected", "predicted", "counted"):
         return attempt("fits", None)
     if reply.status == "failed":
         told = reply.failure

@@ -6,6 +6,7 @@ everything on disk as it happens. It renders nothing and prints nothing: events 
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Callable
@@ -15,17 +16,28 @@ from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, n
 from oomdoctor.analysis.verdict import conclude, fits
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, config_faults
+from oomdoctor.records.lengths import CountedRows
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import Budget, Report, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, Reply
 from oomdoctor.runs import assemble, device, faults
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
+from oomdoctor.runs.foresee import Foreseen, foresee, with_prediction
 from oomdoctor.runs.host import WorkerHost
+from oomdoctor.runs.knowledge import Knowledge
 from oomdoctor.runs.launch import Stopped, launch
+from oomdoctor.runs.lengths import at_longest, count_rows, measured_answer
+from oomdoctor.runs.limits import within_limits
 from oomdoctor.system import hub
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.lock import device_lock
-from oomdoctor.system.machine import Device, choose_device, list_gpus
+from oomdoctor.system.machine import (
+    Device,
+    choose_device,
+    describe,
+    installed_versions,
+    list_gpus,
+)
 from oomdoctor.system.store import RunFolder, save_attempt
 
 Stop = Callable[[], ExitCode | None]
@@ -113,20 +125,28 @@ class _Survey:
         self.warnings = warnings
         self.rungs: tuple[Rung, ...] = request.recipe.rungs
         self.inspection: Inspection | None = None
+        self.counted: CountedRows | None = None
         self.budget: Budget | None = None
         self.context = Context(usable_bytes=0, device_type=chosen.type)
+        self.foreseen = Foreseen()
+        self.knowledge: Knowledge | None = None
 
     def run(self) -> None:
         """Look at the model, then try what `next_step` says until it is content or told to stop."""
         inspection = self.inspection = self._inspect()
         if inspection is None:
             return
-        self.rungs = self._within_limits(inspection)
+        if not self._count_rows():
+            return
+        self.request, self.rungs, lowered = within_limits(
+            self.request, self.spec.id, inspection.max_sequence_length
+        )
+        self.warnings += lowered
         budget = self.budget = device.budget(
             self.chosen, inspection, self.request.vram_bytes, self.request.headroom
         )
         self.warnings += device.warnings(self.chosen, budget, inspection)
-        context = self.context = Context(
+        self.context = Context(
             usable_bytes=budget.usable_bytes,
             device_type=self.chosen.type,
             counts=inspection.parameters,
@@ -139,7 +159,26 @@ class _Survey:
         if self.request.device == "auto" and self.chosen.type == "cpu":
             device.refuse_what_takes_hours(self.spec, self.rungs, inspection.parameters)
         self._load_finished()
-        self._walk(context, budget)
+        if self.request.predict:
+            self._foresee(inspection, budget)
+        self._walk(budget)
+
+    def _foresee(self, inspection: Inspection, budget: Budget) -> None:
+        """Simulate the rungs for this device, to begin where they are predicted to end."""
+        self.knowledge = Knowledge.of(self.chosen, inspection.versions)
+        self.foreseen = foresee(
+            self.request,
+            self.folder,
+            self.spec,
+            inspection,
+            budget,
+            self.context,
+            self.rungs,
+            self.knowledge.learned,
+            on_event=self.on_event,
+            stop=self.is_over,
+        )
+        self.context = replace(self.context, foresights=self.foreseen.foresights)
 
     def is_over(self) -> bool:
         """Whether to end now: a signal came, or the survey's time is over."""
@@ -160,7 +199,7 @@ class _Survey:
             device_type=self.chosen.type,
         )
         try:
-            attempt, inspection = launch(
+            attempt, reply = launch(
                 self.host,
                 job,
                 self.folder.job_folder("inspect", None),
@@ -171,32 +210,33 @@ class _Survey:
             )
         except Stopped:
             return None
-        if inspection is not None:
-            return inspection
+        if reply is not None and reply.inspection is not None:
+            return reply.inspection
         raise faults.inspection_error(attempt, self.spec, self.request.python)
 
-    def _within_limits(self, inspection: Inspection) -> tuple[Rung, ...]:
-        """Rows no longer than the model has positions for; said once."""
-        limit = inspection.max_sequence_length
-        if limit is None or all(r.config.sequence_length <= limit for r in self.rungs):
-            return self.rungs
-        asked = max(rung.config.sequence_length for rung in self.rungs)
-        self.request = replace(
-            self.request, sequence_length=min(self.request.sequence_length, limit)
-        )
-        self.warnings.append(
-            Warn(
-                "sequence_length",
-                f"{self.spec.id} has {limit:,} positions: sequence length {asked:,} "
-                f"lowered to {limit:,}",
+    def _count_rows(self) -> bool:
+        """Count the data file, if there is one; False when told to stop."""
+
+        def launched(
+            job: ProbeJob, on_phase: Callable[[str], None]
+        ) -> tuple[Attempt, Reply | None]:
+            return launch(
+                self.host,
+                job,
+                self.folder.job_folder(job.label, None),
+                usable_bytes=None,
+                deadline_s=math.inf,  # a large file takes its time, and progress is seen
+                on_phase=on_phase,
+                stop=self.is_over,
             )
-        )
-        lowered: dict[str, Rung] = {}  # two rungs may have become one
-        for rung in self.rungs:
-            length = min(rung.config.sequence_length, limit)
-            config = replace(rung.config, sequence_length=length)
-            lowered.setdefault(config.key(), Rung(rung.label, config))
-        return tuple(lowered.values())
+
+        try:
+            self.counted = count_rows(self.request, self.spec, launched, self.on_event)
+        except Stopped:
+            return False
+        if self.counted is not None:
+            self.request = at_longest(self.request, self.counted.distribution.longest.tokens)
+        return True
 
     def _load_finished(self) -> None:
         """Take over what an earlier run of this folder has finished (`--resume`)."""
@@ -227,9 +267,9 @@ class _Survey:
         key = attempt.config.rung_key()
         self.attempts[key] = (*self.attempts.get(key, ()), attempt)
 
-    def _walk(self, context: Context, budget: Budget) -> None:
+    def _walk(self, budget: Budget) -> None:
         while not self.is_over():
-            step = next_step(self.rungs, self.attempts, self.skipped, context)
+            step = next_step(self.rungs, self.attempts, self.skipped, self.context)
             if step is None:
                 return
             key = step.rung.config.key()
@@ -241,6 +281,9 @@ class _Survey:
             if attempt is None:
                 return
             self._keep(attempt)
+            if self.knowledge is not None:
+                corrected = self.knowledge.learn(step.rung, attempt, self.context.foresights)
+                self.context = replace(self.context, foresights=corrected)
             self._tell("tried", step.rung, step.micro_batch_size, attempt=attempt)
             if not any(warning.code == device.NOT_FREE for warning in self.warnings):
                 self.warnings += device.not_given_back(self.chosen)
@@ -304,19 +347,22 @@ class _Survey:
 
     def report(self, started_at: str) -> Report:
         """The report of what is known now."""
+        versions = self.inspection.versions if self.inspection else installed_versions()
+        results = self._results()
         return assemble.report(
             request=self.request,
             run_dir=str(self.folder.path),
             run_name=self.folder.name,
             started_at=started_at,
             elapsed_s=time.monotonic() - self.begin,
-            chosen=self.chosen,
+            machine=describe(self.chosen, versions),
             spec=self.spec,
             inspection=self.inspection,
             budget=self.budget,
-            results=self._results(),
+            results=results,
             warnings=self._all_warnings(),
             interrupted=self.stop(),
+            lengths=measured_answer(self.counted, results, self.request),
         )
 
     def _all_warnings(self) -> tuple[Warn, ...]:
@@ -327,12 +373,16 @@ class _Survey:
 
     def _results(self) -> tuple[ProbeResult, ...]:
         return tuple(
-            conclude(
+            with_prediction(
+                conclude(
+                    rung,
+                    attempts_of(rung, self.attempts),
+                    self.skipped.get(rung.config.key()),
+                    self.context,
+                    self.request,
+                ),
                 rung,
-                attempts_of(rung, self.attempts),
-                self.skipped.get(rung.config.key()),
-                self.context,
-                self.request,
+                self.foreseen,
             )
             for rung in self.rungs
         )

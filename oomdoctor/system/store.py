@@ -119,7 +119,8 @@ class RunFolder:
         for _, folder in _numbered(self.path):
             try:
                 job = read_record(ProbeJob, folder / JOB)
-                if job.mode == "inspect":  # its answer is cheap and depends on today's machine
+                # Such an answer is cheap, and depends on today's machine and data.
+                if job.mode != "measure":
                     continue
                 found.append((job, read_record(Attempt, folder / ATTEMPT)))
             except OomDoctorError as error:

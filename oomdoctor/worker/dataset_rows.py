@@ -20,6 +20,9 @@ from typing import IO, Any
 LONGEST_LINE_BYTES = 64 * 1024**2  # a longer one is no row that anybody trains on
 _CHUNK_BYTES = 1024**2
 _FIRST_BYTES = 4096  # of which the first that is no space tells an array from lines
+# Elsewhere than in lines, bytes that are not UTF-8 become surrogates, which are found where the
+# text of the row is looked at.
+_ESCAPED = "surrogateescape"
 _NOT_TEXT = "is not text in UTF-8"
 _BROKEN_OFF = (EOFError, gzip.BadGzipFile, zlib.error, OSError)
 
@@ -118,9 +121,8 @@ def _text_lines(file: IO[bytes]) -> Rows:
 
 def _csv(file: IO[bytes]) -> Rows:
     csv.field_size_limit(LONGEST_LINE_BYTES)
-    # Other bytes than UTF-8 become surrogates, which are found where the text is looked at.
     pieces = iter(lambda: file.readline(LONGEST_LINE_BYTES), b"")
-    lines = codecs.iterdecode(pieces, "utf-8-sig", errors="surrogateescape")
+    lines = codecs.iterdecode(pieces, "utf-8-sig", errors=_ESCAPED)
     reader = csv.DictReader(lines)
     number = 0
     while True:
@@ -142,49 +144,33 @@ def _json(file: IO[bytes]) -> Rows:
 
 def _json_array(file: IO[bytes]) -> Rows:
     """The elements of an array; behind a fault there is no telling where the next one begins."""
-    text = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors=_ESCAPED)
     decode = json.JSONDecoder().raw_decode
-    number, pending, at, ended = 0, "", 0, False
-
-    def more(size: int) -> None:
-        nonlocal pending, at, ended
-        chunk = file.read(size)
-        ended = not chunk
-        pending, at = pending[at:] + text.decode(chunk, final=ended), 0
-
-    size = _CHUNK_BYTES
-    try:
-        more(size)
-        at = pending.index("[") + 1
-        while True:
-            at = _skip(pending, at, number)
-            if pending.startswith("]", at):
+    pending = decoder.decode(file.read(_FIRST_BYTES))
+    pending = pending[pending.index("[") + 1 :]
+    number, at, size, ended = 0, 0, _CHUNK_BYTES, False
+    while True:
+        at = _skip(pending, at)
+        if pending.startswith("]", at):
+            return
+        try:
+            value, at = decode(pending, at)
+        except (ValueError, RecursionError) as error:
+            if ended or len(pending) - at > LONGEST_LINE_BYTES:
+                yield Row(number + 1, None, f"is no JSON, nor is what follows: {error}")
                 return
-            try:
-                value, end = decode(pending, at)
-                # A number or a word may go on in the next chunk.
-                whole = end < len(pending)
-            except ValueError as error:
-                fault, whole = str(error), False
-                if ended or len(pending) - at > LONGEST_LINE_BYTES:
-                    yield Row(number + 1, None, f"is no JSON, nor is what follows: {fault}")
-                    return
-            if whole:
-                number, at, size = number + 1, end, _CHUNK_BYTES
-                yield Row(number, value)
-            elif ended:
-                yield Row(number + 1, None, "is no JSON, nor is what follows: it has no end")
-                return
-            else:
-                more(size)
-                size *= 2  # a long element is not decoded anew for every small piece
-    except UnicodeDecodeError:
-        yield Row(number + 1, None, f"{_NOT_TEXT}, nor is what follows")
+            chunk = file.read(size)
+            size *= 2  # so that a long element is not decoded anew for every small piece
+            ended = not chunk
+            pending, at = pending[at:] + decoder.decode(chunk, final=ended), 0
+            continue
+        number, size = number + 1, _CHUNK_BYTES
+        yield Row(number, value)
 
 
-def _skip(text: str, at: int, number: int) -> int:
-    """Past the space and, behind an element, the comma."""
-    while at < len(text) and (text[at].isspace() or (number and text[at] == ",")):
+def _skip(text: str, at: int) -> int:
+    """Past the space and the comma before an element."""
+    while at < len(text) and (text[at].isspace() or text[at] == ","):
         at += 1
     return at
 

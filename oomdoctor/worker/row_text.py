@@ -60,7 +60,7 @@ def _found(value: Any, field: str | None, template: Template | None) -> RowText:
         raise NoTextError(f"is {_kind(value)}, not an object with fields")
     if field is not None:
         if value.get(field) is None:
-            raise NoTextError(f"has no {field!r}")
+            raise NoTextError(f"has no {field!r}, but {_fields(value)}")
         return _of_field(value, field, template)
     for name in (_TEXT, *_CONVERSATIONS):
         if value.get(name) is not None:
@@ -73,8 +73,9 @@ def _found(value: Any, field: str | None, template: Template | None) -> RowText:
             return _conversation([*parts[0], *parts[1]], value, "prompt + completion", template)
         if all(isinstance(part, str) for part in parts if part is not None):
             return RowText(between.join(filter(None, parts)), " + ".join(names))
-    known = ", ".join(map(str, value)) or "no field"
-    raise NoTextError(f"has {known}: none with a text that is known; name one by --text-field")
+    raise NoTextError(
+        f"has {_fields(value)}: none with a text that is known; name one by --text-field"
+    )
 
 
 def _of_field(value: Mapping[str, Any], name: str, template: Template | None) -> RowText:
@@ -118,6 +119,10 @@ def _content(content: Any) -> str:
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
+
+
+def _fields(value: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, value)) or "no field"
 
 
 def _kind(value: Any) -> str:

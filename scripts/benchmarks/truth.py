@@ -32,8 +32,9 @@ from typing import Any
 
 from oomdoctor.analysis.throughput import tokens_per_s, tokens_per_s_spread
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.result import Attempt, Measurement, ProbeJob
+from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.launch import launch
 from oomdoctor.system.environment import worker_environment

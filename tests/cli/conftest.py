@@ -14,6 +14,7 @@ import pytest
 from oomdoctor.cli.main import run
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.runs.events import SurveyEvent
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "data" / "golden"
@@ -92,4 +93,35 @@ def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> 
     monkeypatch.setattr("oomdoctor.cli.request.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
     monkeypatch.setattr("oomdoctor.runs.survey.run_survey", fake)
+    return fake
+
+
+@dataclass(slots=True)
+class FakePlan:
+    """Stands in for `run_plan`: remembers what it was asked, tells events, answers as told."""
+
+    answer: Report | BaseException
+    request: SurveyRequest | None = None
+    events: tuple[SurveyEvent, ...] = ()
+
+    def __call__(self, request: SurveyRequest, folder: Any, *, on_event: Any, stop: Any) -> Report:
+        self.request = request
+        folder.write_request(request)
+        for event in self.events:
+            on_event(event)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        folder.write_report(self.answer)
+        return self.answer
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> FakePlan:
+    """Replaces the plan; it answers with the stored one unless the test says otherwise.
+
+    The machine has no GPU then, wherever the test runs.
+    """
+    monkeypatch.setattr("oomdoctor.cli.plan_request.list_gpus", lambda: ())
+    fake = FakePlan(golden("plan"))
+    monkeypatch.setattr("oomdoctor.runs.plan.run_plan", fake)
     return fake

@@ -13,6 +13,7 @@ import typer
 COMMANDS = [
     ("--help",),
     ("probe", "--help"),
+    ("plan", "--help"),
     ("explain", "--help"),
     ("show", "--help"),
     ("recipes", "--help"),
@@ -24,9 +25,13 @@ COMMANDS = [
     ("models", "--help"),
 ]
 OPTIONS = {
-    "probe": "recipe rung device vram headroom seq-len effective-batch micro-batch task weights "
+    "probe": "recipe rung device vram headroom seq-len effective-batch micro-batch lengths "
+    "tokenizer text-field task weights "
     "eval eval-batch rank-by tokens time-limit rung-timeout revision source trust-remote-code "
-    "python seed wait no-wait resume format json output verbose quiet help",
+    "python seed wait no-wait predict no-predict resume format json output verbose quiet help",
+    "plan": "gpu all-gpus sweep why recipe rung lengths tokenizer text-field headroom seq-len "
+    "effective-batch micro-batch task "
+    "rank-by tokens revision source trust-remote-code python format json output verbose quiet help",
     "explain": "model seq-len micro-batch config format json output verbose quiet help",
     "show": "list format json output verbose help",
     "recipes": "json help",
@@ -44,6 +49,7 @@ OURS = {
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
     "oomdoctor.cli.output",
+    "oomdoctor.cli.plan",
     "oomdoctor.cli.probe",
     "oomdoctor.cli.recipes",
     "oomdoctor.cli.show",

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from oomdoctor.errors import model_error
+from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import Gpu
 from oomdoctor.system import store
 
 
@@ -193,7 +193,7 @@ def test_all_faults_are_told_at_once(cli, survey):
     [
         (["--seed", str(2**63)], "--seed: '9223372036854775808' is above 9223372036854775807"),
         (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch 4"),
-        (["--recipe", "none"], "there is nothing to measure"),
+        (["--recipe", "none"], "the ladder has no rungs"),
         (["--recipe", "no-such"], "no-such"),
         (["--rung", "method=lore"], "lora"),
         (["--format", "html"], "'html' is not one of table, markdown, csv, json"),

@@ -9,7 +9,8 @@ import pytest
 
 from oomdoctor.cli.progress import Progress
 from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.result import Attempt, Failure, Measurement
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.result import Attempt, Failure
 from oomdoctor.runs.events import SurveyEvent
 
 FULL = Rung("full-bf16", TrainConfig())

@@ -1,7 +1,7 @@
 """What the README shows is what happens: its commands run, and the quick ones say the same.
 
 A console block behind `<!-- exact -->` must print exactly that, one behind `<!-- run -->` must run.
-All other lines that start with `oomdoctor` are run with the survey replaced.
+All other lines that start with `oomdoctor` are run with the survey and the plan replaced.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_shown_output_is_real(cli, mark, command, output):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_shown_command_is_accepted(cli, survey, command, tmp_path, monkeypatch):
+def test_a_shown_command_is_accepted(cli, survey, planned, command, tmp_path, monkeypatch):
     for name in ("trace.txt", "logs/a.out", "logs/*.out"):  # no shell here that expands a star
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text((ROOT / "tests/data/explain/trace.txt").read_text())

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import Attempt, Measurement, ProbeJob
+from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.launch import launch
 from oomdoctor.units import GIB

@@ -22,7 +22,7 @@ import pytest
 from gpu_jobs import LARGE, SMALL, capped, gib, job, measured, room, run
 
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.report import Gpu
+from oomdoctor.records.machine import Gpu
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment

@@ -14,17 +14,9 @@ import time
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
+from oomdoctor.records.measurement import Measurement, OomEvent, PhaseMemory, Timing
 from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.result import (
-    Failure,
-    Inspection,
-    Measurement,
-    OomEvent,
-    PhaseMemory,
-    ProbeJob,
-    Reply,
-    Timing,
-)
+from oomdoctor.records.result import Failure, Inspection, ProbeJob, Reply
 from oomdoctor.worker import host
 from oomdoctor.worker.progress import PhaseFile, phase_file
 

@@ -266,7 +266,7 @@ def test_a_resumed_run_is_judged_by_todays_budget(ask: Callable[..., SurveyReque
 def test_the_budget_is_that_of_the_moment_the_device_is_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from oomdoctor.records.report import Gpu
+    from oomdoctor.records.machine import Gpu
     from oomdoctor.runs import device
     from oomdoctor.system.machine import Device
 

@@ -11,7 +11,7 @@ from tiny_models import tiny_job
 from oomdoctor.analysis.forecast import Rung, phase_peak_positions
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.records.simulation import Forecast, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.recipes import load_recipe
 from oomdoctor.worker.inspection import inspect_model
@@ -173,22 +173,30 @@ def test_categories_add_up_to_the_living_bytes_at_every_event() -> None:
     assert totals["gradients"] == totals["activations"] == totals["logits"] == 0
 
 
-def test_a_device_that_is_too_small_says_by_how_much_and_what_torch_would_print() -> None:
-    gpu = find_gpu("NVIDIA A100 80GB PCIe", None)
-    targets = (
-        Target("large", 80 * 1024 * MIB, 79 * 1024 * MIB, 500 * MIB, gpu),
-        Target("small", 8 * MIB, 8 * MIB, 4 * MIB, None),
-    )
+LARGE = Target(
+    "large", 80 * 1024 * MIB, 79 * 1024 * MIB, 500 * MIB, find_gpu("NVIDIA A100 80GB PCIe", None)
+)
+SMALL = Target("small", 8 * MIB, 8 * MIB, 4 * MIB, None)
+
+
+def forecasts(*targets: Target) -> tuple[Forecast, ...]:
     job = replace(tiny_job("dense"), mode="simulate")
     job = replace(job, simulation=SimulationRequest((1, 2), targets))
-    predicted = simulate(job, PhaseFile(None)).sizes[-1]
-    large, small = predicted.forecasts
+    return simulate(job, PhaseFile(None)).sizes[-1].forecasts
+
+
+def test_each_device_gets_its_own_answer() -> None:
+    large, small = forecasts(LARGE, SMALL)
     assert large.fits
     assert large.timing is not None
     assert large.timing.stopped_by == "estimated"
     assert not small.fits
     assert small.missed_by_bytes is not None
     assert small.timing is None
+
+
+def test_one_device_that_is_too_small_gets_the_words_of_torch() -> None:
+    (small,) = forecasts(SMALL)
     assert small.oom is not None
     assert small.oom.dialect == "cuda_caching_allocator"
     assert small.oom.requested_bytes is not None

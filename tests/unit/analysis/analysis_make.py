@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.measurement import Measurement, OomEvent, Timing
 from oomdoctor.records.model import ModelRef, ParameterCounts
-from oomdoctor.records.report import GpuFacts, SurveyRequest
-from oomdoctor.records.result import Attempt, Failure, Measurement, OomEvent, ProbeResult, Timing
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import Attempt, Failure, ProbeResult
 
 GIB = 1024**3
 COUNTS = ParameterCounts(

@@ -12,6 +12,7 @@ from oomdoctor.analysis.verdict import NOT_REACHED
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.model import ModelRef
+from oomdoctor.records.plan import PlanRequest, Sweep
 
 FITS, OOM = result("a", "fits"), result("b", "oom", missed_by_bytes=GIB)
 SKIPPED = result("c", "skipped", reason="too big", missed_by_bytes=GIB)
@@ -110,3 +111,46 @@ def test_a_recipe_of_the_user_is_named_by_its_file():
     asked = request(recipe=Recipe("mine", "", (), "./mine.toml"))
     lines = next_commands((result("x", "oom", method="qlora"),), asked, None)
     assert "--recipe ./mine.toml" in lines[0]
+
+
+PLANNED = {"device": "cuda", "plan": PlanRequest(("RTX 4090",))}
+SIZES = "--recipe default --seq-len 2048 --effective-batch 16"
+
+
+def test_what_only_the_simulation_does_not_support_is_open():
+    open_ = result("e", "unsupported", evidence="predicted")
+    assert exit_of((OOM, open_)) == (ExitCode.INCONCLUSIVE, "partial")
+    assert exit_of((FITS, open_)) == (ExitCode.OK, "ok")
+
+
+def test_after_a_plan_that_fits_measure_it_or_take_it_apart():
+    fast = result("fast", "fits", tokens_per_s=9.0)
+    assert next_commands((FITS, fast, OOM), request(**PLANNED), "run-1") == (
+        f"oomdoctor probe some/model {SIZES}",
+        f"oomdoctor plan some/model --gpu 'RTX 4090' {SIZES} --why fast",
+        "oomdoctor show run-1 --verbose",
+    )
+
+
+def test_after_a_plan_that_does_not_fit_ask_for_other_cards_or_less():
+    assert next_commands((OOM,), request(**PLANNED), "run-1") == (
+        f"oomdoctor plan some/model --all-gpus {SIZES}",
+        "oomdoctor plan some/model --gpu 'RTX 4090' --recipe qlora --seq-len 2048 "
+        "--effective-batch 16",
+        "oomdoctor plan some/model --gpu 'RTX 4090' --recipe default --seq-len 1024 "
+        "--effective-batch 16",
+        "oomdoctor show run-1 --verbose",
+    )
+
+
+def test_a_plan_that_was_broken_off_is_made_again_with_all_it_asked():
+    sweep = PlanRequest(("T4",), sweep=Sweep("sequence_length", (512, 1024)))
+    lines = next_commands((), request(device="cuda", plan=sweep), "run-1", interrupted=True)
+    assert lines == (
+        "oomdoctor plan some/model --gpu T4 --sweep seq-len=512,1024 --recipe default "
+        "--effective-batch 16",
+        "oomdoctor show run-1 --verbose",
+    )
+    why = PlanRequest(("T4",), why="full-bf16")
+    again = next_commands((), request(device="cuda", plan=why), "run-1", interrupted=True)[0]
+    assert again == f"oomdoctor plan some/model --gpu T4 --why full-bf16 {SIZES}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from fractions import Fraction
 
@@ -288,4 +289,4 @@ def test_every_row_of_the_table_is_complete():
         assert dialect.source
         for field, pattern in dialect.figures.items():
             assert field.endswith("_bytes")
-            assert pattern.groups == 1
+            assert re.compile(pattern).groups == 1

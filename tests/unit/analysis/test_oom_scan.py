@@ -330,3 +330,12 @@ def test_any_mixture_is_read(parts):
 def test_any_line_is_split(line):
     split = split_line(line)
     assert line.endswith(split.text)
+
+
+@pytest.mark.parametrize("frame", ["a", '  File "a.py", line 1, in f'])
+def test_a_traceback_that_many_failures_share_is_not_slow(frame):
+    """Each failure looks up to thousands of lines back; together they must not."""
+    text = "Traceback (most recent call last):\n" + f"{frame}\n" * 3000
+    start = time.process_time()
+    read(text + "device-side assert triggered\n" * 500)
+    assert time.process_time() - start < 2

@@ -167,9 +167,7 @@ def test_a_long_line_that_was_not_cut_takes_nothing_in() -> None:
 
 def test_lines_as_wide_as_the_message_are_whole_where_another_is_wider() -> None:
     frame = 'File "/home/u/tr.py", line 61, in main_'
-    text = (
-        'Traceback (most recent call last):\nFile "/a/wider/path/of/x.py", line 5, in <module>\n'
-    )
+    text = 'Traceback (most recent call last):\nFile "/a/wider/path/of/x.py", line 5, in <module>\n'
     text += f"main_()\n{frame}\nstep()\nRuntimeError: CUDA error: out of memory"
     assert len(frame) == len(text.split("\n")[-1])
     assert [frame.function for frame in _only(text).frames] == ["<module>", "main_"]

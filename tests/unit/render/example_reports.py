@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.machine import GpuProcess, Machine
+from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory, Timing
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import (
     SCHEMA,
     Budget,
     Fault,
-    GpuProcess,
-    Machine,
     ModelFacts,
     Picks,
     Report,
@@ -19,17 +19,7 @@ from oomdoctor.records.report import (
     Tool,
     Warn,
 )
-from oomdoctor.records.result import (
-    Breakdown,
-    Failure,
-    Measurement,
-    OomEvent,
-    PhaseMemory,
-    PredictedPeak,
-    ProbeResult,
-    Timing,
-    Try,
-)
+from oomdoctor.records.result import Failure, PredictedPeak, ProbeResult, Try
 from oomdoctor.units import GIB, MIB
 
 VERSIONS = {

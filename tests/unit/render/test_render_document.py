@@ -15,11 +15,12 @@ from typing import Any, get_args, get_type_hints
 
 import jsonschema
 import pytest
+from example_plans import PLANS
 from example_reports import REPORTS, gpu_report
 
 from oomdoctor.records import codec
+from oomdoctor.records.measurement import Breakdown
 from oomdoctor.records.report import Report
-from oomdoctor.records.result import Breakdown
 from oomdoctor.render import ReportFormat, render_report
 
 ROOT = Path(__file__).parents[3]
@@ -48,9 +49,9 @@ def builder() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", [*REPORTS, *PLANS])
 def test_json_is_valid_and_comes_back_as_the_same_report(name: str, schema: Any) -> None:
-    report = REPORTS[name]()
+    report = {**REPORTS, **PLANS}[name]()
     text = document(report, "json")
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(text))

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_plans import PLANS
 from example_reports import REPORTS, cpu_report, gpu_report, interrupted_report
 
+from oomdoctor.records.machine import GpuProcess
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import Fault, GpuProcess, Report, Warn
+from oomdoctor.records.report import Fault, Report, Warn
 from oomdoctor.records.result import Failure
 from oomdoctor.render import render_report
 
@@ -252,7 +254,7 @@ def test_verbose_tells_everything_about_a_rung() -> None:
 
 
 def test_all_examples_end_with_one_newline() -> None:
-    for make in REPORTS.values():
+    for make in (*REPORTS.values(), *PLANS.values()):
         for format in ("table", "markdown", "csv", "json"):
             text = render_report(
                 make(), format, terminal=False, width=80, color=False, verbose=True

@@ -1,0 +1,49 @@
+"""Rows no longer than the model has positions for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oomdoctor.records.config import Rung
+from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.report import SurveyRequest, Warn
+
+
+def within_limits(
+    request: SurveyRequest, model: str, limit: int | None
+) -> tuple[SurveyRequest, tuple[Rung, ...], list[Warn]]:
+    """The request and its rungs with sequences of at most `limit` tokens; a warning says so."""
+    rungs = request.recipe.rungs
+    if limit is None or all(rung.config.sequence_length <= limit for rung in rungs):
+        return request, rungs, []
+    asked = max(rung.config.sequence_length for rung in rungs)
+    lowered: dict[str, Rung] = {}  # two rungs may have become one
+    for rung in rungs:
+        length = min(rung.config.sequence_length, limit)
+        config = replace(rung.config, sequence_length=length)
+        lowered.setdefault(config.key(), Rung(rung.label, config))
+    return (
+        replace(request, sequence_length=min(request.sequence_length, limit)),
+        tuple(lowered.values()),
+        [
+            Warn(
+                "sequence_length",
+                f"{model} has {limit:,} positions: sequence length {asked:,} lowered to {limit:,}",
+            )
+        ],
+    )
+
+
+def sweep_within_limits(
+    plan: PlanRequest, model: str, limit: int | None
+) -> tuple[PlanRequest, list[Warn]]:
+    """The plan with a sweep of lengths up to `limit`, where it then ends; a warning says so."""
+    sweep = plan.sweep
+    if sweep is None or limit is None or sweep.values[-1] <= limit:
+        return plan, []
+    values = (*(value for value in sweep.values if value < limit), limit)
+    message = f"{model} has {limit:,} positions: the sweep ends there"
+    return (
+        replace(plan, sweep=replace(sweep, values=values)),
+        [Warn("sequence_length", message)],
+    )

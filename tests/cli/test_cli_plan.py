@@ -1,0 +1,151 @@
+"""`oomdoctor plan` from the command line: what reaches the plan, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.config import Rung
+from oomdoctor.records.machine import Gpu
+from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.runs.events import SurveyEvent
+from oomdoctor.system import store
+
+
+def asked(cli, planned, *arguments: str) -> SurveyRequest:
+    ended = cli("plan", "m", "--quiet", *arguments)
+    assert ended.code == planned.answer.exit_code, ended.err
+    assert planned.request is not None
+    return planned.request
+
+
+def test_the_defaults(cli, planned):
+    request = asked(cli, planned, "--gpu", "4090")
+    assert request.plan == PlanRequest(("4090",))
+    assert (request.device, request.headroom, request.vram_bytes) == ("cuda", 0.02, None)
+    assert (request.sequence_length, request.effective_batch_size) == (2048, 16)
+    assert len(request.recipe.rungs) >= 10
+
+
+def test_several_cards_and_all_cards(cli, planned):
+    assert asked(cli, planned, "--gpu", "T4", "--gpu", "24GiB").plan == PlanRequest(("T4", "24GiB"))
+    assert asked(cli, planned, "--all-gpus").plan == PlanRequest((), all_gpus=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sweep"),
+    [
+        ("seq-len=512..4096", Sweep("sequence_length", (512, 1024, 2048, 4096))),
+        ("seq-len=512..3000", Sweep("sequence_length", (512, 1024, 2048, 3000))),
+        ("seq-len=4096,512", Sweep("sequence_length", (512, 4096))),
+        ("--micro-batch=1..16", Sweep("micro_batch_size", (1, 2, 4, 8, 16))),
+    ],
+)
+def test_a_sweep(cli, planned, text, sweep):
+    plan = asked(cli, planned, "--gpu", "T4", "--sweep", text).plan
+    assert plan is not None
+    assert plan.sweep == sweep
+
+
+def test_why_leaves_one_rung(cli, planned):
+    request = asked(cli, planned, "--gpu", "T4", "--why", "lora-r16+ckpt")
+    assert [rung.label for rung in request.recipe.rungs] == ["lora-r16+ckpt"]
+    assert request.plan == PlanRequest(("T4",), why="lora-r16+ckpt")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090", "NVIDIA Unheard Of"])
+def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypatch, name):
+    here = Gpu(0, "GPU-1", name, 25_249_513_472, None, "8.9", ())
+    monkeypatch.setattr("oomdoctor.cli.plan_request.list_gpus", lambda: (here,))
+    known = name if "4090" in name else "25249513472B"
+    assert asked(cli, planned).plan == PlanRequest((known,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--gpu: is missing, and this machine has no GPU"),
+        (["--gpu", "RTX 4091"], "the nearest names: NVIDIA GeForce RTX 4090"),
+        (["--gpu", "T4", "--all-gpus"], "leave out --gpu"),
+        (["--gpu", "T4", "--sweep", "rank=1"], "sweeps nothing"),
+        (["--gpu", "T4", "--sweep", "seq-len=9..1"], "no range of whole numbers"),
+        (["--gpu", "T4", "--sweep", "seq-len=a,b"], "no range of whole numbers"),
+        (["--gpu", "T4", "--sweep", "seq-len=0..64"], "no range of whole numbers"),
+        (["--gpu", "T4", "--sweep", "seq-len=" + ",".join(map(str, range(1, 30)))], "at most 16"),
+        (["--gpu", "T4", "--sweep", "seq-len=1..9", "--seq-len", "5"], "leave it out"),
+        (["--gpu", "T4", "--sweep", "micro-batch=1,3"], "3 does not divide the effective batch 16"),
+        (["--gpu", "T4", "--why", "nothing-like-it"], "has no rung 'nothing-like-it'"),
+        (["--gpu", "T4", "--gpu", "L4", "--why", "full-bf16"], "one rung on one card"),
+        (["--all-gpus", "--why", "full-bf16"], "one rung on one card"),
+    ],
+    ids=" ".join,
+)
+def test_a_fault_says_what_and_why(cli, planned, arguments, words):
+    ended = cli("plan", "m", "--quiet", *arguments)
+    assert (ended.code, planned.request) == (ExitCode.USAGE, None)
+    assert words in ended.err
+
+
+def test_all_faults_are_told_at_once_also_in_json(cli, planned):
+    arguments = ("--gpu", "x9999", "--sweep", "a=1", "--seq-len", "0", "--headroom", "2", "--json")
+    ended = cli("plan", *arguments)
+    assert ended.code == ExitCode.USAGE
+    document = json.loads(ended.out)
+    assert (document["command"], document["status"]) == ("plan", "error")
+    message = document["errors"][0]["message"]
+    for word in ("MODEL", "--gpu", "--sweep", "--seq-len", "--headroom"):
+        assert f"{word}: " in message
+
+
+def test_the_answer_is_the_report(cli, planned, golden):
+    ended = cli("plan", "m", "--gpu", "T4", "--json")
+    assert ended.code == 0
+    document = json.loads(ended.out)
+    assert document["results"][0]["evidence"] == "predicted"
+    assert document["cards"][0]["name"] == "NVIDIA GeForce RTX 4090"
+    assert ended.err.startswith("oomdoctor")
+
+
+def test_nothing_fits(cli, planned, golden):
+    planned.answer = replace(golden("plan"), exit_code=3, status="no")
+    assert cli("plan", "m", "--gpu", "T4").code == 3
+
+
+def test_show_prints_it_again(cli, planned):
+    first = cli("plan", "m", "--gpu", "T4", "--quiet")
+    assert cli("show").out == first.out
+
+
+def test_a_plan_that_could_not_start_leaves_no_folder(cli, planned):
+    planned.answer = OomDoctorError("no_model", "there is none", None, ExitCode.MODEL_UNAVAILABLE)
+    assert cli("plan", "m", "--gpu", "T4").code == 4
+    assert list(store.runs_dir().iterdir()) == []
+
+
+def test_a_plan_is_not_resumed_by_probe(cli, planned):
+    cli("plan", "m", "--gpu", "T4", "--quiet")
+    ended = cli("probe", "--resume", "latest")
+    assert ended.code == ExitCode.USAGE
+    assert "the run is a plan" in ended.err
+
+
+def test_progress_tells_each_simulation_once(cli, planned, golden):
+    rungs = [row.config for row in golden("plan").results[:2]]
+    first, second = (Rung(f"rung-{i}", config) for i, config in enumerate(rungs))
+    planned.events = (
+        SurveyEvent("inspecting", message="m (hub)"),
+        SurveyEvent("simulating", first, total=2),
+        SurveyEvent("simulating", second, total=2),
+        SurveyEvent("predicted", second, index=1, total=2, message="fits 3 of 5 cards"),
+        SurveyEvent("predicted", first, index=2, total=2),
+    )
+    told = cli("plan", "m", "--gpu", "T4").err.splitlines()
+    assert told[1:] == [
+        "inspecting m (hub)",
+        "[1/2] rung-1: fits 3 of 5 cards",
+        "[2/2] rung-0: no answer",
+    ]

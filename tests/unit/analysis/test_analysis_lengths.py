@@ -1,0 +1,197 @@
+"""Row lengths: the distribution, the shapes that follow, the search for the longest that fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomdoctor.analysis.length_verdict import Taken, cards_verdict, verdict
+from oomdoctor.analysis.lengths import (
+    Bracket,
+    Tally,
+    next_length,
+    percentile,
+    rows_above,
+    shapes_of,
+)
+from oomdoctor.records.lengths import (
+    CountedRows,
+    LengthBin,
+    LengthLimit,
+    LengthsRequest,
+    RowLength,
+    RowsAbove,
+    UnreadRow,
+)
+from oomdoctor.units import GIB
+
+ASKED = LengthsRequest("data.jsonl")
+
+
+def counted(*tokens: int) -> CountedRows:
+    """The rows of a file, numbered from 1."""
+    tally = Tally()
+    for row, length in enumerate(tokens, 1):
+        tally.add(row, length, "text")
+    return tally.counted("data.jsonl", "tiny", approximate=False, elapsed_s=1.0)
+
+
+def test_the_distribution_of_a_hundred_rows():
+    lengths = counted(*range(1, 101)).distribution
+    assert (lengths.rows, lengths.tokens) == (100, 5050)
+    assert lengths.longest == RowLength(100, 100)
+    assert lengths.longest_rows == tuple(RowLength(n, n) for n in range(100, 90, -1))
+    assert (lengths.p50, lengths.p90, lengths.p95, lengths.p99) == (50, 90, 95, 99)
+    assert lengths.sources == {"text": 100}
+
+
+def test_of_equally_long_rows_the_first_is_told():
+    lengths = counted(7, *[9] * 20).distribution
+    assert lengths.longest == RowLength(2, 9)
+    assert [row.row for row in lengths.longest_rows] == list(range(2, 12))
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_the_shortest_that_so_many_do_not_exceed(lengths, percent):
+    found = percentile(Counter(lengths), percent)
+    enough = percent * len(lengths) / 100
+    assert found in lengths
+    assert sum(length <= found for length in lengths) >= enough - 1e-9
+    assert sum(length < found for length in lengths) < enough
+
+
+def test_rows_that_were_not_read_are_counted_and_told():
+    tally = Tally()
+    assert tally.first_unread is None
+    tally.add(1, 3, "text")
+    for row in range(2, 20):
+        tally.add_unread(row, "is no JSON")
+    lengths = tally.counted("f", "t", approximate=False, elapsed_s=0.0).distribution
+    assert (lengths.rows, lengths.unread_rows, len(lengths.unread)) == (1, 18, 10)
+    assert tally.first_unread == UnreadRow(2, "is no JSON")
+
+
+def test_the_histogram_doubles_up_to_the_longest_row():
+    assert counted(0, 1, 128, 129, 500, 513).distribution.histogram == (
+        LengthBin(128, 3),
+        LengthBin(256, 1),
+        LengthBin(512, 1),
+        LengthBin(1024, 1),
+    )
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1), st.integers(0, 30))
+def test_rows_above_a_multiple_are_exact(lengths, steps):
+    limit = 128 * steps
+    above = rows_above(counted(*lengths), limit)
+    longer = [row for row, length in enumerate(lengths, 1) if length > limit]
+    assert (above.rows, above.first_rows) == (len(longer), tuple(longer[:10]))
+    assert above.share == len(longer) / len(lengths)
+
+
+def test_no_row_is_above_the_longest():
+    assert rows_above(counted(100, 131), 131) == RowsAbove(0, 0.0, ())
+
+
+@pytest.mark.parametrize(
+    ("packed", "positions", "shapes"),
+    [
+        (None, None, [1000, 950, 1024]),  # the 99th percentile, 990, in steps of 128
+        (4096, None, [1000, 950, 4096]),
+        (4096, 512, [512, 512, 512]),
+    ],
+)
+def test_shapes(packed, positions, shapes):
+    lengths = counted(*range(10, 1001, 10)).distribution
+    asked = LengthsRequest("data.jsonl", packed_tokens=packed)
+    assert [shape.tokens for shape in shapes_of(lengths, asked, positions)] == shapes
+
+
+@given(
+    st.floats(0.001, 10),
+    st.floats(0, 0.001),
+    st.floats(0, 3000),
+    st.integers(1, 200_000),
+    st.integers(0, 3),
+)
+def test_the_search_finds_the_longest_multiple_that_fits(slope, bend, fixed, longest, tried):
+    """A peak that grows as attention does, and a limit that the longest row does not keep to."""
+
+    def peak(tokens: int) -> int:
+        return round(fixed + slope * tokens + bend * tokens * tokens)
+
+    usable = peak(longest) - 1
+    low = longest * tried // 8
+    if peak(low) > usable or usable < 0:
+        return
+    bracket = Bracket(low, peak(low), longest, peak(longest))
+    steps = 0
+    while (tokens := next_length(bracket, usable)) is not None:
+        assert bracket.low < tokens < bracket.high
+        assert tokens % 128 == 0
+        bracket = bracket.narrowed(tokens, peak(tokens) <= usable, peak(tokens))
+        steps += 1
+    assert steps <= 3 * (longest // 128).bit_length() + 2
+    assert peak(bracket.low) <= usable < peak(bracket.high)
+    assert bracket.high - bracket.low <= 128 or bracket.low // 128 == (bracket.high - 1) // 128
+
+
+def test_a_straight_line_is_found_at_once():
+    bracket = Bracket(1000, 1000, 100_000, 100_000)
+    tokens = next_length(bracket, 51_000)
+    assert tokens == 51_072
+    bracket = bracket.narrowed(tokens, False, tokens)
+    assert next_length(bracket, 51_000) == 50_944
+    assert next_length(bracket.narrowed(50_944, True, 50_944), 51_000) is None
+
+
+def test_after_two_poor_guesses_the_bracket_is_halved():
+    bracket = Bracket(0, 0, 128_000, 128_000).narrowed(127_872, False, 127_872)
+    assert next_length(bracket, 127_000) == 127_104
+    assert next_length(bracket.narrowed(127_104, False, 127_104), 127_000) == 63_488
+
+
+def test_without_sizes_the_bracket_is_halved():
+    assert next_length(Bracket(0, None, 1024, None), 1) == 512
+
+
+LIMIT = LengthLimit("card", "key", "full", 4, 12_288, RowsAbove(3, 0.03, (5, 7, 90)))
+LENGTHS = counted(*[100] * 97, 13_000, 31_902, 14_000).distribution
+
+
+def test_a_row_that_no_rung_takes():
+    assert verdict(LENGTHS, 31_902, None, (LIMIT,)) == (
+        "row 99 with 31,902 tokens will not fit: full takes rows up to 12,288 tokens at "
+        "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
+    )
+
+
+def test_a_row_that_only_another_rung_takes():
+    one = LengthLimit("card", "key", "full", 1, 0, RowsAbove(1, 0.0001, (8,)))
+    taken = Taken("lora", 1, 3 * GIB)
+    assert verdict(LENGTHS, 31_902, taken, (LIMIT, one)) == (
+        "row 99 with 31,902 tokens will not fit full, which takes rows up to 12,288 tokens at "
+        "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
+        "full takes none at micro-batch 1; 1 row (0.010%) is longer: 8",
+        "that row fits lora at micro-batch 1, where the peak is 3.00 GiB",
+    )
+
+
+def test_a_row_that_fits_and_one_of_which_nothing_is_known():
+    every = LengthLimit("card", "key", "full", 4, 31_902, RowsAbove(0, 0.0, ()))
+    told = "row 99 with 31,902 tokens fits full at micro-batch 4, where the peak is 1.00 GiB"
+    assert verdict(LENGTHS, 31_902, Taken("full", 4, GIB), (every,)) == (told,)
+    assert verdict(LENGTHS, 31_902, None) == ("row 99 with 31,902 tokens will not fit any rung",)
+
+
+def test_a_row_longer_than_the_model_has_positions_is_cut():
+    (told,) = verdict(LENGTHS, 2048, Taken("full", 1, GIB))
+    assert told.startswith("row 99 with 31,902 tokens, cut to the 2,048 positions of the model,")
+
+
+def test_several_cards():
+    told = "row 99 with 31,902 tokens fits 3 of 45 cards"
+    assert cards_verdict(LENGTHS, 31_902, 3, 45) == (told,)

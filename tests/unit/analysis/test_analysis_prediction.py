@@ -1,0 +1,130 @@
+"""A simulated rung as attempts: which sizes, which peaks, and how near to the limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from analysis_make import GIB, measurement, request, rung, timing
+
+from oomdoctor.analysis.ladder import Context
+from oomdoctor.analysis.overhead import Range
+from oomdoctor.analysis.prediction import (
+    attempts_of_prediction,
+    sizes_to_predict,
+    with_closeness,
+)
+from oomdoctor.analysis.verdict import conclude
+from oomdoctor.records.evidence import ErrorRecord
+from oomdoctor.records.simulation import Forecast, PredictedSize, Prediction, Target
+
+CONTEXT = Range(GIB // 4, GIB // 2, GIB, "")
+ESTIMATED = replace(timing(spread=0.25), stopped_by="estimated")
+TARGET = Target("card", 10 * GIB, 9 * GIB, GIB // 2, None)
+
+
+def predicted(size: int, allocated: int, reserved: int | None, *, fits: bool) -> PredictedSize:
+    """A size as the worker tells it: without a limit, and on the target."""
+    return PredictedSize(
+        micro_batch_size=size,
+        measurement=measurement(
+            peak_allocated_bytes=allocated,
+            peak_reserved_bytes=reserved,
+            peak_device_bytes=None,
+            overhead_bytes=None,
+            times=None,
+        ),
+        forecasts=(
+            Forecast("another", True, 1, None, None, None),
+            Forecast("card", fits, reserved, None, None, ESTIMATED),
+        ),
+    )
+
+
+def attempts(*sizes: PredictedSize):
+    config = rung(effective_batch_size=16).config
+    return attempts_of_prediction(config, Prediction(sizes, 4, 32, ()), TARGET, 2.5, "02-x")
+
+
+def test_the_divisors_are_predicted_and_a_fixed_size_alone():
+    config = rung(effective_batch_size=12).config
+    assert sizes_to_predict(config, None) == (1, 2, 3, 4, 6, 12)
+    assert sizes_to_predict(config, 4) == (4,)
+
+
+def test_of_very_many_divisors_those_below_doublings_stay():
+    sizes = sizes_to_predict(rung(effective_batch_size=5040).config, None)
+    assert len(sizes) <= 13
+    assert all(5040 % size == 0 for size in sizes)
+    assert sizes[:4] == (1, 2, 4, 8)
+
+
+def test_what_fits_has_the_reserved_bytes_and_the_context_as_its_peak():
+    (attempt,) = attempts(predicted(1, 6 * GIB, 7 * GIB, fits=True))
+    assert attempt.outcome == "fits"
+    assert attempt.measurement is not None
+    assert attempt.measurement.peak_device_bytes == 7 * GIB + GIB // 2
+    assert attempt.measurement.overhead_bytes == GIB // 2
+    assert attempt.measurement.timing is not None
+    assert (attempt.reason, attempt.config.micro_batch_size) == (None, 1)
+
+
+def test_what_does_not_fit_tells_what_it_lacks_at_least():
+    (attempt,) = attempts(predicted(1, 12 * GIB, 14 * GIB, fits=False))
+    assert attempt.outcome == "oom"
+    assert attempt.measurement is not None
+    assert attempt.measurement.peak_device_bytes == 12 * GIB + GIB // 2
+    assert attempt.reason == "needs 12.5 GiB, 3.50 GiB above the 9.00 GiB that may be used"
+
+
+def test_what_fails_by_fragmentation_alone_tells_the_reserved_bytes():
+    (attempt,) = attempts(predicted(1, 8 * GIB, 10 * GIB, fits=False))
+    assert attempt.measurement is not None
+    assert attempt.measurement.peak_device_bytes == 10 * GIB + GIB // 2
+
+
+def test_the_time_of_the_simulation_counts_once():
+    found = attempts(predicted(1, GIB, GIB, fits=True), predicted(2, GIB, GIB, fits=True))
+    assert [attempt.elapsed_s for attempt in found] == [2.5, 0.0]
+
+
+def test_a_row_of_predictions_is_like_a_measured_one():
+    found = attempts(
+        predicted(1, 2 * GIB, 2 * GIB, fits=True), predicted(2, 12 * GIB, None, fits=False)
+    )
+    asked = rung(effective_batch_size=16)
+    context = Context(9 * GIB, "cuda")
+    row = conclude(asked, found, None, context, request(asked), "predicted")
+    assert (row.outcome, row.evidence, row.micro_batch_size) == ("fits", "predicted", 1)
+    assert row.tokens_per_s is not None
+    assert row.notes == ()  # an estimate has no times that could settle
+    assert [attempt.outcome for attempt in row.tries] == ["fits", "oom"]
+
+
+@pytest.mark.parametrize(
+    ("peak", "outcome", "word"),
+    [
+        (5.0, "fits", None),
+        (8.5, "fits", "fits by a hair"),
+        (9.1, "oom", "misses by a hair"),
+        (12.0, "oom", None),
+    ],
+)
+def test_what_is_nearer_than_the_error_says_so(peak, outcome, word):
+    asked = rung(effective_batch_size=16, micro_batch_size=1)
+    found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
+    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    row = replace(row, peak_device_bytes=round(peak * GIB), outcome=outcome)
+    notes = with_closeness(row, CONTEXT, 9 * GIB, ()).notes
+    assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
+
+
+def test_recorded_errors_say_how_exact_a_prediction_is():
+    asked = rung(effective_batch_size=16, micro_batch_size=1)
+    found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
+    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    row = replace(row, peak_device_bytes=8 * GIB)
+    off = ErrorRecord("measured", "full", "reserved", 40, 0.0, 0.005, 0.15)
+    assert with_closeness(row, CONTEXT, 9 * GIB, (replace(off, p95=0.01),)).notes == ()
+    (note,) = with_closeness(row, CONTEXT, 9 * GIB, (off,)).notes
+    assert note == "fits by a hair: predictions like this are off by up to 15.0%"

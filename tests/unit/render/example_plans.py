@@ -1,0 +1,271 @@
+"""Plans to render. Every number here is invented: made to look plausible, predicted by nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from example_reports import config, fits, gpu_report, measurement, request, result
+
+from oomdoctor.records.measurement import OomEvent, Timing
+from oomdoctor.records.plan import (
+    ByteRange,
+    CardPick,
+    CardPicks,
+    CardPlan,
+    FormulaTerm,
+    FormulaView,
+    PlanRequest,
+    Sweep,
+    SweepAnswer,
+    SweepLine,
+    SweptPeak,
+    Why,
+)
+from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest, Warn
+from oomdoctor.records.result import ProbeResult, Try
+from oomdoctor.records.simulation import Allocation, PhasePeak
+from oomdoctor.units import GIB, KIB, MIB
+
+_MODEL = "meta-llama/Llama-3.1-8B"
+_ESTIMATED = Timing(0.41, 0.25, 1.92, 0.3, 2.33, 0, 0, "estimated")
+
+
+def card(name: str, gigabytes: int, fitting: int, picks: CardPicks) -> CardPlan:
+    """A card that reports 500 MiB less than it is sold with."""
+    total = gigabytes * GIB - 500 * MIB
+    return CardPlan(
+        name=name,
+        compute_capability="8.9",
+        memory_bytes=gigabytes * GIB,
+        total_bytes=total,
+        total_source="the marketed size, less the most that Linux drivers keep (500 MiB)",
+        headroom_bytes=round(total * 0.02),
+        usable_bytes=total - round(total * 0.02),
+        context=ByteRange(300 * MIB, 395 * MIB, 540 * MIB, "2.25 KiB a resident thread"),
+        fitting=fitting,
+        rungs=4,
+        picks=picks,
+    )
+
+
+def pick(row: ProbeResult) -> CardPick:
+    """The pick that a row makes."""
+    return CardPick(
+        key=row.key,
+        label=row.label,
+        fits=row.outcome == "fits",
+        micro_batch_size=row.micro_batch_size,
+        gradient_accumulation_steps=row.gradient_accumulation_steps,
+        peak_device_bytes=row.peak_device_bytes,
+        tokens_per_s=row.tokens_per_s,
+        tokens_per_s_spread=row.tokens_per_s_spread,
+        tokens_time_s=row.tokens_time_s,
+        missed_by_bytes=row.missed_by_bytes,
+    )
+
+
+def rows() -> tuple[ProbeResult, ...]:
+    """Four rungs on a card of 24 GiB: one of each outcome of a plan."""
+    lora = config(method="lora", activation_checkpointing="full")
+    qlora = config(method="qlora", quantization="nf4", activation_checkpointing="full")
+    timed = measurement(round(22.8 * GIB), timing=_ESTIMATED, losses=(), memory_stats={})
+    full = result(
+        "full-bf16",
+        config(micro_batch_size=1),
+        outcome="oom",
+        evidence="predicted",
+        micro_batch_size=1,
+        gradient_accumulation_steps=32,
+        peak_device_bytes=round(75.4 * GIB),
+        peak_phase="backward",
+        missed_by_bytes=round(52.4 * GIB),
+        measurement=measurement(round(75.4 * GIB), timing=None, losses=()),
+        oom=OomEvent("CUDA out of memory.", "torch", "forward", requested_bytes=56 * MIB),
+        tries=(Try(1, "oom", round(75.4 * GIB), None, "needs 75.4 GiB"),),
+        reason="needs 75.4 GiB, 52.4 GiB above the 23.0 GiB that may be used",
+    )
+    hair = fits(
+        lora,
+        4,
+        round(22.8 * GIB),
+        5312.0,
+        0.284,
+        evidence="predicted",
+        measured=timed,
+        notes=("fits by a hair: within the error of the prediction",),
+    )
+    plain = fits(
+        qlora,
+        8,
+        round(14.2 * GIB),
+        3105.0,
+        0.284,
+        evidence="predicted",
+        measured=measurement(round(14.2 * GIB), timing=_ESTIMATED, losses=()),
+    )
+    liger = result(
+        "lora-r16-bf16+ckpt+liger",
+        replace(lora, loss="liger"),
+        outcome="unsupported",
+        evidence="predicted",
+        micro_batch_size=1,
+        reason="Liger's kernels cannot be simulated; measure it with probe; by the formula it "
+        "needs at least 15.0 GiB",
+    )
+    return full, hair, liger, plain
+
+
+def plan_report() -> Report:
+    """A plan for one card."""
+    results = rows()
+    full, hair, _, plain = results
+    target = card("NVIDIA GeForce RTX 4090", 24, 2, CardPicks(pick(full), pick(hair), pick(plain)))
+    base = gpu_report()
+    assert base.machine is not None
+    return replace(
+        base,
+        command="plan",
+        elapsed_s=14.2,
+        run_dir="/home/ada/.local/state/oomdoctor/runs/20260102-030405-llama-3.1-8b-p1",
+        request=_request(results, PlanRequest(("NVIDIA GeForce RTX 4090",))),
+        machine=replace(
+            base.machine,
+            gpu_name=target.name,
+            gpu_uuid=None,
+            total_bytes=target.total_bytes,
+            compute_capability="8.9",
+            driver_version=None,
+            slurm_job_id=None,
+            other_processes=(),
+        ),
+        budget=Budget(
+            target.total_bytes, None, target.total_bytes, target.headroom_bytes, target.usable_bytes
+        ),
+        results=results,
+        ranking=(hair.key, plain.key),
+        ranking_reasons={hair.key: "the fastest of 2", plain.key: "0.58x the speed of the fastest"},
+        picks=Picks(None, hair.key, plain.key),
+        next_commands=(f"oomdoctor probe {_MODEL} --recipe default",),
+        warnings=(),
+        cards=(target,),
+    )
+
+
+def cards_report() -> Report:
+    """A plan for three cards, one row each."""
+    full, hair, _, plain = rows()
+    speechless = replace(pick(plain), tokens_per_s=None, tokens_per_s_spread=None)
+    report = plan_report()
+    assert report.machine is not None
+    return replace(
+        report,
+        request=_request((), PlanRequest((), all_gpus=True)),
+        machine=replace(report.machine, gpu_name=None, compute_capability=None),
+        budget=None,
+        results=(),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        cards=(
+            card("12.0 GiB", 12, 0, CardPicks(pick(full), None, None)),
+            card("NVIDIA L4", 24, 1, CardPicks(pick(full), None, speechless)),
+            card("NVIDIA GeForce RTX 4090", 24, 2, CardPicks(pick(full), pick(hair), pick(plain))),
+        ),
+        warnings=(Warn("no_card", "12.0 GiB is a size and no card, so there are no speeds"),),
+    )
+
+
+def sweep_report() -> Report:
+    """Two rungs at five sequence lengths on two cards, one of them beyond a simulation."""
+    values = (512, 1024, 2048, 4096, 8192)
+    cards = cards_report().cards[1:]
+    lines = []
+    for target in cards:
+        needed = [round(GIB * (8 + value / 256)) for value in values]
+        peaks = tuple(
+            SweptPeak(value, size, size <= target.usable_bytes)
+            for value, size in zip(values, needed, strict=True)
+        )
+        lines.append(SweepLine(target.name, "a1", "lora-r16-bf16+ckpt", 1, peaks, 2048, 3840, None))
+        unknown = tuple(SweptPeak(value, None, None) for value in values)
+        why = "aten::nonzero: the size of its result depends on data"
+        lines.append(SweepLine(target.name, "b2", "full-bf16", 1, unknown, None, None, why))
+    sweep = Sweep("sequence_length", values)
+    return replace(
+        cards_report(),
+        request=_request((), PlanRequest(tuple(c.name for c in cards), sweep=sweep)),
+        cards=tuple(replace(target, picks=CardPicks(None, None, None)) for target in cards),
+        sweep=SweepAnswer("sequence_length", values, tuple(lines)),
+        warnings=(),
+    )
+
+
+def why_report() -> Report:
+    """One rung taken apart."""
+    base = plan_report()
+    rung = base.results[0]
+    parts = {
+        "weights": 15 * GIB,
+        "gradients": 15 * GIB,
+        "optimizer": 30 * GIB,
+        "activations": 12 * GIB,
+        "logits": 3 * GIB,
+        "inputs": 96 * KIB,
+        "temporary": 16 * MIB,
+    }
+    largest = (
+        Allocation(112 * MIB, 192, "optimizer", "aten::zeros_like", ""),
+        Allocation(112 * MIB, 32, "gradients", "aten::mm", "model.layers.*.mlp.down_proj"),
+    )
+    loading = {**dict.fromkeys(parts, 0), "weights": 15 * GIB}
+    phases = (
+        PhasePeak("load", "load", 15 * GIB, loading, largest[1:]),
+        PhasePeak("first", "forward", 42 * GIB, {**parts, "optimizer": 0}, largest),
+        PhasePeak("steady", "backward", sum(parts.values()), parts, largest),
+    )
+    count = 8_030_261_248
+    terms = (
+        FormulaTerm("weights", 2.0, count, 2 * count, 15 * GIB),
+        FormulaTerm("gradients", 2.0, count, 2 * count, 15 * GIB),
+        FormulaTerm("optimizer states", 4.0, count, 4 * count, 30 * GIB),
+        FormulaTerm("activations", None, None, None, 12 * GIB),
+        FormulaTerm("logits", None, None, None, 3 * GIB),
+        FormulaTerm("inputs", None, None, None, 0),
+    )
+    why = Why(
+        label=rung.label,
+        micro_batch_size=1,
+        peak_allocated_bytes=sum(parts.values()),
+        peak_reserved_bytes=round(75.6 * GIB),
+        context_bytes=395 * MIB,
+        peak_device_bytes=round(76 * GIB),
+        phases=phases,
+        formula=FormulaView(
+            terms=terms,
+            formula_bytes=8 * count,
+            rule_bytes=16 * count,
+            rule_error=0.57,
+            remarks=("16 bytes are those of float32; here weights are bfloat16",),
+        ),
+    )
+    return replace(
+        base,
+        request=_request((rung,), PlanRequest(("NVIDIA GeForce RTX 4090",), why=rung.label)),
+        results=(rung,),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        why=why,
+    )
+
+
+def _request(results: tuple[ProbeResult, ...], plan: PlanRequest) -> SurveyRequest:
+    return replace(request(_MODEL, results, vram=None), device="cuda", plan=plan)
+
+
+PLANS = {
+    "plan": plan_report,
+    "plan-cards": cards_report,
+    "plan-sweep": sweep_report,
+    "plan-why": why_report,
+}

@@ -1,0 +1,159 @@
+"""Cards by name and size, what a plan has to simulate for them, and where a sweep crosses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from plan_make import measured
+
+from oomdoctor.analysis.ladder import Context
+from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.result import Attempt
+from oomdoctor.runs.cards import card_named, cards_of
+from oomdoctor.runs.limits import sweep_within_limits
+from oomdoctor.runs.plan_sweep import sweep_answer
+from oomdoctor.runs.plan_tasks import shown, tasks_of
+from oomdoctor.units import GIB
+
+COUNTS = ParameterCounts(10**9, 8 * 10**8, 10**8, 10**8, 0)
+RUNG = Rung("full", TrainConfig(effective_batch_size=4, sequence_length=512))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("RTX 4090", "NVIDIA GeForce RTX 4090"),
+        ("4090", "NVIDIA GeForce RTX 4090"),
+        ("nvidia a10g", "NVIDIA A10G"),
+        ("24GiB", "24.0 GiB"),
+        ("94GB", "87.5 GiB"),  # a size, though one card has 94GB in its name
+    ],
+)
+def test_a_name_or_a_size(text, name):
+    assert card_named(text, 0.0).name == name
+
+
+@pytest.mark.parametrize("text", ["", "x9999", "24", "A100", "24Gi", "0GiB"])
+def test_neither(text):
+    with pytest.raises(ValueError, match=r"neither a known card nor a size"):
+        card_named(text, 0.0)
+
+
+def test_the_nearest_names_are_told():
+    with pytest.raises(ValueError, match="A100-SXM4-40GB"):
+        card_named("A100", 0.0)
+
+
+def test_the_headroom_is_taken_from_what_pytorch_reports():
+    card = card_named("RTX 4090", 0.1)
+    assert card.total_bytes < card.memory_bytes == 24 * GIB
+    assert card.usable_bytes == card.total_bytes - round(card.total_bytes * 0.1)
+    target = card.target()
+    assert target.usable_bytes == card.usable_bytes
+    assert target.overhead_bytes == card.context.likely > 0
+
+
+def test_cards_come_by_memory_and_once():
+    cards = cards_of(PlanRequest(("A10G", "8GiB", "NVIDIA A10G", "T4")), 0.02)
+    assert [card.name for card in cards] == ["8.00 GiB", "Tesla T4", "NVIDIA A10G"]
+    every = cards_of(PlanRequest((), all_gpus=True), 0.02)
+    assert len(every) > 45
+    assert {card.facts.vendor for card in every if card.facts} == {"NVIDIA"}
+    assert [card.memory_bytes for card in every] == sorted(card.memory_bytes for card in every)
+
+
+def tasks(plan: PlanRequest, *rungs: Rung, usable: int | None = None):
+    cards = cards_of(plan, 0.02)
+    contexts = {
+        card.name: Context(usable or card.usable_bytes, "cuda", counts=COUNTS) for card in cards
+    }
+    return tasks_of(plan, rungs or (RUNG,), cards, contexts)
+
+
+def test_cards_with_the_same_kernels_share_a_simulation():
+    found = tasks(PlanRequest(("3090", "4090", "A100-SXM4-80GB", "24GiB")))
+    assert {frozenset(card.name for card in task.cards) for task in found} == {
+        frozenset({"24.0 GiB", "NVIDIA A100-SXM4-80GB"}),
+        frozenset({"NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"}),
+    }
+
+
+def test_the_smallest_size_is_enough_where_nothing_can_fit():
+    plan = PlanRequest(("4090",))
+    assert tasks(plan)[0].sizes == (1, 2, 4)
+    assert tasks(plan, usable=GIB)[0].sizes == (1,)
+
+
+def test_a_sweep_of_lengths_is_a_simulation_each_at_one_size():
+    plan = PlanRequest(("4090",), sweep=Sweep("sequence_length", (512, 1024)))
+    found = tasks(plan)
+    assert [task.rung.config.sequence_length for task in found] == [512, 1024]
+    assert {task.sizes for task in found} == {(1,)}
+    assert shown(found[1], plan).label == "full at 1,024 tokens"
+    fixed = Rung("full", replace(RUNG.config, micro_batch_size=2))
+    assert {task.sizes for task in tasks(plan, fixed)} == {(2,)}
+
+
+def test_a_sweep_of_micro_batches_is_one_simulation():
+    plan = PlanRequest(("4090",), sweep=Sweep("micro_batch_size", (1, 4)))
+    assert [task.sizes for task in tasks(plan)] == [(1, 4)]
+
+
+def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
+    """The line of one rung whose peaks in GiB, and whether they fit, are given by length."""
+    plan = PlanRequest(("10GiB",), sweep=sweep)
+    (card,) = cards_of(plan, 0.0)
+    attempts = {}
+    for value, told in needed.items():
+        config = replace(RUNG.config, sequence_length=value, micro_batch_size=1)
+        key = card.name, config.with_micro_batch("auto").key()
+        if told is None:
+            attempt = Attempt(config, "unsupported", None, None, None, "aten::nonzero", 0.0)
+        else:
+            size, fits = told
+            outcome = "fits" if fits else "oom"
+            attempt = Attempt(config, outcome, measured(round(size * GIB)), None, None, None, 0.0)
+        attempts[key] = (attempt,)
+    answer = sweep_answer(plan, (RUNG,), (card,), attempts)
+    assert answer is not None
+    return answer.lines[0]
+
+
+LENGTHS = Sweep("sequence_length", (512, 1024, 2048))
+
+
+def test_the_line_is_crossed_between_two_values():
+    line = lines(LENGTHS, {512: (4, True), 1024: (8, True), 2048: (16, False)})
+    assert (line.largest_fitting, line.crossed_at) == (1024, 1280)
+    assert [peak.fits for peak in line.peaks] == [True, True, False]
+    assert line.micro_batch_size == 1
+
+
+def test_a_line_that_is_never_crossed():
+    assert lines(LENGTHS, {512: (4, True), 1024: (5, True), 2048: (6, True)}).crossed_at is None
+    none = lines(LENGTHS, {512: (14, False), 1024: (15, False), 2048: (16, False)})
+    assert (none.largest_fitting, none.crossed_at) == (None, None)
+
+
+def test_fragmentation_alone_crosses_at_the_next_value():
+    line = lines(LENGTHS, {512: (4, True), 1024: (9, False), 2048: (16, False)})
+    assert (line.largest_fitting, line.crossed_at) == (512, 1024)
+
+
+def test_what_cannot_be_simulated_says_why():
+    line = lines(LENGTHS, dict.fromkeys(LENGTHS.values))
+    assert {peak.least_bytes for peak in line.peaks} == {None}
+    assert (line.crossed_at, line.reason) == (None, "aten::nonzero")
+
+
+def test_a_sweep_ends_with_the_positions_of_the_model():
+    plan = PlanRequest(("L4",), sweep=LENGTHS)
+    assert sweep_within_limits(plan, "m", 2048) == (plan, [])
+    assert sweep_within_limits(plan, "m", None) == (plan, [])
+    lowered, (warning,) = sweep_within_limits(plan, "m", 1500)
+    assert lowered.sweep == Sweep("sequence_length", (512, 1024, 1500))
+    assert "1,500 positions" in warning.message
+    assert sweep_within_limits(plan, "m", 1024)[0].sweep == Sweep("sequence_length", (512, 1024))
