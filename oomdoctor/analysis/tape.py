@@ -246,24 +246,6 @@ def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradien
     return Order(events, origin, windows)
 
 
-def window_peaks(order: Order, sizes: list[int]) -> dict[tuple[str, str], int]:
-    """The highest sum of living blocks within each (step, phase), in bytes without rounding."""
-    peaks: dict[tuple[str, str], int] = {}
-    live = 0
-    ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
-    for (start, step, phase), end in zip(order.windows, ends, strict=True):
-        peak = live
-        for event in order.events[start:end]:
-            if event > 0:
-                live += sizes[order.origin[event - 1]]
-                if live > peak:
-                    peak = live
-            else:
-                live -= sizes[order.origin[-event - 1]]
-        peaks[step, phase] = max(peak, peaks.get((step, phase), 0))
-    return peaks
-
-
 def made_of(
     order: Order, sizes: list[int], blocks: list[TapeBlock], position: int
 ) -> Mapping[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.tape import (
+    Order,
     Tape,
     TapeBlock,
     in_canonical_order,
@@ -10,7 +11,6 @@ from oomdoctor.analysis.tape import (
     plain_order,
     same_structure,
     sizes_between,
-    window_peaks,
     with_second_micro_step,
     with_steady_step,
 )
@@ -46,6 +46,24 @@ GRADIENT_TAKEN = {4: 5}  # the gradient becomes the parameter's before the activ
 
 def sizes(tape: Tape) -> list[int]:
     return [entry.size for entry in tape.blocks]
+
+
+def window_peaks(order: Order, sizes: list[int]) -> dict[tuple[str, str], int]:
+    """The highest sum of living blocks within each (step, phase), in bytes without rounding."""
+    peaks: dict[tuple[str, str], int] = {}
+    live = 0
+    ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
+    for (start, step, phase), end in zip(order.windows, ends, strict=True):
+        peak = live
+        for event in order.events[start:end]:
+            if event > 0:
+                live += sizes[order.origin[event - 1]]
+                if live > peak:
+                    peak = live
+            else:
+                live -= sizes[order.origin[-event - 1]]
+        peaks[step, phase] = max(peak, peaks.get((step, phase), 0))
+    return peaks
 
 
 def test_window_peaks_are_the_highest_sums() -> None:
