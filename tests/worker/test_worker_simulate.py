@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +61,8 @@ def _warm() -> None:
     """Libraries make a few tables at their first use, which later measurements do not see."""
     measure(quick(tiny_job("dense")), PhaseFile(None))
     qlora = {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"}
-    measure(quick(tiny_job("dense", **qlora)), PhaseFile(None))
+    with suppress(UnsupportedError):  # bitsandbytes on the CPU needs a newer transformers
+        measure(quick(tiny_job("dense", **qlora)), PhaseFile(None))
 
 
 def quick(job: ProbeJob) -> ProbeJob:
