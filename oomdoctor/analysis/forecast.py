@@ -13,9 +13,7 @@ from itertools import pairwise
 from oomdoctor.analysis.allocator import (
     AllocatorSettings,
     CachingAllocator,
-    OutOfMemory,
     Replay,
-    out_of_memory_message,
     replay,
 )
 from oomdoctor.analysis.allocator.sizes import round_size
@@ -185,8 +183,3 @@ def phase_peak_positions(layout: Layout, *, rounded: bool = True) -> dict[Window
 def alive_at(layout: Layout, position: int) -> Mapping[int, int]:
     """How many blocks that stand for each recorded block are alive after an event."""
     return made_of(layout.order, layout.sizes, layout.blocks, position)
-
-
-def message_of(record: OutOfMemory, total_bytes: int) -> str:
-    """What PyTorch would print."""
-    return out_of_memory_message(record, 0, total_bytes)

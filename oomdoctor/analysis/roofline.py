@@ -35,8 +35,6 @@ HOST_S = 13e-6
 LINK_BYTES_PER_S = {"6": 12e9, "7": 12e9, "8": 22e9, "9": 45e9, "10": 45e9, "12": 40e9}
 # Relative, by what binds: how far the sources of the constants above are apart.
 UNCERTAINTY: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
-# A factor beyond these is a fault of the prediction, not of the machine's constants.
-_FACTORS = (0.2, 5.0)
 
 
 def estimate(
@@ -75,30 +73,6 @@ def estimate(
         spent["compute" if computing > moving else "bandwidth"] += max(computing, moving)
         spent["launch"] += RAMP_S * factors.launch
     return _summed(spent, operators, operators * host_s * factors.launch, efficiency, rates)
-
-
-def calibrate(
-    predicted: EstimatedTime, measured_s: float, known: Calibration | None = None
-) -> Calibration:
-    """The factors with which `predicted` would have been `measured_s`.
-
-    One measurement cannot tell which constant is wrong, so each is moved in proportion to its share
-    of the time: the smallest change (least squares) that explains the measurement. `known` is the
-    calibration that the prediction was made with.
-    """
-    base = known or Calibration()
-    excess = measured_s / predicted.seconds - 1
-    total = sum(share**2 for share in predicted.bound_by.values())
-
-    def moved(factor: float, bound: Bound) -> float:
-        wanted = factor * (1 + excess * predicted.bound_by[bound] / total)
-        return min(max(wanted, _FACTORS[0]), _FACTORS[1])
-
-    return Calibration(
-        compute=moved(base.compute, "compute"),
-        bandwidth=moved(base.bandwidth, "bandwidth"),
-        launch=moved(base.launch, "launch"),
-    )
 
 
 def _summed(

@@ -60,6 +60,17 @@ def _whole_batch(
     return batch
 
 
+def logits_shape(config: TrainConfig, task: Task, model_config: Any) -> tuple[int, int]:
+    """(vocabulary, tokens of a micro-batch) where the model puts out a score a token, else 0, 0."""
+    if task not in ("causal-lm", "masked-lm", "seq2seq-lm"):
+        return 0, 0
+    size = config.micro_batch_size
+    assert isinstance(size, int)
+    # Shifted labels drop one position of each row.
+    tokens = size * (config.sequence_length - 1)
+    return int(model_config.get_text_config().vocab_size), tokens
+
+
 def _first_plain_token(text_config: Any) -> int:
     """Skip padding where it is the first token: a full-length row has none.
 

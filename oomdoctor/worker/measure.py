@@ -11,7 +11,7 @@ from typing import Any
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker import compilation, meters, optimizers
-from oomdoctor.worker.batch import micro_batches
+from oomdoctor.worker.batch import logits_shape, micro_batches
 from oomdoctor.worker.build import Setup, build
 from oomdoctor.worker.offload import uses_host
 from oomdoctor.worker.progress import Marks, PhaseFile
@@ -45,7 +45,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         batches = micro_batches(
             job.config, job.model.task, setup.model_config, device, count=count, seed=job.seed
         )
-        trace = meter.trace_for_breakdown(*_logits_shape(job, setup))
+        trace = meter.trace_for_breakdown(*logits_shape(job.config, setup.task, setup.model_config))
         losses: list[float] = []
         for step in MEMORY_STEPS:
             losses.append(_memory_step(setup, batches, marks, meter, progress, step, trace))
@@ -136,14 +136,3 @@ def _gradients(setup: Setup) -> list[Any]:
 
 def _weights(setup: Setup) -> list[Any]:
     return [*setup.model.parameters(), *setup.model.buffers()]
-
-
-def _logits_shape(job: ProbeJob, setup: Setup) -> tuple[int, int]:
-    """(vocabulary, tokens of a micro-batch) where the model puts out a score a token."""
-    if job.model.task not in ("causal-lm", "masked-lm", "seq2seq-lm"):
-        return 0, 0
-    size = job.config.micro_batch_size
-    assert isinstance(size, int)
-    # Shifted labels drop one position of each row.
-    tokens = size * (job.config.sequence_length - 1)
-    return int(setup.model_config.get_text_config().vocab_size), tokens

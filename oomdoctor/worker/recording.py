@@ -23,7 +23,7 @@ from oomdoctor.worker import (
     layers,
     optimizers,
 )
-from oomdoctor.worker.batch import micro_batches
+from oomdoctor.worker.batch import logits_shape, micro_batches
 from oomdoctor.worker.build import Setup, build
 from oomdoctor.worker.model_config import load_config
 from oomdoctor.worker.op_costs import cost_of
@@ -156,7 +156,7 @@ class Recorder:
             seed=self.job.seed,
         )
         trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
-        trace.vocabulary, trace.tokens = logits_shape(self.job, setup, size)
+        trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
         self._taken = {}
 
         def watch(phase: str) -> None:
@@ -323,15 +323,6 @@ def card_of(job: ProbeJob) -> cuda_kernels.Card:
     capability = gpu.compute_capability if gpu is not None else None
     major, minor = (int(part) for part in (capability or "8.0").split("."))
     return cuda_kernels.Card((major, minor))
-
-
-def logits_shape(job: ProbeJob, setup: Setup, size: int) -> tuple[int, int]:
-    """(vocabulary, tokens of a micro-batch) where the model puts out a score a token."""
-    if job.model.task not in ("causal-lm", "masked-lm", "seq2seq-lm"):
-        return 0, 0
-    # Shifted labels drop one position of each row.
-    tokens = size * (job.config.sequence_length - 1)
-    return int(setup.model_config.get_text_config().vocab_size), tokens
 
 
 def _base(model: Any) -> Any:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from oomdoctor.analysis import forecast
-from oomdoctor.analysis.allocator import AllocatorSettings, Replay
+from oomdoctor.analysis.allocator import AllocatorSettings, Replay, out_of_memory_message
 from oomdoctor.analysis.depth import IrregularError
 from oomdoctor.analysis.forecast import Categories, Layout, NewStructureError, Rung
 from oomdoctor.analysis.oom.dialects import parse_oom
@@ -177,7 +177,9 @@ class _Simulation:
             reserved = held.peak_reserved_bytes if held.fits else reserved
             if held.out_of_memory is not None:
                 phase = layout.windows[len(held.windows) - 1][1]
-                oom = parse_oom(forecast.message_of(held.out_of_memory, target.total_bytes), phase)
+                oom = parse_oom(
+                    out_of_memory_message(held.out_of_memory, 0, target.total_bytes), phase
+                )
         return Forecast(
             target=target.name,
             fits=fits,

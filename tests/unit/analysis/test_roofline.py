@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.efficiency import efficiency_of
-from oomdoctor.analysis.roofline import HOST_S, RAMP_S, calibrate, estimate
+from oomdoctor.analysis.roofline import HOST_S, RAMP_S, estimate
 from oomdoctor.records.costs import Calibration, EstimatedTime, OpCost
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
@@ -142,31 +142,6 @@ def test_geforce_and_power_limited_cards_are_told_apart() -> None:
 def test_the_uncertainty_is_larger_where_nothing_was_measured() -> None:
     assert times(product(1e14)).uncertainty < times(product(1e14), gpu=card("RTX 5090")).uncertainty
     assert times(product(1e14)).uncertainty < times(*[stream(1.0)] * 9).uncertainty
-
-
-@pytest.mark.parametrize("measured_over_predicted", [0.7, 1.0, 1.4])
-def test_a_calibrated_prediction_repeats_the_measurement(measured_over_predicted: float) -> None:
-    costs = (product(1e13), stream(4e10), product(1e12))
-    predicted = times(*costs)
-    measured = predicted.seconds * measured_over_predicted
-    again = times(*costs, known=calibrate(predicted, measured))
-    assert again.seconds == pytest.approx(measured)
-
-
-def test_calibration_of_a_launch_bound_rung_leaves_the_other_constants() -> None:
-    predicted = times(*[stream(1.0)] * 100)
-    assert calibrate(predicted, 2 * predicted.seconds) == Calibration(launch=2.0)
-
-
-def test_a_second_calibration_builds_on_the_first() -> None:
-    first = Calibration(compute=1.2)
-    predicted = times(product(1e14), known=first)
-    assert calibrate(predicted, predicted.seconds, first) == first
-
-
-def test_a_measurement_that_is_far_off_does_not_ruin_the_constants() -> None:
-    predicted = times(product(1e14))
-    assert calibrate(predicted, 100 * predicted.seconds).compute == 5.0
 
 
 def multiplied(config: dict[str, Any]) -> tuple[float, float]:
