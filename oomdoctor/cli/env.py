@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from oomdoctor.cli import options as option
 from oomdoctor.cli import output
+from oomdoctor.cli.options import answer
 
 EPILOG = """\b
 Examples:
@@ -15,12 +15,12 @@ Next: `oomdoctor probe MODEL`
 """
 
 
-def env(json_: option.ListJson = False) -> None:
+def env(json_: answer.ListJson = False) -> None:
     """Show GPUs, driver, library versions and what each makes possible, Slurm, and settings.
 
     Nothing is loaded for it: no torch, no CUDA context.
     """
-    from oomdoctor.render.listing import Environment, render_environment
+    from oomdoctor.render.environment import Environment, render_environment
     from oomdoctor.system import environment
     from oomdoctor.system.capabilities import capabilities, installed_versions
     from oomdoctor.system.memory import available_memory

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli import options as option
-from oomdoctor.cli import output
+from oomdoctor.cli.options import answer, optional
+from oomdoctor.cli.options.reader import Reader
 from oomdoctor.cli.show import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.units import GIB
@@ -43,33 +43,25 @@ Files = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
+    optional(
         "--model",
-        metavar="MODEL",
-        help="The model that was trained: a hub id, a folder, a name from `oomdoctor models`.",
-        show_default=False,
+        "MODEL",
+        "The model that was trained: a hub id, a folder, a name from `oomdoctor models`.",
     ),
 ]
 SequenceLength = Annotated[
-    str | None,
-    typer.Option(
-        "--seq-len", metavar="N", help="Tokens in a sequence, with padding.", show_default=False
-    ),
+    str | None, optional("--seq-len", "N", "Tokens in a sequence, with padding.")
 ]
 MicroBatch = Annotated[
-    str | None,
-    typer.Option(
-        "--micro-batch", metavar="N", help="Sequences on one device at once.", show_default=False
-    ),
+    str | None, optional("--micro-batch", "N", "Sequences on one device at once.")
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(
+    optional(
         "--config",
-        metavar="FILE",
-        help="Settings of the training: Trainer, accelerate, DeepSpeed, axolotl or LLaMA-Factory, "
-        "as JSON, YAML or TOML.",
-        show_default=False,
+        "FILE",
+        "Settings of the training: Trainer, accelerate, DeepSpeed, axolotl or LLaMA-Factory, as "
+        "JSON, YAML or TOML.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
@@ -84,9 +76,9 @@ def explain(
     seq_len: SequenceLength = None,
     micro_batch: MicroBatch = None,
     config: Config = None,
-    format_: option.Format = "table",
-    json_: option.Json = False,
-    output_file: option.Output = None,
+    format_: answer.Format = "table",
+    json_: answer.Json = False,
+    output_file: answer.Output = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -101,15 +93,13 @@ def explain(
     from oomdoctor.records.report import Warn
 
     clock, started = time.monotonic(), datetime.now(UTC)
-    chosen = option.chosen_format("explain", format_, json_)
+    chosen = answer.chosen_format("explain", format_, json_, output_file)
     names = list(dict.fromkeys(files or [STDIN]))
-    reader = option.Reader("explain")
+    reader = Reader("explain")
     for name in names:
         if (fault := missing(name)) is not None:
             reader.fault(name or "''", fault)
     given, notes = read_given(reader, model, seq_len, micro_batch, config)
-    if output_file is not None:
-        output.check_writable(output_file)
     found, warnings = _read_all(names, given, quiet=quiet)
     warnings += [Warn("model", note) for note in notes]
     code = exit_of(found)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli import options as option
 from oomdoctor.cli import output
+from oomdoctor.cli.options import answer
 from oomdoctor.errors import OomDoctorError, usage_error
 
 GPUS_EPILOG = """\b
@@ -30,7 +30,7 @@ def gpus(
         str | None,
         typer.Argument(metavar="[NAME]", help="One card, by the name nvidia-smi prints."),
     ] = None,
-    json_: option.ListJson = False,
+    json_: answer.ListJson = False,
 ) -> None:
     """Show memory, bandwidth and dense peak rates of common GPUs."""
     from oomdoctor.render.listing import render_gpus
@@ -49,7 +49,7 @@ def models(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One model, by its id or its last part.")
     ] = None,
-    json_: option.ListJson = False,
+    json_: answer.ListJson = False,
 ) -> None:
     """Show the models whose configuration comes along, so that no network is needed for them."""
     from oomdoctor.render.listing import render_models

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.cli import options as option
+from oomdoctor.cli.options.reader import Reader, hub_id
 
 if TYPE_CHECKING:
     from oomdoctor.analysis.oom.settings import Given
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_given(
-    reader: option.Reader,
+    reader: Reader,
     model: str | None,
     seq_len: str | None,
     micro_batch: str | None,
@@ -58,7 +58,7 @@ def read_given(
 
 def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:
     """The model of --model; built-in facts first, because they need no import and no network."""
-    name = option.hub_id(name)
+    name = hub_id(name)
     spec = None if Path(name).exists() else built_in(name)
     if spec is not None:
         return spec, ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.cli.options import Reader, hub_id
+from oomdoctor.cli.options.reader import Reader, hub_id
 from oomdoctor.records.lengths import LengthsRequest
 
 

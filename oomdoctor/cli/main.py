@@ -12,13 +12,13 @@ import sys
 import time
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from oomdoctor import __version__
 from oomdoctor.cli import env, explain, facts, output, plan, probe, recipes, show
+from oomdoctor.cli.commands import Command, Commands, interrupted
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 COMMANDS = ("probe", "plan", "explain", "show", "recipes", "env", "gpus", "models")
@@ -31,19 +31,9 @@ Next: `oomdoctor probe --help`, or `oomdoctor env` to see what this machine can 
 """
 
 
-class _Commands(TyperGroup):
-    """typer makes exit code 130 of a Ctrl-C, silently; here it is an error like any other."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise _interrupted() from None
-
-
 app = typer.Typer(
     name="oomdoctor",
-    cls=_Commands,
+    cls=Commands,
     help="Which training configuration of a Hugging Face model fits this device, and how fast: "
     "measured in real training steps or predicted without the device; and what an out-of-memory "
     "error means.",
@@ -53,14 +43,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("probe", epilog=probe.EPILOG)(probe.probe)
-app.command("plan", epilog=plan.EPILOG)(plan.plan)
-app.command("explain", epilog=explain.EPILOG)(explain.explain)
-app.command("show", epilog=show.EPILOG)(show.show)
+app.command("probe", cls=Command, epilog=probe.EPILOG)(probe.probe)
+app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
+app.command("show", cls=Command, epilog=show.EPILOG)(show.show)
 app.add_typer(recipes.app, name="recipes")
-app.command("env", epilog=env.EPILOG)(env.env)
-app.command("gpus", epilog=facts.GPUS_EPILOG)(facts.gpus)
-app.command("models", epilog=facts.MODELS_EPILOG)(facts.models)
+app.command("env", cls=Command, epilog=env.EPILOG)(env.env)
+app.command("gpus", cls=Command, epilog=facts.GPUS_EPILOG)(facts.gpus)
+app.command("models", cls=Command, epilog=facts.MODELS_EPILOG)(facts.models)
 
 
 def _show_version(asked: bool) -> None:
@@ -107,7 +97,7 @@ def run(arguments: list[str]) -> int:
     try:
         return program(arguments)
     except KeyboardInterrupt:
-        error = _interrupted()
+        error = interrupted()
     except OomDoctorError as raised:
         _show_traceback(raised)
         error = raised
@@ -134,10 +124,6 @@ def _wants_silence(arguments: list[str]) -> bool:
         word in ("--quiet", "--help") or re.fullmatch("-[a-z]*[qh][a-z]*", word)
         for word in arguments
     )
-
-
-def _interrupted() -> OomDoctorError:
-    return OomDoctorError("interrupted", "interrupted", None, ExitCode.INTERRUPTED)
 
 
 def _usage_error(error: Exception) -> OomDoctorError | None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 import typer
 
-from oomdoctor.cli import options as option
-from oomdoctor.cli import output
-from oomdoctor.cli.options import chosen_format
-from oomdoctor.cli.probe import discard_unused
+from oomdoctor.cli.options import answer, ladder, planning
+from oomdoctor.cli.running import carry_out
 from oomdoctor.cli.show import publish_report
-from oomdoctor.errors import OomDoctorError
-
-if TYPE_CHECKING:
-    from oomdoctor.records.report import Report, SurveyRequest
-    from oomdoctor.system.store import RunFolder
 
 EPILOG = """\b
 Examples:
@@ -28,32 +21,32 @@ Next: `oomdoctor probe MODEL` measures it where the GPU is.
 
 def plan(
     context: typer.Context,
-    model: option.Model = None,
-    gpu: option.Gpus = None,
-    all_gpus: option.AllGpus = False,
-    sweep: option.Sweep = None,
-    why: option.Why = None,
-    recipe: option.RecipeName = "default",
-    rung: option.Rungs = None,
-    lengths: option.Lengths = None,
-    tokenizer: option.Tokenizer = None,
-    text_field: option.TextField = None,
-    headroom: option.Headroom = "2%",
-    seq_len: option.PlannedLength = None,
-    effective_batch: option.PlannedBatch = None,
-    micro_batch: option.MicroBatch = None,
-    task: option.Task = "auto",
-    rank_by: option.RankBy = "throughput",
-    tokens: option.Tokens = "1M",
-    revision: option.Revision = None,
-    source: option.Source = "auto",
-    trust_remote_code: option.TrustRemoteCode = False,
-    python: option.Python = None,
-    format_: option.Format = "table",
-    json_: option.Json = False,
-    output_file: option.Output = None,
-    verbose: option.Verbose = False,
-    quiet: option.Quiet = False,
+    model: ladder.Model = None,
+    gpu: planning.Gpus = None,
+    all_gpus: planning.AllGpus = False,
+    sweep: planning.Sweep = None,
+    why: planning.Why = None,
+    recipe: ladder.RecipeName = "default",
+    rung: ladder.Rungs = None,
+    lengths: ladder.Lengths = None,
+    tokenizer: ladder.Tokenizer = None,
+    text_field: ladder.TextField = None,
+    headroom: ladder.Headroom = "2%",
+    seq_len: planning.SequenceLength = None,
+    effective_batch: planning.EffectiveBatch = None,
+    micro_batch: ladder.MicroBatch = None,
+    task: ladder.Task = "auto",
+    rank_by: answer.RankBy = "throughput",
+    tokens: answer.Tokens = "1M",
+    revision: ladder.Revision = None,
+    source: ladder.Source = "auto",
+    trust_remote_code: ladder.TrustRemoteCode = False,
+    python: ladder.Python = None,
+    format_: answer.Format = "table",
+    json_: answer.Json = False,
+    output_file: answer.Output = None,
+    verbose: answer.Verbose = False,
+    quiet: answer.Quiet = False,
 ) -> None:
     """Predict what `probe` would measure on a GPU that need not be here.
 
@@ -62,26 +55,12 @@ def plan(
     nothing does.
     """
     from oomdoctor.cli.plan_request import plan_request
+    from oomdoctor.runs.plan import run_plan
     from oomdoctor.system import store
 
-    chosen = chosen_format("plan", format_, json_)
-    if output_file is not None:
-        output.check_writable(output_file)
+    chosen = answer.chosen_format("plan", format_, json_, output_file)
     request = plan_request(context.params)
     folder = store.create(request.model.name)
-    try:
-        report = _predict(request, folder, quiet=quiet)
-    except OomDoctorError as error:
-        discard_unused(folder, error)
-        raise
+    report = carry_out(partial(run_plan, request, folder), folder, quiet=quiet)
     publish_report(report, chosen, verbose=verbose, file=output_file)
     raise typer.Exit(report.exit_code)
-
-
-def _predict(request: SurveyRequest, folder: RunFolder, *, quiet: bool) -> Report:
-    from oomdoctor.cli.progress import Progress
-    from oomdoctor.cli.signals import stop_on_signals
-    from oomdoctor.runs.plan import run_plan
-
-    with stop_on_signals() as stop, Progress(quiet=quiet) as progress:
-        return run_plan(request, folder, on_event=progress.on_event, stop=stop)

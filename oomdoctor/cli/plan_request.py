@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.cli.options import Reader
+from oomdoctor.cli.options.reader import Reader
 from oomdoctor.cli.request import USUAL_SHAPES, common_request
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.plan import PlanRequest, Sweep, SweptKey

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from oomdoctor.cli import options as option
 from oomdoctor.cli import output
+from oomdoctor.cli.commands import Command, Commands
+from oomdoctor.cli.options import answer
 from oomdoctor.errors import usage_error
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _Name = Annotated[
 ]
 
 app = typer.Typer(
+    cls=Commands,
     help="List the recipes; show, copy or check one.",
     epilog=EPILOG,
     invoke_without_command=True,
@@ -39,7 +41,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def list_recipes(context: typer.Context, json_: option.ListJson = False) -> None:
+def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None:
     """List the recipes; show, copy or check one."""
     if context.invoked_subcommand is not None:
         return
@@ -50,8 +52,8 @@ def list_recipes(context: typer.Context, json_: option.ListJson = False) -> None
     output.publish_listing(partial(render_recipes, recipes), json_)
 
 
-@app.command("show", epilog=EPILOG)
-def show_recipe(name: _Name = None, json_: option.ListJson = False) -> None:
+@app.command("show", cls=Command, epilog=EPILOG)
+def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
     """Print a recipe as it is, comments included; --json prints its rungs in full."""
     from oomdoctor.render.listing import render_recipe
     from oomdoctor.system.recipes import recipe_text
@@ -64,7 +66,7 @@ def show_recipe(name: _Name = None, json_: option.ListJson = False) -> None:
         output.print_answer(text, utf8=True)
 
 
-@app.command("copy", epilog=EPILOG)
+@app.command("copy", cls=Command, epilog=EPILOG)
 def copy_recipe(
     name: _Name = None,
     path: Annotated[
@@ -88,7 +90,7 @@ def copy_recipe(
     output.say(f"copied; next: oomdoctor probe MODEL --recipe {target}")
 
 
-@app.command("check", epilog=EPILOG)
+@app.command("check", cls=Command, epilog=EPILOG)
 def check_recipe_file(
     file: Annotated[
         Path | None,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from oomdoctor.cli.lengths import lengths_request
-from oomdoctor.cli.options import Reader, hub_id
+from oomdoctor.cli.options.reader import Reader, hub_id
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice

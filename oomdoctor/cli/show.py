@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from oomdoctor.cli import options as option
 from oomdoctor.cli import output
+from oomdoctor.cli.options import answer
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
@@ -19,7 +19,7 @@ EPILOG = """\b
 Examples:
   oomdoctor show
   oomdoctor show latest --format markdown --output report.md
-Next: `oomdoctor probe --resume latest` goes on with a run that was broken off.
+Next: `oomdoctor probe --resume latest` goes on with a survey that was broken off.
 """
 
 
@@ -28,10 +28,10 @@ def show(
         str, typer.Argument(metavar="[RUN]", help="Name or folder of a run.")
     ] = "latest",
     list_: Annotated[bool, typer.Option("--list", help="List the runs on disk.")] = False,
-    format_: option.Format = "table",
-    json_: option.Json = False,
-    output_file: option.Output = None,
-    verbose: option.Verbose = False,
+    format_: answer.Format = "table",
+    json_: answer.Json = False,
+    output_file: answer.Output = None,
+    verbose: answer.Verbose = False,
 ) -> None:
     """Print a run again: the last one, or RUN.
 
@@ -39,9 +39,7 @@ def show(
     """
     from oomdoctor.system import store
 
-    chosen = option.chosen_format("show", format_, json_)
-    if output_file is not None:
-        output.check_writable(output_file)
+    chosen = answer.chosen_format("show", format_, json_, output_file)
     if list_:
         from oomdoctor.render.listing import render_runs
 

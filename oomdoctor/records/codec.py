@@ -1,6 +1,9 @@
-"""Records to JSON and back, strictly: an unknown or a missing key is an error.
+"""Records to JSON and back, strictly: a wrong type or a key that nobody knows is an error.
 
-The type hints are the schema, so a record and its document cannot drift apart.
+The type hints are the schema, so a record and its document cannot drift apart. A key that a later
+version added has a default in its record, which stands in where an earlier document lacks the key.
+The other way round nothing is guessed: to leave out what a newer version says could change what the
+rest means.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ def from_json(kind: type[T], value: Any) -> T:
     """A record of type `kind` from plain JSON values.
 
     Raises:
-        CodecError: a key is unknown or missing, or a value has another type.
+        CodecError: a key is unknown, one without a default is missing, or a value has another
+            type.
     """
     return _read(kind, value, kind.__name__)  # type: ignore[no-any-return]
 
@@ -69,6 +73,17 @@ def loads(kind: type[T], text: str) -> T:
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+@cache
+def _needed(kind: Any) -> tuple[str, ...]:
+    """The fields that have no default."""
+    absent = dataclasses.MISSING
+    return tuple(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is absent and field.default_factory is absent
+    )
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
@@ -104,13 +119,16 @@ def _read_record(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise CodecError(f"{where}: an object is needed, not {_word(value)}")
     hints = _hints(kind)
-    names = [f.name for f in dataclasses.fields(kind)]
-    unknown, missing = sorted(set(value) - set(names)), [n for n in names if n not in value]
+    unknown = sorted(set(value) - set(hints))
+    missing = [name for name in _needed(kind) if name not in value]
     if unknown or missing:
-        told = [f"unknown {', '.join(unknown)}"] if unknown else []
+        newer = "which a newer version of oomdoctor may have written"
+        told = [f"unknown {', '.join(unknown)}, {newer}"] if unknown else []
         told += [f"missing {', '.join(missing)}"] if missing else []
         raise CodecError(f"{where}: {'; '.join(told)}")
-    return kind(**{name: _read(hints[name], value[name], f"{where}.{name}") for name in names})
+    return kind(
+        **{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+    )
 
 
 def _read_union(args: tuple[Any, ...], value: Any, where: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-OpKind = Literal["matmul", "attention", "conv", "quantised", "elementwise", "copy"]
+OpKind = Literal["matmul", "attention", "conv", "quantised", "elementwise", "irregular", "copy"]
 Bound = Literal["compute", "bandwidth", "launch"]
 
 
@@ -19,9 +19,11 @@ Bound = Literal["compute", "bandwidth", "launch"]
 class OpCost:
     """One launched operator: arithmetic in FLOP, traffic to and from device memory in bytes.
 
-    "quantised" covers bitsandbytes' packing, unpacking and 4-bit products, "elementwise" all that
-    is bound by bandwidth (norms, reductions, optimizers), "copy" what crosses between the host and
-    the device. `dtype` is torch's name of the type the arithmetic is done in.
+    "quantised" covers bitsandbytes' packing, unpacking and 4-bit products, "elementwise" what is
+    bound by bandwidth (activations, optimizers), "irregular" the same where tensors differ in
+    size, layout or type (broadcasts, casts, reductions, gathers), "copy" what crosses between the
+    host and the device. `dtype` is torch's name of the type the arithmetic is done in.
+    `unpacked_bytes` are moved by a kernel of its own that unpacks the weight of a 4-bit product.
     """
 
     name: str
@@ -29,6 +31,7 @@ class OpCost:
     dtype: str
     flops: float
     bytes_moved: float
+    unpacked_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,7 @@ class EstimatedTime:
     """Predicted seconds of a sequence of operators, and what they are made of.
 
     `seconds` is the larger of the device's and the host's time, because the host runs ahead of the
-    device. `bound_by` gives the shares of `seconds` and adds up to 1. `uncertainty` is relative:
-    0.3 means that the truth is expected within 30 % of `seconds`. `notes` are sentences for the
+    device. `bound_by` gives the shares of `seconds` and adds up to 1. `notes` are sentences for the
     report.
     """
 
@@ -55,5 +57,4 @@ class EstimatedTime:
     host_s: float
     operators: int
     bound_by: Mapping[Bound, float]
-    uncertainty: float
     notes: tuple[str, ...]

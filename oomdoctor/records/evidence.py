@@ -7,7 +7,9 @@ from typing import Literal
 
 from oomdoctor.records.config import Method
 
+Origin = Literal["measured", "published"]
 PeakMetric = Literal["allocated", "reserved", "device"]
+Slower = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class ErrorRecord:
     others reported. `p95` is the 95th percentile of the absolute errors.
     """
 
-    origin: Literal["measured", "published"]
+    origin: Origin
     method: Method
     metric: PeakMetric
     count: int
@@ -28,8 +30,26 @@ class ErrorRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedErrorRecord:
+    """Errors of predicted tokens a second of one kind, as shares of the measured ones.
+
+    `compute_capability` is the cards', `slower` what the others waited for by the prediction: the
+    device, or the host that issues its operators. `p95` is the 95th percentile of the absolute
+    errors.
+    """
+
+    origin: Origin
+    compute_capability: str
+    slower: Slower
+    count: int
+    signed_median: float
+    absolute_median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """A prediction may be off by `share` of its bytes either way; None where nothing is recorded.
+    """A prediction may be off by `share` of itself either way; None where nothing is recorded.
 
     `evidence` is a sentence on what the figure rests on.
     """

@@ -49,7 +49,8 @@ class ByteRange:
 class CardPick:
     """The best rung of a method on a card: the fastest that fits, else the one that lacks least.
 
-    `missed_by_bytes` is None where it fits.
+    `missed_by_bytes` is None where it fits. With `by_formula` it is what a formula's lower bound
+    says, because no rung of the method could be simulated: the true lack is larger.
     """
 
     key: str
@@ -62,6 +63,7 @@ class CardPick:
     tokens_per_s_spread: float | None
     tokens_time_s: float | None
     missed_by_bytes: int | None
+    by_formula: bool = False
 
 
 @dataclass(frozen=True, slots=True)

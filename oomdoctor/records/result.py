@@ -90,7 +90,7 @@ class Reply:
         "inspected", "measured", "predicted", "counted", "oom", "host_oom", "unsupported", "failed"
     ]
     measurement: Measurement | None = None
-    prediction: Prediction | None = None
+    predictions: tuple[Prediction, ...] = ()
     inspection: Inspection | None = None
     lengths: CountedRows | None = None
     oom: OomEvent | None = None

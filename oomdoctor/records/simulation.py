@@ -27,19 +27,26 @@ class Target:
     gpu: GpuFacts | None
     calibration: Calibration | None = None
 
+    @property
+    def limit_bytes(self) -> int:
+        """What the caching allocator may reserve."""
+        return self.usable_bytes - self.overhead_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
     """The micro-batch sizes to predict for some devices, all by one simulation of the rung.
 
     `stacks` are the repeating layers, so that few of them have to be run. `detail` asks what the
-    peak is made of. `as_cuda` is False only where a CPU's own measurement is to be matched.
+    peak is made of. Sizes above one that no device has room for are left out unless `every_size`.
+    `as_cuda` is False only where a CPU's own measurement is to be matched.
     """
 
     micro_batch_sizes: tuple[int, ...]
     targets: tuple[Target, ...]
     stacks: tuple[LayerStack, ...] = ()
     detail: bool = False
+    every_size: bool = False
     as_cuda: bool = True
 
 

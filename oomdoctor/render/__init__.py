@@ -1,15 +1,15 @@
-"""A report to text: a table for people, documents for programs. Nothing here prints."""
+"""A report to text: a table for people, documents for programs. Nothing here prints.
+
+A renderer is imported when its format is asked for: a command that lists cards needs none of them.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from oomdoctor.records.report import Report
-from oomdoctor.render.diagnosis import diagnoses_csv, diagnosis_sections
-from oomdoctor.render.document import to_csv, to_json, to_markdown
-from oomdoctor.render.plan_csv import plan_csv
-from oomdoctor.render.table import to_plain, to_terminal
-from oomdoctor.render.view import report_sections
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
+    from oomdoctor.render.blocks import Section
 
 ReportFormat = Literal["table", "json", "markdown", "csv"]
 
@@ -31,25 +31,41 @@ def render_report(
     Without `signs` a spread is written in ASCII.
     """
     if format == "json":
+        from oomdoctor.render.document import to_json
+
         return to_json(report)
-    explained = report.command == "explain"
     if format == "csv":
         return _csv(report)
     fancy = signs and (terminal or format == "markdown")
-    sections = (
-        diagnosis_sections(report, verbose=verbose)
-        if explained
-        else report_sections(report, verbose=verbose, plus_minus="±" if fancy else "+-")
-    )
+    sections = _sections(report, verbose=verbose, plus_minus="±" if fancy else "+-")
     if format == "markdown":
+        from oomdoctor.render.document import to_markdown
+
         return to_markdown(sections)
-    if terminal:
-        return to_terminal(sections, width=width, color=color)
-    return to_plain(sections)
+    from oomdoctor.render.table import to_plain, to_terminal
+
+    return to_terminal(sections, width=width, color=color) if terminal else to_plain(sections)
+
+
+def _sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
+    if report.command == "explain":
+        from oomdoctor.render.diagnosis import diagnosis_sections
+
+        return diagnosis_sections(report, verbose=verbose)
+    from oomdoctor.render.view import report_sections
+
+    return report_sections(report, verbose=verbose, plus_minus=plus_minus)
 
 
 def _csv(report: Report) -> str:
     if report.command == "explain":
+        from oomdoctor.render.diagnosis_table import diagnoses_csv
+
         return diagnoses_csv(report)
-    # A plan for several cards has no results of its own.
-    return plan_csv(report) if report.cards and not report.results else to_csv(report)
+    if report.cards and not report.results:  # a plan for several cards has no results of its own
+        from oomdoctor.render.plan_csv import plan_csv
+
+        return plan_csv(report)
+    from oomdoctor.render.document import to_csv
+
+    return to_csv(report)

@@ -10,7 +10,6 @@ from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
 from oomdoctor.render.diagnosis_card import card_blocks
 from oomdoctor.render.diagnosis_remedies import remedies_section
-from oomdoctor.render.diagnosis_table import diagnoses_csv as diagnoses_csv
 from oomdoctor.render.diagnosis_table import table_section
 from oomdoctor.units import MIB
 

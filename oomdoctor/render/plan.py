@@ -49,7 +49,8 @@ def _cards(report: Report) -> list[Block]:
     )
     legend = (
         "memory: as sold. A cell has the rung, micro-batch x accumulation steps and the estimated "
-        "tokens/s; or what the leanest rung of the method lacks."
+        "tokens/s; or what the leanest rung of the method lacks; at least that, "
+        "where no rung could be simulated."
     )
     return [Grid(columns, rows), Note(legend)]
 
@@ -58,7 +59,8 @@ def _pick(pick: CardPick | None) -> str:
     if pick is None:
         return DASH
     if not pick.fits:
-        return f"no, lacks {format_bytes(pick.missed_by_bytes)}"
+        least = "at least " if pick.by_formula else ""
+        return f"no, lacks {least}{format_bytes(pick.missed_by_bytes)}"
     batch = f"{pick.micro_batch_size} x {pick.gradient_accumulation_steps}"
     rate = f", ~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
     return f"{pick.label}, {batch}{rate}"

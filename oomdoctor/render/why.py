@@ -16,6 +16,7 @@ _CATEGORIES = (
     ("inputs", "inputs"),
     ("temporary", "temporary"),
 )
+_OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # what none of the modules made
 _STEPS = {"load": "", "first": "first step", "steady": "later steps"}
 
 
@@ -86,8 +87,8 @@ def _largest(phase: PhasePeak) -> Grid:
             format_bytes(entry.size_bytes * entry.count),
             f"{entry.count:,} x {format_bytes(entry.size_bytes)}",
             entry.category,
-            entry.operator.removeprefix("aten::"),
-            entry.module or DASH,
+            entry.operator.removeprefix("aten::") or DASH,
+            entry.module or _OUTSIDE.get(entry.category, DASH),
         )
         for entry in phase.largest
     )

@@ -41,9 +41,17 @@ def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
 
 
 def _nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
-    """The rung of a method that lacks least, of those for which that is known."""
+    """The rung of a method that lacks least, of those for which that is known.
+
+    A simulated rung goes before one with a lower bound only, which lacks less by nature.
+    """
     missed = [r for r in rows if r.config.method == method and r.missed_by_bytes is not None]
-    return min(missed, key=lambda row: row.missed_by_bytes or 0, default=None)
+    return min(missed, key=lambda r: (_by_formula(r), r.missed_by_bytes or 0), default=None)
+
+
+def _by_formula(row: ProbeResult) -> bool:
+    """Whether all that is known of what a rung lacks is a formula's lower bound."""
+    return row.missed_by_bytes is not None and row.measurement is None
 
 
 def _pick(row: ProbeResult) -> CardPick:
@@ -58,4 +66,5 @@ def _pick(row: ProbeResult) -> CardPick:
         tokens_per_s_spread=row.tokens_per_s_spread,
         tokens_time_s=row.tokens_time_s,
         missed_by_bytes=row.missed_by_bytes,
+        by_formula=_by_formula(row),
     )

@@ -47,7 +47,7 @@ def read_record(kind: type[T], path: Path) -> T:
     raise machine_error(
         "unreadable_run",
         f"{path.parent.name}/{path.name} cannot be read: {reason}",
-        f"the folder {path.parent} was left as it is; start a new run to measure again",
+        f"the folder {path.parent} was left as it is; start a new run",
     )
 
 

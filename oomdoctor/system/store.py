@@ -1,9 +1,10 @@
-"""Run folders on disk: every survey is written as it happens, to be shown or gone on with later.
+"""Run folders on disk: every survey and plan is written as it happens, to be shown later.
 
     <state_dir>/runs/20261121-143000-smollm2-135m-a1b2/
         request.json  report.json  01-inspect/  02-full-fp32-mb1/{job.json, attempt.json, ...}
 
-Nothing is ever deleted here: a damaged or a foreign folder is told and stays as it is.
+A survey can be gone on with. Nothing is ever deleted here: a damaged or a foreign folder is told
+and stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import difflib
 import re
 import secrets
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,7 +66,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder of one survey. Every write may raise a machine error (exit 5)."""
+    """The folder of one survey or plan. Every write may raise a machine error (exit 5)."""
 
     path: Path
 
@@ -86,14 +88,21 @@ class RunFolder:
         write_record(self.path / REPORT, report)
 
     def read_report(self) -> Report:
-        """The report; a machine error where it is damaged or the survey never wrote one."""
+        """The report; a machine error where it is damaged or the run never wrote one."""
         if not _exists(self.path / REPORT):
             raise machine_error(
                 "no_report",
                 f"the run {self.name} has no report: it is still going on or was killed",
-                f"oomdoctor probe --resume {self.name}",
+                self._how_to_go_on(),
             )
         return read_record(Report, self.path / REPORT)
+
+    def _how_to_go_on(self) -> str:
+        request = self.read_request()
+        if request.plan is None:
+            return f"oomdoctor probe --resume {shlex.quote(self.name)}"
+        model = shlex.quote(request.model.name)
+        return f"run `oomdoctor plan {model}` with its options again: it takes seconds"
 
     def job_folder(self, label: str, micro_batch: int | None) -> Path:
         """A new folder for one worker process, such as `03-full-bf16-ckpt-mb4`.
@@ -168,7 +177,9 @@ def open_run(name: str | None = None) -> RunFolder:
     if name in (None, "", "latest"):
         if not runs:
             raise usage_error(
-                "no_runs", f"there are no runs yet in {root}", "oomdoctor probe MODEL makes one"
+                "no_runs",
+                f"there are no runs yet in {root}",
+                "oomdoctor probe MODEL makes one, and so does oomdoctor plan MODEL",
             )
         return RunFolder(max(runs, key=_age))
     named = Path(str(name)).expanduser()

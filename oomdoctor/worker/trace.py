@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from oomdoctor.analysis.tape import Region, Tape, TapeBlock
-from oomdoctor.worker.whereabouts import Whereabouts
+from oomdoctor.worker.cpu_limit import out_of_memory
+from oomdoctor.worker.tensors import plain_tensors, tensors_in
+from oomdoctor.worker.whereabouts import NOWHERE, Place, Whereabouts
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 ACTIVATIONS, LOGITS = "activations", "logits"
@@ -58,7 +60,7 @@ class AllocationTrace:
         self._peak_event = 0
         self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
         self.region_of_operator: Region | None = None
-        self.last_owner: Region | None = None
+        self.last_owner = NOWHERE
         self.stepping = False  # the optimizer is at its parameters
         self._one_by_one = False  # one after the other, not in lists
         self._paused = False
@@ -76,22 +78,27 @@ class AllocationTrace:
             self.where.enter(phase)
 
     def adopt(
-        self, tensors: Iterable[Any], category: str, region: Region | None = None
+        self,
+        tensors: Iterable[Any],
+        category: str,
+        region: Region | None = None,
+        module: str = "",
     ) -> list[int]:
         """Say what these tensors are, and count those born before the recording; their blocks.
 
-        With `region` they belong to that unit from now on.
+        With `region` they belong to that unit from now on, with `module` to the module there.
         """
         blocks = []
         for tensor in tensors:
-            for plain in _plain_tensors(tensor):
+            for plain in plain_tensors(tensor):
                 if plain.device.type != self.device_type:
                     continue
-                number = self._note(plain, "", category, region)
+                number = self._note(plain, "", category, Place(module, region))
                 if number is not None:
                     block = self.tape.blocks[number]
                     block.category = category
                     block.region = region or block.region
+                    block.module = module or block.module
                     blocks.append(number)
         return blocks
 
@@ -115,7 +122,7 @@ class AllocationTrace:
     def step_begins(self, begins: bool) -> None:
         """The optimizer comes to its parameters, or is through with them."""
         self.stepping = begins
-        self.last_owner, self._one_by_one = None, False
+        self.last_owner, self._one_by_one = NOWHERE, False
 
     def finish(self) -> Tape:
         """The tape; what dies later is not recorded any more."""
@@ -125,27 +132,26 @@ class AllocationTrace:
     def note_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Record the storages that an operator returned."""
         if self._paused:
-            for tensor in _tensors_in(result):
+            for tensor in tensors_in(result):
                 self._leave_out(tensor)
             return
         name = func._schema.name if hasattr(func, "_schema") else str(func)
         if self.phase != "eval" and ("attention" in name or "flash_attn" in name):
             self.attention_ops.add(name)
-        owners = self._owners(args) if self.where is not None else None
-        for position, tensor in enumerate(_tensors_in(result)):
+        owners = self._owners(args)
+        for position, tensor in enumerate(tensors_in(result)):
             if tensor.device.type == self.device_type:
-                owner = owners[position % len(owners)] if owners else None
+                owner = owners[position % len(owners)]
                 made = self._note(tensor, name, None, owner)
                 if self.phase == "load" and made is not None:
                     self._note_source(made, args)
         if self.watcher is not None:
-            self.region_of_operator = self._region() or (owners[0] if owners else None)
+            self.region_of_operator = self._place().region or owners[0].region
             self.watcher(func, args, kwargs, result)
 
     def note_hidden(self, name: str, sizes: Iterable[int]) -> None:
         """Record blocks that a kernel takes and gives back within itself, all at once."""
-        region = self._region()
-        module = self.where.module if self.where is not None else ""
+        module, region = self._place()
         born = [
             self.tape.born(TapeBlock(size, TEMPORARY, name, module, region), region)
             for size in sizes
@@ -160,20 +166,21 @@ class AllocationTrace:
         self.tape.born(TapeBlock(size, TEMPORARY, name), None)
         self._count(size)
 
-    def _owners(self, args: Any) -> list[Region | None]:
-        """Outside of the model: the units of the operator's first tensors, one for each result.
+    def _owners(self, args: Any) -> list[Place]:
+        """Outside of the model: the places of the operator's first tensors, one for each result.
 
         A result without a tensor to follow belongs to the parameter that was treated last.
         """
-        if self._region() is not None or self.phase != "optimizer":
-            return []
+        if self.where is None or self.where.region is not None or self.phase != "optimizer":
+            return [NOWHERE]
         first = next((arg for arg in args if isinstance(arg, list | tuple) and arg), None)
         tensors = first if first is not None else args
         owners = []
         for tensor in tensors:
             known = self.block_of(tensor)
             if known is not None:
-                owners.append(self.tape.blocks[known].region)
+                followed = self.tape.blocks[known]
+                owners.append(Place(followed.module, followed.region))
                 self.last_owner = owners[-1]
                 self._one_by_one = first is None and self.stepping
             elif first is not None:
@@ -194,12 +201,10 @@ class AllocationTrace:
         known = self._known.get(tensor.untyped_storage()._cdata)
         return None if known is None else known[0]
 
-    def _region(self) -> Region | None:
-        return self.where.region if self.where is not None else None
+    def _place(self) -> Place:
+        return NOWHERE if self.where is None else Place(self.where.module, self.where.region)
 
-    def _note(
-        self, tensor: Any, name: str, category: str | None, owner: Region | None
-    ) -> int | None:
+    def _note(self, tensor: Any, name: str, category: str | None, owner: Place) -> int | None:
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         if address in self._outside:
@@ -210,16 +215,11 @@ class AllocationTrace:
         if size == 0 and known is None:
             return None
         if self.limit is not None and self.live + size > self.limit:
-            raise _out_of_memory(size, self.limit, self.live)
-        region = self._region()
-        block = TapeBlock(
-            size,
-            category or self._category(tensor),
-            name,
-            self.where.module if self.where is not None else "",
-            region or owner,
-        )
-        number = self.tape.born(block, region or owner)
+            raise out_of_memory(size, self.limit, self.live)
+        here = self._place()
+        module, region = here.module or owner.module, here.region or owner.region
+        block = TapeBlock(size, category or self._category(tensor), name, module, region)
+        number = self.tape.born(block, region)
         self._known[address] = (number, weakref.ref(storage, self._death(address)))
         self._count(size)
         if known is not None:  # resize_ takes the new before it gives back the old
@@ -261,7 +261,8 @@ class AllocationTrace:
 
     def _bury(self, number: int) -> None:
         block = self.tape.blocks[number]
-        self.tape.died(number, self._region() or self._stepped(block.region) or block.region)
+        here = self._place().region
+        self.tape.died(number, here or self._stepped(block.region) or block.region)
         self._count(-block.size)
 
     def _stepped(self, owner: Region | None) -> Region | None:
@@ -269,7 +270,8 @@ class AllocationTrace:
 
         What a loop made for one parameter dies when it makes the same for the next.
         """
-        now = self.last_owner if self._one_by_one and self.phase == "optimizer" else None
+        by_one = self._one_by_one and self.phase == "optimizer"
+        now = self.last_owner.region if by_one else None
         if owner is None or now is None or owner[0] != now[0]:
             return None
         return now if abs(now[1] - owner[1]) <= 1 else None
@@ -281,55 +283,6 @@ class AllocationTrace:
         if self.live > self.peak:
             self.peak = self.live
             self._peak_event = len(self.tape.events)
-
-
-def _out_of_memory(requested: int, limit: int, live: int) -> Any:
-    """The same words as PyTorch's allocator, so that one parser reads both."""
-    import torch
-
-    return torch.OutOfMemoryError(
-        f"CPU out of memory. Tried to allocate {_size(requested)}. The CPU budget has a total "
-        f"capacity of {_size(limit)} of which {_size(limit - live)} is free. Of the allocated "
-        f"memory {_size(live)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
-        "unallocated."
-    )
-
-
-def _size(size: int) -> str:
-    """As c10's `format_size` prints: two digits, binary units."""
-    if size <= 1024:
-        return f"{size} bytes"
-    if size <= 1024**2:
-        return f"{size / 1024:.2f} KiB"
-    if size <= 1024**3:
-        return f"{size / 1024**2:.2f} MiB"
-    return f"{size / 1024**3:.2f} GiB"
-
-
-def _tensors_in(result: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for item in result:
-            yield from _tensors_in(item)
-
-
-def _plain_tensors(tensor: Any) -> Iterator[Any]:
-    """The tensor and the ones a quantised parameter carries beside it (bitsandbytes)."""
-    yield tensor
-    state = getattr(tensor, "quant_state", None)
-    while state is not None:
-        for name in ("absmax", "code", "offset"):
-            part = getattr(state, name, None)
-            if hasattr(part, "untyped_storage"):
-                yield part
-        state = getattr(state, "state2", None)
-    for name in ("CB", "SCB"):
-        part = getattr(tensor, name, None)
-        if hasattr(part, "untyped_storage"):
-            yield part
 
 
 def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:

@@ -6,13 +6,24 @@ of the operator that made it, and the hooks noted at which number each module be
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from oomdoctor.analysis.tape import Region
 
 _ACCUMULATES = 2**63  # AccumulateGrad has the largest number there is, to run at once
+
+
+class Place(NamedTuple):
+    """A module by its path, "" outside of all, and a unit of a stack or None."""
+
+    module: str
+    region: Region | None
+
+
+NOWHERE = Place("", None)
 
 
 class Whereabouts:
@@ -23,9 +34,9 @@ class Whereabouts:
         self.region: Region | None = None
         self._units: Mapping[str, Region] = {}
         self._last: set[str] = set()  # paths of the last layer of each stack
-        self._stack: list[tuple[str, Region | None]] = []
+        self._stack: list[Place] = []
         self._numbers: list[int] = []  # sequence numbers at which `_places` began
-        self._places: list[tuple[str, Region | None]] = []
+        self._places: list[Place] = []
         self._backward = False
 
     def follow(self, model: Any, units: Mapping[str, Region]) -> None:
@@ -33,8 +44,11 @@ class Whereabouts:
         self._units = units
         self._last = set({stack: path for path, (stack, _) in units.items()}.values())
         for path, module in model.named_modules():
-            module.register_forward_pre_hook(self._entering(path))
-            module.register_forward_hook(self._leaving(path), always_call=True)
+            if path in units:
+                self._follow_layer(path, module)
+            else:
+                module.register_forward_pre_hook(self._entering(path))
+                module.register_forward_hook(self._leaving(path), always_call=True)
 
     def enter(self, phase: str) -> None:
         """A phase begins: nothing of the model is running."""
@@ -59,9 +73,23 @@ class Whereabouts:
         if place >= 0:
             self.module, self.region = self._places[place]
 
+    def _follow_layer(self, path: str, layer: Any) -> None:
+        """transformers 4 checkpoints some models' `layer.forward`, which calls no hooks."""
+        forward, entering, leaving = layer.forward, self._entering(path), self._leaving(path)
+
+        @functools.wraps(forward)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            entering(layer, args)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                leaving(layer, args, None)
+
+        layer.forward = followed
+
     def _entering(self, path: str) -> Any:
         def hook(module: Any, args: Any) -> None:
-            self._stack.append((self.module, self.region))
+            self._stack.append(Place(self.module, self.region))
             self.module = path
             self.region = self._units.get(path, self.region)
             self._note()
@@ -91,7 +119,7 @@ class Whereabouts:
 
         number = torch.autograd._get_sequence_nr()
         if self._numbers and self._numbers[-1] == number:
-            self._places[-1] = (self.module, self.region)
+            self._places[-1] = Place(self.module, self.region)
         else:
             self._numbers.append(number)
-            self._places.append((self.module, self.region))
+            self._places.append(Place(self.module, self.region))

@@ -6,10 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 COMMANDS = [
     ("--help",),
     ("probe", "--help"),
@@ -43,15 +45,22 @@ OPTIONS = {
 OURS = {
     "oomdoctor",
     "oomdoctor.cli",
+    "oomdoctor.cli.commands",
     "oomdoctor.cli.env",
     "oomdoctor.cli.explain",
     "oomdoctor.cli.facts",
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
+    "oomdoctor.cli.options.answer",
+    "oomdoctor.cli.options.ladder",
+    "oomdoctor.cli.options.planning",
+    "oomdoctor.cli.options.probing",
+    "oomdoctor.cli.options.reader",
     "oomdoctor.cli.output",
     "oomdoctor.cli.plan",
     "oomdoctor.cli.probe",
     "oomdoctor.cli.recipes",
+    "oomdoctor.cli.running",
     "oomdoctor.cli.show",
     "oomdoctor.errors",
     "oomdoctor.units",
@@ -60,6 +69,18 @@ OURS = {
 THEIRS = {"typer", "click", "shellingham", "typing_extensions", "annotated_doc"}
 OLD_TYPER = tuple(map(int, typer.__version__.split(".")[:2])) < (0, 17)
 THEIRS |= {"rich", "markdown_it", "mdurl", "pygments", "attr"} if OLD_TYPER else set()
+
+
+LISTING = "from oomdoctor.cli.main import run; run('gpus H200 {}'.split())"
+# A stored report in a format.
+ERROR_AS = f"""
+from pathlib import Path
+from oomdoctor.records.codec import loads
+from oomdoctor.records.report import Report
+from oomdoctor.render import render_report
+report = loads(Report, Path({str(GOLDEN / "error.json")!r}).read_text())
+render_report(report, "{{}}", terminal=False, width=80, color=False, verbose=False)
+"""
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
@@ -99,6 +120,38 @@ def test_help_loads_nothing_but_typer_and_the_command_line():
     assert tops - {"oomdoctor"} <= THEIRS
 
 
+RENDERERS = {f"oomdoctor.render.{name}" for name in ("document", "table", "view", "diagnosis")}
+
+
+@pytest.mark.parametrize(
+    ("code", "renderers"),
+    [
+        (LISTING.format(""), {"table"}),
+        (LISTING.format("--json"), {"table", "document"}),
+        ("import oomdoctor.cli.progress", set()),
+        (ERROR_AS.format("json"), {"document"}),
+        (ERROR_AS.format("csv"), {"document"}),
+        (ERROR_AS.format("markdown"), {"document", "view"}),
+        (ERROR_AS.format("table"), {"table", "view"}),
+    ],
+)
+def test_a_renderer_is_loaded_for_its_format_only(code, renderers):
+    assert loaded(code) & RENDERERS == {f"oomdoctor.render.{name}" for name in renderers}
+
+
+def test_a_listing_knows_nothing_of_reports():
+    assert "oomdoctor.records.report" not in loaded(LISTING.format(""))
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a process has after running the code."""
+    listed = "import sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{listed}"], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
 def test_probe_shows_life_before_anything_slow_is_loaded():
     # The time itself is measured by scripts/benchmarks/rung_overhead.py.
     code = (
@@ -135,7 +188,7 @@ def test_nothing_typed_shows_the_help_on_stderr(cli):
 def test_help_names_every_word_of_the_choices():
     from typing import get_args
 
-    from oomdoctor.cli import options
+    from oomdoctor.cli.options import answer, ladder, probing
     from oomdoctor.records.model import SourceChoice, TaskChoice
     from oomdoctor.records.report import RankBy
     from oomdoctor.records.result import WeightsChoice
@@ -144,8 +197,8 @@ def test_help_names_every_word_of_the_choices():
         (info,) = option.__metadata__
         return set(re.findall(r"[a-z0-9-]+", f"{info.metavar} {info.help}"))
 
-    assert set(get_args(TaskChoice)) <= told(options.Task)
-    assert set(get_args(SourceChoice)) <= told(options.Source)
-    assert set(get_args(RankBy)) <= told(options.RankBy)
-    assert set(get_args(WeightsChoice)) <= told(options.Weights)
-    assert set(options.FORMATS) <= told(options.Format)
+    assert set(get_args(TaskChoice)) <= told(ladder.Task)
+    assert set(get_args(SourceChoice)) <= told(ladder.Source)
+    assert set(get_args(RankBy)) <= told(answer.RankBy)
+    assert set(get_args(WeightsChoice)) <= told(probing.Weights)
+    assert set(answer.FORMATS) <= told(answer.Format)

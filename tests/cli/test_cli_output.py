@@ -31,6 +31,7 @@ def accented(tmp_path):
 
 
 NARROW = {"PYTHONIOENCODING": "ascii"}
+REFUSED = "error: the answer cannot be written to stdout: No space left on device"
 
 
 def test_a_narrow_stdout_loses_characters_and_not_the_answer(child, accented):
@@ -59,23 +60,44 @@ def test_json_is_utf8_whatever_the_locale_says(child):
         (("gpus",), []),
         (("gpus", "--json"), []),
         (("gpus", "no such card", "--json"), ["is not among", "hint:"]),
+        (("--version",), []),
+        (("--help",), []),
+        (("plan", "--help"), []),
+        (("recipes", "-h"), []),
+        (("recipes", "show", "--help"), []),
+        (("recipes", "show", "default"), []),
+        (("show", "--json"), []),
     ],
-    ids=["text", "json", "envelope"],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_full_disk_behind_stdout_is_said(arguments, told):
+def test_a_full_disk_behind_stdout_is_said(golden, arguments, told):
+    folder = store.create("m")
+    folder.write_request(golden("plan").request)
+    folder.write_report(golden("plan"))
+    done = onto_a_full_disk(*arguments)
+    assert done.returncode == 1
+    *before, last = done.stderr.splitlines()
+    assert last == REFUSED
+    assert len(before) == len(told)
+    assert all(words in line for words, line in zip(told, before, strict=True))
+
+
+def test_a_full_disk_is_said_as_well_where_nothing_is_buffered():
+    done = onto_a_full_disk("--help", PYTHONUNBUFFERED="1")
+    assert (done.returncode, done.stderr) == (1, f"{REFUSED}\n")
+
+
+def onto_a_full_disk(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """How a command ends whose stdout takes nothing."""
     with open("/dev/full", "wb") as full:  # noqa: PTH123
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "oomdoctor", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             timeout=60,
+            env={**os.environ, **environment},
         )
-    assert done.returncode == 1
-    *before, last = done.stderr.splitlines()
-    assert last == "error: the answer cannot be written to stdout: No space left on device"
-    assert len(before) == len(told)
-    assert all(words in line for words, line in zip(told, before, strict=True))
 
 
 def test_a_narrow_terminal_gets_ascii_signs(golden):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomdoctor.analysis.oom.dialects import parse_oom
-from oomdoctor.worker.trace import GRADIENTS, WEIGHTS, AllocationTrace
+from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, WEIGHTS, AllocationTrace
+from oomdoctor.worker.whereabouts import Whereabouts
 
 KIB = 1024
 
@@ -71,6 +72,39 @@ def test_the_peak_moment_is_broken_down_without_remainder() -> None:
     parts = trace.breakdown()
     assert sum(parts.values()) == trace.peak
     assert parts["weights"] == 128 * 128 * 4
+
+
+def modules_of(trace: AllocationTrace, category: str) -> list[str]:
+    return [block.module for block in trace.tape.blocks if block.category == category]
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_everything_of_a_parameter_has_the_module_of_the_parameter(foreach: bool) -> None:
+    where = Whereabouts()
+    trace = AllocationTrace("cpu", where=where)
+    with trace.recording():
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))
+        for name, parameter in model.named_parameters():
+            trace.adopt([parameter], WEIGHTS, module=name.rpartition(".")[0])
+        where.follow(model, {})
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+        for phase in ("forward", "backward", "optimizer"):
+            trace.enter(phase)
+            if phase == "forward":
+                loss = model(torch.randn(2, 8)).sum()
+            elif phase == "backward":
+                loss.backward()
+                trace.adopt((p.grad for p in model.parameters()), GRADIENTS)
+            else:
+                optimizer.step()
+                states = (state.values() for state in optimizer.state.values())
+                trace.adopt((tensor for values in states for tensor in values), OPTIMIZER)
+    assert modules_of(trace, WEIGHTS) == ["0", "0", "1", "1"]
+    assert sorted(modules_of(trace, GRADIENTS)) == ["0", "0", "1", "1"]
+    moments = [b for b in trace.tape.blocks if b.category == OPTIMIZER and b.size > 4]
+    assert [block.module for block in moments] == ["0"] * 4 + ["1"] * 4  # the counters are 4 bytes
+    copies = [b for b in trace.tape.blocks if b.operator.startswith("aten::_foreach_sqrt")]
+    assert [block.module for block in copies] == (["0", "0", "1", "1"] if foreach else [])
 
 
 def test_crossing_the_limit_raises_the_message_that_the_parser_reads() -> None:

@@ -42,7 +42,6 @@ pinned memory and the other backend, cudaMallocAsync.
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.message import out_of_memory_message
-from oomdoctor.analysis.allocator.peak import AllocatedPeaks, peak_allocated
 from oomdoctor.analysis.allocator.records import (
     Fragmentation,
     Mark,
@@ -58,7 +57,6 @@ from oomdoctor.analysis.allocator.replay import replay
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 
 __all__ = [
-    "AllocatedPeaks",
     "AllocatorSettings",
     "CachingAllocator",
     "Fragmentation",
@@ -71,6 +69,5 @@ __all__ = [
     "Span",
     "Window",
     "out_of_memory_message",
-    "peak_allocated",
     "replay",
 ]

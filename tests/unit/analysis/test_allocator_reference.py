@@ -15,8 +15,8 @@ from oomdoctor.analysis.allocator import (
     AllocatorSettings,
     CachingAllocator,
     OutOfDeviceMemory,
-    peak_allocated,
 )
+from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.units import GIB, MIB
 
 FREE, UNMAPPED = -1, -2
@@ -431,10 +431,26 @@ def _check_spans(allocator: CachingAllocator) -> None:
     assert (total, used) == (allocator.reserved_bytes, allocator.allocated_bytes)
 
 
+def _largest_sum(events: list[tuple[int, int]], rules: AllocatorSettings) -> int:
+    """The largest sum of rounded sizes at any moment: a floor under the peak of allocated bytes.
+
+    What is left of a large block that is not worth splitting comes on top: at most 1 MiB for each.
+    """
+    live: dict[int, int] = {}
+    peak = 0
+    for block, size in events:
+        if size > 0:
+            live[block] = round_size(size, rules.roundup_power2_divisions)
+            peak = max(peak, sum(live.values()))
+        else:
+            del live[block]
+    return peak
+
+
 def _check_floor(
     events: list[tuple[int, int]], allocator: CachingAllocator, rules: AllocatorSettings
 ) -> None:
-    floor = peak_allocated(events, settings=rules).peak_bytes
+    floor = _largest_sum(events, rules)
     assert floor <= allocator.peak_allocated_bytes
     if rules.max_split_size_bytes is None:
         births = sum(size > MIB for _, size in events)

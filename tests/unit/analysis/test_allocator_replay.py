@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
     CachingAllocator,
     Fragmentation,
     Mark,
     Window,
-    peak_allocated,
     replay,
 )
 from oomdoctor.units import MIB
@@ -104,20 +102,6 @@ def test_a_thinned_curve_is_short_in_order_and_keeps_the_peak(
     assert len(seen.curve) >= min(points, len(events)) // 2
 
 
-def test_the_peak_without_the_pools() -> None:
-    peaks = peak_allocated(EVENTS, [(1, "forward"), (4, "backward"), (7, "after")])
-    assert peaks.peak_bytes == 60 * MIB
-    assert peaks.windows == (("forward", 60 * MIB), ("backward", 56 * MIB), ("after", 10 * MIB))
-
-
-def test_the_peak_without_the_pools_rounds_sizes() -> None:
-    events = [(1, 513), (2, 100)]
-    assert peak_allocated(events).peak_bytes == 1536
-    settings = AllocatorSettings.parse("roundup_power2_divisions:2")
-    assert peak_allocated([(1, 5 * MIB)], settings=settings).peak_bytes == 6 * MIB
-
-
-def test_what_is_not_worth_splitting_only_a_replay_sees() -> None:
+def test_what_is_not_worth_splitting_counts_as_allocated() -> None:
     events = [(1, 11 * MIB)]
-    assert peak_allocated(events).peak_bytes == 11 * MIB
     assert replay(events, CachingAllocator()).peak_allocated_bytes == 12 * MIB

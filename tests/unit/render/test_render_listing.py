@@ -12,6 +12,7 @@ from example_reports import gpu_report
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
 from oomdoctor.render import listing
+from oomdoctor.render.environment import Environment, render_environment
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.system.store import RunSummary
@@ -51,7 +52,7 @@ RUN = RunSummary(
     rungs=10,
     problem=None,
 )
-ENVIRONMENT = listing.Environment(
+ENVIRONMENT = Environment(
     gpus=(
         Gpu(
             index=0,
@@ -134,7 +135,7 @@ def test_runs() -> None:
 
 
 def test_environment() -> None:
-    text = listing.render_environment(ENVIRONMENT, "plain")
+    text = render_environment(ENVIRONMENT, "plain")
     assert "driver 570.86.15; 100 GiB of host memory available" in text
     assert re.search(r"0\s+77\s+python3\s+2.00 GiB", text)
     assert re.search(r"0\s+78\s+-\s+-$", text, re.MULTILINE)
@@ -142,7 +143,7 @@ def test_environment() -> None:
     assert re.search(r"flash-attn\s+-\s+no: missing\s+pip install flash-attn for it", text)
     assert re.search(r"HF_HOME\s+/data/hf\s+environment", text)
     assert re.search(r"partition\s+gpu", text)
-    value = json.loads(listing.render_environment(ENVIRONMENT, "json"))
+    value = json.loads(render_environment(ENVIRONMENT, "json"))
     assert value["environment"]["gpus"][0]["processes"][0]["pid"] == 77
     assert value["environment"]["settings"][1] == {
         "name": "HF_TOKEN",
@@ -153,7 +154,7 @@ def test_environment() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_environment_fits_the_terminal(width: int) -> None:
-    text = listing.render_environment(ENVIRONMENT, "table", width=width)
+    text = render_environment(ENVIRONMENT, "table", width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "GPU-00000000-0000-0000-0000-000000000001" in text
 

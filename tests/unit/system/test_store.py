@@ -13,6 +13,7 @@ import pytest
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, TrainConfig
 from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Picks, Report, SurveyRequest, Tool
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system import lock as lock_module
@@ -157,6 +158,20 @@ def test_an_unknown_run_is_met_with_the_nearest_names() -> None:
     error = refused(lambda: open_run(folder.name[:-1]))
     assert (error.code, error.exit_code) == ("unknown_run", ExitCode.USAGE)
     assert folder.name in str(error.hint)
+
+
+def test_a_plan_without_a_report_is_to_be_made_again() -> None:
+    folder = store.create("org/tiny")
+    folder.write_request(replace(REQUEST, plan=PlanRequest(("T4",))))
+    error = refused(folder.read_report)
+    assert error.code == "no_report"
+    assert "`oomdoctor plan org/tiny`" in str(error.hint)
+    assert "probe" not in str(error.hint)
+
+
+def test_both_commands_that_make_runs_are_told_where_there_are_none() -> None:
+    hint = str(refused(open_run).hint)
+    assert "oomdoctor probe MODEL" in hint and "oomdoctor plan MODEL" in hint
 
 
 def test_a_run_without_a_report_is_to_be_resumed() -> None:
