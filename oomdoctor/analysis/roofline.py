@@ -1,12 +1,15 @@
 """Time of a sequence of operators on a card, from what they cost and what the card can do.
 
-    kernel   = ramp + max(FLOPs / (efficiency x peak), bytes / (efficiency x bandwidth))
+    kernel   = ramp + max(FLOPs / (efficiency x peak), bytes / (efficiency x bandwidth)) + unpacking
     sequence = max(sum of kernels, operators x host time of one)
 
 Kernels of one stream follow each other, so their times add up; within one, arithmetic overlaps with
 memory traffic, so the larger counts. The host issues operators ahead of the device: it costs time
 only where it is the slower of the two. What is left out: other streams, power and heat beyond what
-the efficiencies were measured with, and the waves that a small product does not fill.
+the efficiencies were measured with, the waves that a small product does not fill, and what a
+trainer does between its steps (reading data, logging).
+
+`scripts/benchmarks/speed.py` prints the errors against recorded runs.
 """
 
 from __future__ import annotations
@@ -26,19 +29,28 @@ if TYPE_CHECKING:
 RAMP_S = 5e-6
 # Seconds of the host for one operator of a transformers model in eager mode, Python, autograd and
 # checkpointing included. LoRA of Qwen-1.8B and 7B takes 125 and 150 ms a micro-step however short
-# the sequence (README of github QwenLM/Qwen, A100) in 8,900 and 11,900 operators: 14 and 13 us. A
-# token of a small model, which only the host bounds, takes 0.48-0.51 ms a layer on an RTX 5090
-# (github bitsandbytes#1851, three models) in about 42 operators: 12 us.
-HOST_S = 13e-6
+# the sequence (README of github QwenLM/Qwen, A100, PyTorch 2.0) in 4,900 and 6,500 operators of its
+# own code: 26 and 23 us, with whatever the trainer does between its steps. Hosts differ: with
+# transformers 5 on a server's CPU, tensors of a few bytes and no launches, training takes 8-9.5 us,
+# with checkpointing, whose hooks see every saved tensor, 13-15. A forward pass takes 12 us on a
+# desktop (github bitsandbytes#1851, RTX 5090: 0.48-0.51 ms a layer of 42 operators).
+HOST_S = 24e-6
+# Of the bandwidth that large streams reach: what kernels without vector loads reach. Training of
+# Mistral-7B and PowerLM-3B, full and LoRA, with and without fused norms, rotations and losses (refs
+# of github foundation-model-stack/fms-acceleration @876e2ed6fc, lines "none" against
+# "foak-fast-kernels"): the traffic saved takes 0.467-0.589 s, a third of it regular.
+IRREGULAR = 0.77
+# The same of bitsandbytes' kernel that unpacks 4-bit weights, which looks up each value. The same
+# source, "accelerated-peft-bnb" against LoRA: the part of a step that does not grow with the batch
+# is 3.8 ms longer for each 1e9 weights and pass, two runs, 4.7-5.4 in a third.
+UNPACKING = 0.33
 # Between the host and the card, in bytes/s. PCIe 3.0, 4.0 and 5.0 x16 move 12-13, 24-26 and 50-55
 # GB/s from pinned memory; facts of cards do not tell the slot, and cards sit in older ones.
 LINK_BYTES_PER_S = {"6": 12e9, "7": 12e9, "8": 22e9, "9": 45e9, "10": 45e9, "12": 40e9}
-# Relative, by what binds: how far the sources of the constants above are apart.
-UNCERTAINTY: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
 
 
 def estimate(
-    costs: Iterable[OpCost],
+    costs: Iterable[tuple[OpCost, int]],
     gpu: GpuFacts,
     calibration: Calibration | None = None,
     *,
@@ -46,8 +58,9 @@ def estimate(
 ) -> EstimatedTime | None:
     """Seconds of the operators in eager mode; call it for a micro-step and for an optimizer step.
 
-    None where the card's bandwidth or the peak for a type that the operators multiply in is not
-    known, and for cards without a row in the table of efficiencies (AMD).
+    `costs` are operators, each with how often it runs. None where the card's bandwidth or the peak
+    for a type that the operators multiply in is not known, and for cards without a row in the table
+    of efficiencies (AMD).
     """
     factors = calibration or Calibration()
     efficiency = efficiency_of(gpu)
@@ -57,21 +70,23 @@ def estimate(
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     rates: dict[tuple[str, str], float | None] = {}
     operators = 0
-    for cost in costs:
-        operators += 1
-        link = _link(gpu) if cost.kind == "copy" else bandwidth
-        moving = cost.bytes_moved / link * factors.bandwidth
+    for cost, count in costs:
+        operators += count
+        rate = _link(gpu) if cost.kind == "copy" else bandwidth * _share(cost)
+        moving = cost.bytes_moved / rate * factors.bandwidth
         computing = 0.0
         if cost.flops:
             kind = (cost.kind, cost.dtype)
             if kind not in rates:
                 rates[kind] = _rate(cost, gpu, efficiency)
-            rate = rates[kind]
-            if rate is None:
+            reached = rates[kind]
+            if reached is None:
                 return None
-            computing = cost.flops / rate * factors.compute
-        spent["compute" if computing > moving else "bandwidth"] += max(computing, moving)
-        spent["launch"] += RAMP_S * factors.launch
+            computing = cost.flops / reached * factors.compute
+        spent["compute" if computing > moving else "bandwidth"] += max(computing, moving) * count
+        unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING)
+        spent["bandwidth"] += unpacking * factors.bandwidth * count
+    spent["launch"] = operators * RAMP_S * factors.launch
     return _summed(spent, operators, operators * host_s * factors.launch, efficiency, rates)
 
 
@@ -91,16 +106,21 @@ def _summed(
         notes.append("the host issues operators more slowly than the card runs them")
     if not efficiency.native_bfloat16 and any(dtype == "bfloat16" for _, dtype in rates):
         notes.append("this card emulates bfloat16, slower than float32; float16 is native")
-    spread = sum(UNCERTAINTY[bound] * share for bound, share in shares.items())
     return EstimatedTime(
         seconds=max(device, host),
         device_s=device,
         host_s=host,
         operators=operators,
         bound_by=shares,
-        uncertainty=spread * (1 if efficiency.measured else 1.5),
         notes=tuple(notes),
     )
+
+
+def _share(cost: OpCost) -> float:
+    """Of the bandwidth that large streams reach."""
+    if cost.kind == "irregular":
+        return IRREGULAR
+    return UNPACKING if cost.kind == "quantised" and cost.name.startswith("dequantize") else 1.0
 
 
 def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:

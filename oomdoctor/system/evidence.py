@@ -1,6 +1,6 @@
 """The recorded errors of predictions, from the package's data.
 
-`scripts/benchmarks/accuracy.py --write` makes the file.
+`scripts/benchmarks/accuracy.py --write` makes the file of peaks, `speed.py --write` that of times.
 """
 
 from __future__ import annotations
@@ -8,14 +8,24 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from oomdoctor.records.codec import from_json
-from oomdoctor.records.evidence import ErrorRecord
+from oomdoctor.records.evidence import ErrorRecord, SpeedErrorRecord
 
 
 @cache
 def prediction_errors() -> tuple[ErrorRecord, ...]:
-    """Every kind of prediction that was compared with measurements."""
-    path = resources.files("oomdoctor").joinpath("data", "prediction_errors.json")
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    return tuple(from_json(ErrorRecord, row) for row in rows)
+    """Every kind of predicted peak that was compared with measurements."""
+    return tuple(from_json(ErrorRecord, row) for row in _rows("prediction_errors.json"))
+
+
+@cache
+def speed_errors() -> tuple[SpeedErrorRecord, ...]:
+    """Every kind of predicted speed that was compared with measurements."""
+    return tuple(from_json(SpeedErrorRecord, row) for row in _rows("speed_errors.json"))
+
+
+def _rows(name: str) -> Any:
+    path = resources.files("oomdoctor").joinpath("data", name)
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from oomdoctor.analysis.roofline import estimate
-from oomdoctor.analysis.tape import Region
+from oomdoctor.analysis.uncertainty import time_uncertainty
 from oomdoctor.records.costs import Calibration, OpCost
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
-from oomdoctor.worker.recording import Cost
+from oomdoctor.system.evidence import speed_errors
+from oomdoctor.worker.recorded import Cost, times
 
-
-def times(region: Region | None, depths: Mapping[int, tuple[int, int]]) -> int:
-    """How often what happens in a simulated unit happens at full depth."""
-    if region is None or region[0] not in depths:
-        return 1
-    simulated, real = depths[region[0]]
-    return 1 + real - simulated if region[1] == 1 else 1  # the second stands for those left out
+_MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # an optimizer's states, in its first step
+_OVER_LISTS = ("_foreach_", "_fused_")
 
 
 def estimated_timing(
@@ -31,16 +27,19 @@ def estimated_timing(
     """Times of a micro-step and of an optimizer step; None where the card's peaks are unknown."""
     forward = next(i for i, (_, _, phase) in enumerate(windows) if phase == "forward")
     optimizer = next(i for i, (_, _, phase) in enumerate(windows) if phase == "optimizer")
-    micro = estimate(_deep(costs, depths, range(forward, optimizer)), gpu, calibration)
-    update = estimate(_deep(costs, depths, range(optimizer, optimizer + 1)), gpu, calibration)
-    if micro is None or update is None:
+    micro_step = [cost for cost in costs if forward <= cost.window < optimizer]
+    update = _steady([cost for cost in costs if cost.window == optimizer], depths)
+    micro = estimate(_deep(micro_step, depths), gpu, calibration)
+    step = estimate(_deep(update, depths), gpu, calibration)
+    if micro is None or step is None:
         return None
+    errors = speed_errors()
     return Timing(
         micro_step_s=micro.seconds,
-        micro_step_spread=micro.uncertainty,
-        optimizer_step_s=update.seconds,
-        optimizer_step_spread=update.uncertainty,
-        first_untraced_step_s=micro.seconds + update.seconds,
+        micro_step_spread=time_uncertainty(micro, gpu, errors).share,
+        optimizer_step_s=step.seconds,
+        optimizer_step_spread=time_uncertainty(step, gpu, errors).share,
+        first_untraced_step_s=micro.seconds + step.seconds,
         warmup_steps=0,
         timed_steps=0,
         stopped_by="estimated",
@@ -67,11 +66,26 @@ def costs_between(
     ]
 
 
-def _deep(costs: list[Cost], depths: Mapping[int, tuple[int, int]], windows: range) -> list[OpCost]:
-    """The operators of some windows at full depth, each as often as it happens."""
+def _steady(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> list[Cost]:
+    """The operators of an optimizer step, of the first one, as they are in every later one.
+
+    The states exist then. Operators over lists are recorded once for the parameters of all
+    simulated units, of no unit; at full depth they grow as the states do.
+    """
+    states = [cost for cost in costs if cost.cost.name in _MAKE_STATES]
+    simulated = sum(cost.cost.bytes_moved for cost in states)
+    real = sum(cost.cost.bytes_moved * times(cost.region, depths) for cost in states)
+    growth = real / simulated if simulated else 1.0
     return [
-        entry.cost
-        for entry in costs
-        if entry.window in windows
-        for _ in range(times(entry.region, depths))
+        replace(cost, cost=replace(cost.cost, bytes_moved=cost.cost.bytes_moved * growth))
+        if cost.region is None and cost.cost.name.startswith(_OVER_LISTS)
+        else cost
+        for cost in costs
+        if cost.cost.name not in _MAKE_STATES
     ]
+
+
+def _deep(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> Iterator[tuple[OpCost, int]]:
+    """The operators at full depth, each with how often it happens."""
+    for entry in costs:
+        yield entry.cost, times(entry.region, depths)

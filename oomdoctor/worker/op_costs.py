@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 from oomdoctor.records.costs import OpCost, OpKind
 from oomdoctor.worker.op_flops import (
     CONVOLUTIONS,
+    FOUR_BIT_PRODUCTS,
     GROUPED_MATMULS,
     INT8_PRODUCTS,
     MATMULS,
     Flops,
     flop_formula,
+    position_of,
 )
 
 # A view that its schema does not declare as one, and storage without contents: no kernel runs.
@@ -67,6 +70,7 @@ _SCATTERED = {
     "scatter_": "src",
     "scatter_add_": "src",
 }
+_PACKED = 0.5  # bytes of a weight in 4 bits
 # Optimizers whose schema allows writing the gradients (to unscale them), which training here
 # never asks for.
 _GRADIENT_ARGUMENTS = frozenset(("grads", "g"))
@@ -86,7 +90,9 @@ class _Rule:
     """What the schema of one operator says.
 
     `gathers`: reads of a table as much as it writes. `source`: the argument that a copy between
-    devices comes from. `flops` is None where there is no product.
+    devices comes from. `flops` is None where there is no product. `unpacked`: the argument that is
+    the shape of a packed weight. `pointwise`: PyTorch's own kernel, bound by bandwidth, which is
+    slower where its tensors differ.
     """
 
     name: str
@@ -96,6 +102,8 @@ class _Rule:
     gathers: bool
     source: int | None
     flops: Flops | None
+    unpacked: int | None
+    pointwise: bool
 
 
 def cost_of(
@@ -131,7 +139,10 @@ def cost_of(
     kind = rule.kind
     if rule.source is not None and _device_type(args[rule.source]) != _device_type(result):
         kind = "copy"
-    return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved))
+    elif rule.pointwise and not _alike(rule, args, result):
+        kind = "irregular"
+    unpacked = 0.0 if rule.unpacked is None else _unpacked_bytes(args[0], args[rule.unpacked])
+    return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked)
 
 
 @cache
@@ -142,9 +153,10 @@ def _rule(func: Any) -> _Rule | None:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if name in _WITHOUT_KERNEL or not (writes_result or written):
         return None
+    kind = _kind(space, name)
     return _Rule(
         name=name,
-        kind=_kind(space, name),
+        kind=kind,
         arguments=tuple(
             _Argument(position, argument.name, _passes(name, argument))
             for position, argument in enumerate(schema.arguments)
@@ -154,6 +166,8 @@ def _rule(func: Any) -> _Rule | None:
         gathers=name in _GATHERED,
         source={"_to_copy": 0, "copy_": 1}.get(name),
         flops=flop_formula(func, name),
+        unpacked=position_of(func, "shapeB") if name in FOUR_BIT_PRODUCTS else None,
+        pointwise=kind == "elementwise" and space == "aten",
     )
 
 
@@ -182,6 +196,36 @@ def _kind(space: str, name: str) -> OpKind:
     if space == "bitsandbytes" and "optimizer" not in name:
         return "quantised"
     return "elementwise"
+
+
+def _alike(rule: _Rule, args: Sequence[Any], result: Any) -> bool:
+    """Whether all tensors that move are contiguous and equal in shape and type.
+
+    Only then PyTorch's TensorIterator walks them with vector loads. Lists go to kernels that take
+    each of their tensors so.
+    """
+    tensors = [args[a.position] for a in rule.arguments if a.passes and a.position < len(args)]
+    tensors += result if isinstance(result, tuple) else [result]
+    known = None
+    for tensor in tensors:
+        if not hasattr(tensor, "stride") or not tensor.dim():
+            continue  # a list, or a number
+        if known is None:
+            if not tensor.is_contiguous():
+                return False
+            known = tensor.dtype, tensor.shape, tensor.stride()
+        elif (tensor.dtype, tensor.shape, tensor.stride()) != known:
+            return False
+    return True
+
+
+def _unpacked_bytes(activations: Any, shape: Sequence[int]) -> float:
+    """The weight in 4 bits read and in the type of the activations written.
+
+    An upper bound for few rows: bitsandbytes 0.50 does not unpack for at most 512 of them
+    (backends/cuda/ops.py `_gemm_4bit_use_custom_cuda`); versions before it always do.
+    """
+    return float(prod(shape) * (_PACKED + activations.element_size()))
 
 
 def _bytes_of(value: Any) -> int:

@@ -43,7 +43,7 @@ def flop_formula(func: Any, name: str) -> Flops | None:
         return None
     if name in MATMULS:
         return lambda args, _, result: _product_flops(formula, args, result)
-    causal = _position(func, "is_causal")
+    causal = position_of(func, "is_causal")
     if causal is None:
         return lambda args, kwargs, result: float(formula(*args, **kwargs, out_val=result))
     return lambda args, kwargs, result: (
@@ -54,9 +54,9 @@ def flop_formula(func: Any, name: str) -> Flops | None:
 def _bitsandbytes_flops(func: Any, name: str) -> Flops:
     """Activations [.., k] by a weight [n, k]; of a packed weight the shape is an argument."""
     if name in FOUR_BIT_PRODUCTS:
-        shape = _position(func, "shapeB")
+        shape = position_of(func, "shapeB")
         return lambda args, _, __: 2.0 * args[0].numel() * args[shape][0]
-    weight = _position(func, INT8_PRODUCTS[name])
+    weight = position_of(func, INT8_PRODUCTS[name])
     return lambda args, _, __: 2.0 * args[0].numel() * args[weight].shape[0]
 
 
@@ -84,8 +84,8 @@ def _attention_flops(func: Any, *, backward: bool) -> Flops:
     probabilities, query and key. Every fused kernel has the same ones, so the name of the one that
     runs on this device does not matter.
     """
-    query, key, value = (_position(func, name) for name in ("query", "key", "value"))
-    causal = _position(func, "is_causal")
+    query, key, value = (position_of(func, name) for name in ("query", "key", "value"))
+    causal = position_of(func, "is_causal")
 
     def flops(args: Sequence[Any], kwargs: Mapping[str, Any], _: Any) -> float:
         batch, heads, length, width = args[query].shape
@@ -98,6 +98,7 @@ def _attention_flops(func: Any, *, backward: bool) -> Flops:
     return flops
 
 
-def _position(func: Any, name: str) -> Any:
+def position_of(func: Any, name: str) -> Any:
+    """Where an argument stands in the schema of an operator; None where it has none of the name."""
     names = [argument.name for argument in func._schema.arguments]
     return names.index(name) if name in names else None

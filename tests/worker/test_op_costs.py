@@ -130,7 +130,39 @@ def test_overwriting_does_not_read() -> None:
 
 def test_a_cast_counts_both_sizes_of_elements() -> None:
     cost = only(lambda a: a.float(), (100,))
-    assert (cost.kind, cost.bytes_moved) == ("elementwise", 600.0)
+    assert (cost.kind, cost.bytes_moved) == ("irregular", 600.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda a: a * 2, "elementwise"),
+        (lambda a: a * a, "elementwise"),
+        (lambda a: torch.softmax(a, -1), "elementwise"),
+        (lambda a: a * a[0], "irregular"),
+        (lambda a: a * a.t(), "irregular"),
+        (lambda a: a.t().neg(), "irregular"),
+        (lambda a: a[:, :4].neg(), "irregular"),
+        (lambda a: a.t().clone(memory_format=torch.contiguous_format), "irregular"),
+        (lambda a: a.float(), "irregular"),
+        (lambda a: a.mean(-1, keepdim=True), "irregular"),
+        (lambda a: a.copy_(a.clone().float()), "irregular"),
+    ],
+)
+def test_only_tensors_that_are_alike_are_walked_in_step(call: Any, kind: str) -> None:
+    with FakeTensorMode():
+        tensor = empty(8, 8)
+        with Recording() as seen:
+            call(tensor)
+    assert seen.costs[-1].kind == kind
+
+
+def test_lists_of_tensors_are_walked_each_by_itself() -> None:
+    with FakeTensorMode():
+        tensors = [empty(100), empty(50)]
+        cost = cost_of(torch.ops.aten._foreach_mul_.Scalar, (tensors, 2.0), {}, None)
+    assert cost is not None
+    assert cost.kind == "elementwise"
 
 
 def test_a_copy_between_devices_is_told_from_a_cast() -> None:
@@ -178,6 +210,8 @@ def test_attention_forward_and_backward(causal: bool, key_heads: int) -> None:
             )
             out.sum().backward()
     found = [cost for cost in seen.costs if cost.kind == "attention"]
+    if key_heads < 8 and "bmm" in {cost.name for cost in seen.costs}:
+        pytest.skip("this PyTorch has no kernel for grouped queries on the CPU")
     assert [cost.flops for cost in found] == [2 * pairs * (32 + 32), 2 * pairs * 5 * 32]
     assert found[1].bytes_moved > found[0].bytes_moved > 0
 
@@ -254,6 +288,18 @@ def test_a_4_bit_product_multiplies_by_the_unpacked_shape() -> None:
         cost = cost_of(product, args, {}, empty(1, 32))
     assert cost is not None
     assert (cost.kind, cost.flops) == ("quantised", 2 * 64 * 32)
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [(8, BF16), (4096, BF16), (8, torch.float32)])
+def test_a_4_bit_product_unpacks_its_weight_whatever_the_rows(rows: int, dtype: Any) -> None:
+    product = bitsandbytes_op("gemm_4bit")
+    with FakeTensorMode():
+        packed, scales = empty(1024, 1, dtype=torch.uint8), empty(32, dtype=torch.float32)
+        args = (empty(rows, 64, dtype=dtype), packed, [32, 64], scales, 64, "nf4")
+        cost = cost_of(product, args, {}, empty(rows, 32, dtype=dtype))
+    assert cost is not None
+    assert cost.flops == 2 * rows * 64 * 32
+    assert cost.unpacked_bytes == 32 * 64 * (0.5 + dtype.itemsize)
 
 
 def test_an_int8_product() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.efficiency import efficiency_of
-from oomdoctor.analysis.roofline import HOST_S, RAMP_S, estimate
+from oomdoctor.analysis.roofline import HOST_S, IRREGULAR, RAMP_S, UNPACKING, estimate
 from oomdoctor.records.costs import Calibration, EstimatedTime, OpCost
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
@@ -38,7 +38,7 @@ def stream(moved: float) -> OpCost:
 
 
 def times(*costs: OpCost, gpu: GpuFacts = A100, known: Calibration | None = None) -> EstimatedTime:
-    found = estimate(costs, gpu, known)
+    found = estimate([(cost, 1) for cost in costs], gpu, known)
     assert found is not None
     return found
 
@@ -121,11 +121,11 @@ def test_without_tensor_cores_float16_is_no_faster_than_float32() -> None:
     ],
 )
 def test_an_unknown_peak_gives_no_estimate(gpu: GpuFacts, dtype: str) -> None:
-    assert estimate([product(1e12, dtype)], gpu) is None
+    assert estimate([(product(1e12, dtype), 1)], gpu) is None
 
 
 def test_a_missing_peak_does_not_matter_to_what_does_not_multiply() -> None:
-    assert estimate([stream(1e9)], card("A10G")) is not None
+    assert estimate([(stream(1e9), 1)], card("A10G")) is not None
 
 
 def test_every_nvidia_card_has_a_row_unless_its_facts_end_before_it() -> None:
@@ -139,9 +139,43 @@ def test_geforce_and_power_limited_cards_are_told_apart() -> None:
     assert efficiency_of(card("H100 PCIe")) != efficiency_of(card("H200"))
 
 
-def test_the_uncertainty_is_larger_where_nothing_was_measured() -> None:
-    assert times(product(1e14)).uncertainty < times(product(1e14), gpu=card("RTX 5090")).uncertainty
-    assert times(product(1e14)).uncertainty < times(*[stream(1.0)] * 9).uncertainty
+def test_an_operator_counts_as_often_as_it_runs() -> None:
+    costs = [(product(1e13), 2), (stream(1e9), 3)]
+    found = estimate(costs, A100)
+    assert found is not None
+    apart = times(*[product(1e13)] * 2, *[stream(1e9)] * 3)
+    assert (found.operators, found.seconds) == (5, pytest.approx(apart.seconds))
+    assert found.bound_by == pytest.approx(apart.bound_by)
+
+
+def test_kernels_without_vector_loads_reach_less_of_the_bandwidth() -> None:
+    cast = OpCost("_to_copy", "irregular", "bfloat16", 0.0, 1e12)
+    assert times(cast).seconds - RAMP_S == pytest.approx(
+        (times(stream(1e12)).seconds - RAMP_S) / IRREGULAR
+    )
+
+
+def test_unpacking_a_weight_comes_before_its_product() -> None:
+    packed = OpCost("gemm_4bit", "quantised", "bfloat16", 1e13, 1e6, unpacked_bytes=1e9)
+    alone = times(OpCost("dequantize_4bit", "quantised", "bfloat16", 0.0, 1e9)).seconds
+    assert alone == pytest.approx(1e9 / (UNPACKING * 0.85 * 2039e9) + RAMP_S)
+    assert times(packed).seconds == pytest.approx(times(product(1e13)).seconds + alone - RAMP_S)
+
+
+def test_packing_a_weight_is_a_stream() -> None:
+    packing = OpCost("quantize_4bit", "quantised", "bfloat16", 0.0, 1e12)
+    assert times(packing).seconds == pytest.approx(times(stream(1e12)).seconds)
+
+
+def test_a_calibration_holds_for_what_binds() -> None:
+    known = Calibration(compute=2.0, bandwidth=3.0, launch=4.0)
+    assert times(product(1e14, moved=0.0), known=known).seconds == pytest.approx(
+        2 * 1e14 / (0.80 * 312e12) + 4 * RAMP_S
+    )
+    packed = OpCost("gemm_4bit", "quantised", "bfloat16", 0.0, 0.0, unpacked_bytes=1e12)
+    assert times(packed, known=known).seconds == pytest.approx(
+        3 * (times(packed).seconds - RAMP_S) + 4 * RAMP_S
+    )
 
 
 def multiplied(config: dict[str, Any]) -> tuple[float, float]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from oomdoctor.analysis.uncertainty import uncertainty_of
-from oomdoctor.records.evidence import ErrorRecord
+import pytest
+
+from oomdoctor.analysis.uncertainty import time_uncertainty, uncertainty_of
+from oomdoctor.records.costs import EstimatedTime
+from oomdoctor.records.evidence import ErrorRecord, SpeedErrorRecord
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.system.catalogue import find_gpu
 
 
 def record(**values: Any) -> ErrorRecord:
@@ -63,3 +69,86 @@ def test_without_any_record_there_is_no_figure() -> None:
     found = uncertainty_of("lora", "allocated", [])
     assert found.share is None
     assert found.evidence == "no prediction was ever compared with a measurement"
+
+
+def speed_record(**values: Any) -> SpeedErrorRecord:
+    plain: dict[str, Any] = {
+        "origin": "published",
+        "compute_capability": "8.0",
+        "slower": "device",
+        "count": 27,
+        "signed_median": 0.05,
+        "absolute_median": 0.06,
+        "p95": 0.17,
+    }
+    return SpeedErrorRecord(**(plain | values))
+
+
+def estimated(*, host_s: float = 0.1) -> EstimatedTime:
+    """One second of products, beside a host that takes `host_s`."""
+    shares = {"compute": 1.0, "bandwidth": 0.0, "launch": 0.0}
+    if host_s > 1.0:
+        shares = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
+    return EstimatedTime(max(1.0, host_s), 1.0, host_s, 1, shares, ())  # type: ignore[arg-type]
+
+
+def card(name: str) -> GpuFacts:
+    found = find_gpu(name)
+    assert found is not None
+    return found
+
+
+A100 = card("A100-SXM4-80GB")
+
+
+def test_a_time_is_as_uncertain_as_recorded_on_its_architecture() -> None:
+    slow_host = speed_record(slower="host", p95=0.4)
+    other = speed_record(compute_capability="9.0", p95=0.9)
+    found = time_uncertainty(estimated(), A100, [slow_host, other, speed_record()])
+    assert found.share == 0.17
+    assert found.evidence == (
+        "27 runs that others published (compute capability 8.0, slower device): "
+        "95 % within 17.0%, half within 6.0%"
+    )
+
+
+def test_a_time_that_the_host_decides_has_errors_of_its_own_and_hosts_differ() -> None:
+    slow_host = speed_record(slower="host", p95=0.4)
+    found = time_uncertainty(estimated(host_s=2.0), A100, [speed_record(), slow_host])
+    assert found.share == pytest.approx(math.hypot(0.5, 0.4))
+    assert found.evidence.startswith("hosts differ by 50%; 27 runs that others published")
+
+
+def test_measured_speeds_come_before_published_ones() -> None:
+    ours = speed_record(origin="measured", count=5, p95=0.05)
+    assert time_uncertainty(estimated(), A100, [speed_record(), ours]).share == 0.05
+
+
+def test_another_architecture_is_less_certain_and_says_so() -> None:
+    known = [speed_record()]
+    measured = time_uncertainty(estimated(), card("H100 SXM"), known)
+    taken_over = time_uncertainty(estimated(), card("RTX 5090"), known)
+    assert measured.share == pytest.approx(math.hypot(0.25, 0.17))
+    assert taken_over.share == pytest.approx(math.hypot(0.375, 0.17))
+    assert measured.evidence.startswith("thin evidence: ")
+    assert "compute capability 9.0" in measured.evidence
+    assert "27 runs that others published (compute capability 8.0" in measured.evidence
+
+
+def test_another_architecture_takes_the_errors_of_what_waits_for_the_same() -> None:
+    known = [speed_record(p95=0.9), speed_record(slower="host", p95=0.4)]
+    for name in ("H100 SXM", "RTX 5090"):
+        found = time_uncertainty(estimated(host_s=2.0), card(name), known)
+        assert found.share == pytest.approx(math.hypot(0.5, 0.4))
+        assert found.evidence.startswith("thin evidence: ")
+
+
+def test_few_recorded_runs_of_an_architecture_are_thin_evidence() -> None:
+    few = speed_record(compute_capability="9.0", count=4, p95=0.01)
+    found = time_uncertainty(estimated(), card("H100 SXM"), [few, speed_record()])
+    assert found.share == pytest.approx(math.hypot(0.25, 0.17))
+
+
+def test_without_records_kernel_speeds_alone_tell() -> None:
+    assert time_uncertainty(estimated(), A100, []).share == 0.25
+    assert time_uncertainty(estimated(host_s=2.0), A100, []).share == 0.5

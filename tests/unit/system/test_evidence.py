@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.system.evidence import prediction_errors
+from oomdoctor.system.evidence import prediction_errors, speed_errors
 
 
 def test_the_package_has_errors_of_every_method() -> None:
@@ -17,3 +17,12 @@ def test_figures_are_shares_of_the_measured_bytes() -> None:
         assert record.count > 0
         assert 0 <= abs(record.signed_median) <= record.p95 < 1
         assert 0 <= record.absolute_median <= record.p95
+
+
+def test_the_package_has_errors_of_speeds() -> None:
+    records = {(r.compute_capability, r.slower): r for r in speed_errors()}
+    assert records["8.0", "device"].count >= 20
+    assert records["8.0", "host"].count >= 1
+    assert len(records) == len(speed_errors())
+    for record in speed_errors():
+        assert 0 <= record.absolute_median <= record.p95 < 1
