@@ -6,7 +6,7 @@
 # The oldest versions stand in scripts/constraints-oldest.txt; the newest are what pip finds today.
 # Each end has a virtual environment of its own: .venv-oldest and .venv-newest.
 #
-# PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
+# PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh; the oldest end takes torch==2.6.0 if none is named
 set -euo pipefail
 
 ends=(oldest newest)
@@ -25,7 +25,8 @@ cd "$(dirname "$0")/.."
 for end in "${ends[@]}"; do
   venv=.venv-$end
   if [ "$end" = oldest ]; then
-    scripts/venv.sh "$venv" -c scripts/constraints-oldest.txt -e . --group dev
+    OOMDOCTOR_TORCH=${OOMDOCTOR_TORCH:-torch==2.6.0} \
+      scripts/venv.sh "$venv" -c scripts/constraints-oldest.txt -e . --group dev
   else
     scripts/venv.sh "$venv" --upgrade --upgrade-strategy eager -e . --group dev
   fi

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 from oomdoctor.analysis.allocator import (
     AllocatorSettings,
@@ -59,16 +60,20 @@ class Categories:
     states: str
     gradients: str
     temporary: str
+    inputs: str
 
 
 class Rung:
     """Recordings of a rung at some micro-batch sizes, and layouts of any size made from them.
 
-    `depths` are (simulated, real) units by stack.
+    `depths` are (simulated, real) units by stack. The inputs on a tape are those of `held`
+    micro-batches.
     """
 
-    def __init__(self, depths: Mapping[int, tuple[int, int]], categories: Categories) -> None:
-        self.depths, self.categories = depths, categories
+    def __init__(
+        self, depths: Mapping[int, tuple[int, int]], categories: Categories, held: int = 1
+    ) -> None:
+        self.depths, self.categories, self.held = depths, categories, held
         self.tapes: dict[int, Tape] = {}  # of one micro-step
         self._taken: dict[int, Mapping[int, int]] = {}
         self._shallow: dict[tuple[int, bool], Tape] = {}
@@ -83,8 +88,12 @@ class Rung:
         self.tapes[size], self._taken[size] = tape, taken
         self._order(size, accumulates=True)
 
-    def layout(self, size: int, *, accumulates: bool) -> Layout:
+    def layout(
+        self, size: int, *, accumulates: bool, resized: Mapping[str, int] = MappingProxyType({})
+    ) -> Layout:
         """The events at a size; with one micro-step in a step unless it accumulates.
+
+        `resized` has the bytes of blocks by operator where they are not as on the tape.
 
         Raises:
             NewStructureError: the recordings at hand do not tell this size.
@@ -96,6 +105,11 @@ class Rung:
         else:
             other = self._tape(high, accumulates=accumulates)
             sizes = sizes_between(tape, low, other, high)(size)
+        for number, block in enumerate(tape.blocks):
+            if block.operator in resized:
+                sizes[number] = resized[block.operator]
+            elif block.category == self.categories.inputs and not accumulates:
+                sizes[number] //= self.held
         order = self._order(low, accumulates=accumulates)
         marks = order.marks(sizes)
         return Layout(
@@ -117,7 +131,7 @@ class Rung:
             return size, size
         known = sorted(self.tapes)
         for low, high in reversed(list(pairwise(known))):
-            if same_structure(self.tapes[low], self.tapes[high]):
+            if same_structure(*(self._tape(known, accumulates=True) for known in (low, high))):
                 return low, high
         raise NewStructureError(f"sizes {known} do not tell size {size}")
 
@@ -165,18 +179,16 @@ def phase_peak_positions(layout: Layout, *, rounded: bool = True) -> dict[Window
     Rounded as the allocator rounds them by default, it is a floor under the peak allocated.
     """
     own = [size and round_size(size) for size in layout.sizes] if rounded else layout.sizes
+    origin, events = layout.order.origin, layout.order.events
+    live = list(accumulate(own[origin[e - 1]] if e > 0 else -own[origin[-e - 1]] for e in events))
     found: dict[Window, tuple[int, int]] = {}
-    live = 0
     starts = [start for start, _, _ in layout.order.windows]
-    names = [(step, phase) for _, step, phase in layout.order.windows]
-    current = -1
-    for position, event in enumerate(layout.order.events):
-        while current + 1 < len(starts) and starts[current + 1] <= position:
-            current += 1
-        size = own[layout.order.origin[abs(event) - 1]]
-        live += size if event > 0 else -size
-        if current >= 0 and live > found.get(names[current], (0, -1))[1]:
-            found[names[current]] = (position, live)
+    for (start, step, phase), end in zip(
+        layout.order.windows, [*starts[1:], len(events)], strict=True
+    ):
+        position = max(range(start, end), key=live.__getitem__, default=None)
+        if position is not None and live[position] > found.get((step, phase), (0, -1))[1]:
+            found[step, phase] = (position, live[position])
     return found
 
 

@@ -39,6 +39,12 @@ def hopeless(foresight: Foresight, usable_bytes: int) -> int | None:
     return least - usable_bytes if least > usable_bytes * (1 + HOPELESS_MARGIN) else None
 
 
+def _at_least(expected: Mapping[int, float], size: int) -> float:
+    """The expected peak of a size; of one that was not predicted, that of the smaller ones."""
+    smaller = (peak for known, peak in expected.items() if known < size)
+    return expected[size] if size in expected else max(smaller, default=0)
+
+
 def open_sizes(
     effective: int, samples: tuple[Sample, ...], usable_bytes: int, foresight: Foresight
 ) -> tuple[int, ...]:
@@ -50,10 +56,11 @@ def open_sizes(
     missed = [s.micro_batch_size for s in samples if s.outcome != "fits"]
     ceiling = min((size for size in missed if size > largest), default=effective + 1)
     expected = _corrected(foresight, fits, ceiling, usable_bytes)
+    clear = usable_bytes * (1 + CLEAR_MARGIN)
     return tuple(
         size
         for size in divisors(effective)
-        if largest < size < ceiling and expected.get(size, 0) <= usable_bytes * (1 + CLEAR_MARGIN)
+        if largest < size < ceiling and _at_least(expected, size) <= clear
     )
 
 
@@ -71,7 +78,7 @@ def next_foreseen(
     expected = _corrected(foresight, fits, ceiling, usable_bytes)
     if not fits:
         return _edge(above, expected, usable_bytes, first=not samples)
-    hopeful = [s for s in above if expected.get(s, 0) <= usable_bytes * (1 + CLEAR_MARGIN)]
+    hopeful = [s for s in above if _at_least(expected, s) <= usable_bytes * (1 + CLEAR_MARGIN)]
     if hopeful:
         return _edge(hopeful, expected, usable_bytes, first=False)
     return _maybe_faster(fits, foresight, divisors(effective))
@@ -83,7 +90,7 @@ def _edge(
     """The largest size expected to fit; the smallest where none is."""
     if not sizes:
         return None
-    promised = [size for size in sizes if expected.get(size, 0) <= usable_bytes]
+    promised = [size for size in sizes if _at_least(expected, size) <= usable_bytes]
     if not promised:
         return NextSize(sizes[0], "the smallest" if first else "the edge of the prediction")
     size = promised[-1]

@@ -27,7 +27,7 @@ _BASE_BYTES = 40 * _MIB
 # that load kernels of their own add up to 70 MiB, on any card. Chosen after seeing the runs; one of
 # the 24 (an A100 at 860 MiB) still lies outside.
 _LOW, _HIGH = 0.75, 1.2
-_LIBRARY_BYTES = 64 * _MIB
+LIBRARY_BYTES = 64 * _MIB
 # All kernels at once instead of those that are used: +362 MiB with PyTorch 1.13 (github
 # pytorch/pytorch#86509), "more than 1000 MB" (#107667) with the larger libraries since.
 _EAGER_BYTES = (360 * _MIB, 700 * _MIB, 1100 * _MIB)
@@ -116,7 +116,7 @@ def _context(gpu: GpuFacts | None) -> Range:
     return Range(
         low=round(likely * _LOW),
         likely=likely,
-        high=round(likely * _HIGH) + _LIBRARY_BYTES,
+        high=round(likely * _HIGH) + LIBRARY_BYTES,
         source="2.25 KiB a resident thread, from out-of-memory messages of 14 kinds of cards",
     )
 

@@ -34,6 +34,14 @@ def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
     return tuple(sorted({max(s for s in sizes if s <= doubled) for doubled in doublings}))
 
 
+def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction | None:
+    """The prediction that tells of a target; None where none does."""
+    for prediction in predictions:
+        if any(forecast.target == target for forecast in prediction.sizes[0].forecasts):
+            return prediction
+    return None
+
+
 def attempts_of_prediction(
     config: TrainConfig, prediction: Prediction, target: Target, elapsed_s: float, folder: str
 ) -> tuple[Attempt, ...]:

@@ -65,16 +65,15 @@ class Tape:
 def in_canonical_order(tape: Tape) -> Tape:
     """The tape with deaths that follow one another in the order of birth.
 
-    Such an order is an accident of hash tables (autocast's cache), and an allocator ends up with
-    the same free memory whatever it is. Deaths within one region stay as they are.
+    Such an order is an accident of hash tables (autocast's cache, the engine's graph), and an
+    allocator ends up with the same free memory whatever it is.
     """
     breaks = {start for start, _, _ in tape.windows}
     tidy = Tape(blocks=tape.blocks, windows=tape.windows)
     pending: list[tuple[int, Region | None]] = []
 
     def flush() -> None:
-        if len({region for _, region in pending}) > 1:
-            pending.sort(key=lambda death: -death[0])
+        pending.sort(key=lambda death: -death[0])
         for event, region in pending:
             tidy.events.append(event)
             tidy.regions.append(region)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.overhead import Range, context_bytes, device_total_bytes
+from oomdoctor.analysis.overhead import (
+    LIBRARY_BYTES,
+    Range,
+    context_bytes,
+    device_total_bytes,
+)
+from oomdoctor.records.costs import Calibration
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.simulation import Target
 from oomdoctor.system import catalogue
+from oomdoctor.system.calibration import Learned, newest
 from oomdoctor.units import format_bytes, parse_size
 
 # Kernels, and with them workspaces, are those of an A100 where no card is named.
 _USUAL_CAPABILITY = "8.0"
-# Compute capabilities for which PyTorch chooses the same kernels with the same workspaces: what it
-# asks for is 7.0, 8.0, shared memory of 8.0 and 9.0, cuDNN's attention (9.0, 10.x) and the major.
-_SAME_KERNELS = {
-    "6.1": "6.0",
-    "7.5": "7.0",
-    "8.7": "8.6",
-    "8.9": "8.6",
-    "10.3": "10.0",
-    "12.1": "12.0",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +34,14 @@ class Card:
     total_source: str
     headroom_bytes: int
     context: Range
+    speed: Calibration | None = None  # what `probe` learned of the card
+    asked_as: str | None = None  # a name that it shares with the `variants`
+    variants: tuple[str, ...] = ()
 
     @property
     def usable_bytes(self) -> int:
         """What a rung may use, context included."""
         return self.total_bytes - self.headroom_bytes
-
-    @property
-    def kernels(self) -> str:
-        """Cards with the same word run the same kernels, so one simulation tells all of them."""
-        return _SAME_KERNELS.get(self.capability, self.capability)
 
     @property
     def capability(self) -> str:
@@ -62,6 +57,7 @@ class Card:
             usable_bytes=self.usable_bytes,
             overhead_bytes=self.context.likely,
             gpu=self.facts,
+            calibration=self.speed,
         )
 
 
@@ -83,6 +79,8 @@ def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
 def card_named(text: str, headroom: float) -> Card:
     """The card of that name or alias, or a device of that size: `24GiB` has a unit, `4090` none.
 
+    Of several variants with that name, the one with the least memory.
+
     Raises:
         ValueError: it is neither; the nearest names are told.
     """
@@ -93,6 +91,10 @@ def card_named(text: str, headroom: float) -> Card:
     facts = catalogue.find_gpu(stripped)
     if facts is not None:
         return _card(facts, headroom)
+    variants = catalogue.gpu_variants(stripped)
+    if variants:
+        others = tuple(gpu.name for gpu in variants[1:])
+        return replace(_card(variants[0], headroom), asked_as=stripped, variants=others)
     nearest = catalogue.nearest_gpus(stripped)
     meant = f"the nearest names: {', '.join(nearest)}" if nearest else "`oomdoctor gpus` lists them"
     raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
@@ -100,6 +102,7 @@ def card_named(text: str, headroom: float) -> Card:
 
 def _card(facts: GpuFacts, headroom: float) -> Card:
     total, source = device_total_bytes(facts)
+    learned = newest(lambda name: catalogue.find_gpu(name) == facts)
     return Card(
         name=facts.name,
         facts=facts,
@@ -107,7 +110,22 @@ def _card(facts: GpuFacts, headroom: float) -> Card:
         total_bytes=total,
         total_source=source,
         headroom_bytes=round(total * headroom),
-        context=context_bytes(facts),
+        context=_context(facts, learned),
+        speed=learned.speed if learned is not None else None,
+    )
+
+
+def _context(facts: GpuFacts, learned: Learned | None) -> Range:
+    """What `probe` measured on such a card, else what others did."""
+    if learned is None or learned.overhead_bytes is None:
+        return context_bytes(facts)
+    measured = learned.overhead_bytes
+    by = f"driver {learned.driver_version}" if learned.driver_version else "driver unknown"
+    return Range(
+        low=measured,
+        likely=measured,
+        high=measured + LIBRARY_BYTES,
+        source=f"measured by probe on such a card, {by}",
     )
 
 

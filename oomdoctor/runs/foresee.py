@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, replace
 from oomdoctor.analysis.foresight import Foresight
 from oomdoctor.analysis.ladder import Context, bound_of, fixed_size
 from oomdoctor.analysis.overhead import context_bytes
-from oomdoctor.analysis.prediction import attempts_of_prediction, sizes_to_predict
+from oomdoctor.analysis.prediction import (
+    attempts_of_prediction,
+    prediction_for,
+    sizes_to_predict,
+)
 from oomdoctor.analysis.throughput import tokens_per_s
 from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.measurement import Measurement
@@ -69,7 +73,8 @@ def foresee(
                     SurveyEvent("simulating", jobs[number][0], total=len(jobs))
                 ),
             ):
-                prediction = ended.reply.prediction if ended.reply is not None else None
+                predictions = ended.reply.predictions if ended.reply is not None else ()
+                prediction = prediction_for(predictions, target.name)
                 if prediction is not None:
                     config = jobs[ended.number][0].config
                     attempts = attempts_of_prediction(

@@ -1,7 +1,8 @@
 """The parent's side of the worker host: start it, hand it jobs, end what hangs.
 
-One host serves a survey; it forks a child per job (see `oomdoctor.worker.host` for the protocol).
-Nothing here judges how a child ended: that is `launch`.
+One host serves a survey; it forks a child per job (see `oomdoctor.worker.host` for the protocol),
+except a simulator, which runs them itself and dies with one that hangs. Nothing here judges how a
+child ended: that is `launch`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class ChildEnd:
 class WorkerHost:
     """A running worker host; a context manager that ends it with everything it started.
 
-    Invariant: at most one job is in flight, and after `run` returned none is.
+    Invariant: at most one job is in flight, and after `run` returned none is. Without `isolated`
+    jobs run in the host's own process: simulations only.
     """
 
-    def __init__(self, python: str, environment: dict[str, str], folder: Path) -> None:
-        self._python = python
+    def __init__(
+        self, python: str, environment: dict[str, str], folder: Path, *, isolated: bool = True
+    ) -> None:
+        self._python, self._isolated = python, isolated
         self._environment = environment | {"PYTHONPATH": _python_path(folder)}
         self._log = folder / "host.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,7 +113,9 @@ class WorkerHost:
         while True:
             event = self._next_event(_POLL_S)
             if event is _CLOSED:
-                self.close()
+                status = self.close()
+                if not self._isolated and pid is not None:  # the job was the host
+                    return ChildEnd(how, status, time.monotonic() - begin)
                 return ChildEnd("host_died", None, time.monotonic() - begin)
             on_poll()
             if event is not None and "started" in event:
@@ -131,18 +137,19 @@ class WorkerHost:
                 killed_at = time.monotonic()
                 _kill_group(pid)
 
-    def close(self) -> None:
-        """End the host and with it every process of its jobs."""
+    def close(self) -> int | None:
+        """End the host and with it every process of its jobs; its exit status where it is known."""
         process, self._process, self._unread = self._process, None, b""
         if process is None:
-            return
+            return None
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
         _kill_group(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILL_LIMIT_S)
+            return process.wait(KILL_LIMIT_S)
+        return None
 
     def start(self) -> None:
         """Start the host without waiting for it, so that it can load its libraries meanwhile.
@@ -153,10 +160,11 @@ class WorkerHost:
         if self._process is not None:
             return
         self._is_ready = False
+        mode = "--host" if self._isolated else "--simulator"
         with self._log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
-                    [self._python, "-P", "-m", "oomdoctor.worker", "--host"],
+                    [self._python, "-P", "-m", "oomdoctor.worker", mode],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

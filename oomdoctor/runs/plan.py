@@ -1,7 +1,7 @@
 """A whole plan: one model, a ladder, some devices, nothing measured; and the report at the end.
 
-Every rung is simulated once for all cards that run the same kernels. It joins the rooms below as a
-survey does and keeps everything on disk; it renders nothing and prints nothing.
+Every rung is simulated once for all cards. It joins the rooms below as a survey does and keeps
+everything on disk; it renders nothing and prints nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from oomdoctor.analysis.ladder import bound_of, too_big
 from oomdoctor.analysis.lengths import shapes_of
-from oomdoctor.analysis.prediction import attempts_of_prediction
+from oomdoctor.analysis.prediction import attempts_of_prediction, prediction_for
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import config_faults
 from oomdoctor.records.report import Report, SurveyRequest, Warn
@@ -179,7 +179,8 @@ def _take(known: Findings, task: Task, card: Card, ended: Ended) -> None:
     """Keep what a simulation says of a card; without one, what a formula can say."""
     config, context = task.rung.config, known.contexts[card.name]
     key = card.name, config.key()
-    prediction = ended.reply.prediction if ended.reply is not None else None
+    predictions = ended.reply.predictions if ended.reply is not None else ()
+    prediction = prediction_for(predictions, card.name)
     if prediction is not None:
         known.predictions[key] = prediction
         known.attempts[key] = attempts_of_prediction(
@@ -211,6 +212,15 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
                 "such as --gpu 'RTX 4090', to have them estimated",
             )
         )
+    found += [
+        Warn(
+            "gpu_variant",
+            f"{card.asked_as!r} taken as {card.name}, the smallest of that name; the others: "
+            f"{', '.join(card.variants)}",
+        )
+        for card in cards
+        if card.variants
+    ]
     others = ", ".join(card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA")
     if others:
         found.append(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from oomdoctor.analysis.length_verdict import best_at_longest, cards_verdict, verdict
 from oomdoctor.analysis.lengths import STEP_TOKENS, Bracket, next_length, rows_above
-from oomdoctor.analysis.prediction import attempts_of_prediction
+from oomdoctor.analysis.prediction import attempts_of_prediction, prediction_for
 from oomdoctor.analysis.rank import rank
 from oomdoctor.records.config import Rung
 from oomdoctor.records.lengths import (
@@ -131,10 +131,12 @@ def _simulated(
         for variant in rungs
     ]
     for ended in simulators.run(jobs):
-        if ended.reply is not None and ended.reply.prediction is not None:
+        predictions = ended.reply.predictions if ended.reply is not None else ()
+        prediction = prediction_for(predictions, card.name)
+        if prediction is not None:
             yield from attempts_of_prediction(
                 rungs[ended.number].config,
-                ended.reply.prediction,
+                prediction,
                 card.target(),
                 ended.attempt.elapsed_s,
                 ended.folder.name,

@@ -1,4 +1,4 @@
-"""What a plan has to simulate: rungs, taken through the sweep, for cards with the same kernels."""
+"""What a plan has to simulate: rungs, taken through the sweep, for all cards at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oomdoctor.runs.cards import Card
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One simulation: a rung at some micro-batch sizes, for cards with the same kernels."""
+    """One simulation: a rung at some micro-batch sizes, for all cards."""
 
     rung: Rung
     sizes: tuple[int, ...]
@@ -56,14 +56,11 @@ def tasks_of(
     contexts: dict[str, Context],
 ) -> tuple[Task, ...]:
     """Every simulation of a plan, in the order of the ladder; `contexts` by name of the card."""
-    by_kernels: dict[str, list[Card]] = {}
-    for card in cards:
-        by_kernels.setdefault(card.kernels, []).append(card)
+    known = [contexts[card.name] for card in cards]
     return tuple(
-        Task(variant, _sizes(variant, plan, [contexts[card.name] for card in alike]), tuple(alike))
+        Task(variant, _sizes(variant, plan, known), cards)
         for rung in rungs
         for variant in swept(rung, plan)
-        for alike in by_kernels.values()
     )
 
 
@@ -72,8 +69,6 @@ def shown(task: Task, plan: PlanRequest) -> Rung:
     label, config = task.rung.label, task.rung.config
     if plan.sweep is not None and plan.sweep.key == "sequence_length":
         label += f" at {config.sequence_length:,} tokens"
-    if plan.all_gpus or len(plan.gpus) > 1:
-        label += f" for compute capability {task.cards[0].kernels}"
     return Rung(label, config)
 
 
@@ -93,6 +88,7 @@ def job_of(
             targets=tuple(card.target() for card in task.cards),
             stacks=inspection.stacks,
             detail=plan.why is not None,
+            every_size=plan.sweep is not None,
         ),
     )
 

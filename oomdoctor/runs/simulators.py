@@ -48,7 +48,9 @@ class Simulators:
         count = min(_MOST_HOSTS, len(os.sched_getaffinity(0)))
         environment = worker_environment(None) | _ONE_THREAD
         self._folder, self._deadline_s, self._stop = folder, deadline_s, stop
-        self._hosts = [WorkerHost(python, environment, folder.path) for _ in range(count)]
+        self._hosts = [
+            WorkerHost(python, environment, folder.path, isolated=False) for _ in range(count)
+        ]
         self._idle: queue.SimpleQueue[WorkerHost] = queue.SimpleQueue()
         self._naming = threading.Lock()
         self._broken = threading.Event()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,21 @@ def recall(
         return None
 
 
+def newest(is_meant: Callable[[str], bool]) -> Learned | None:
+    """What was learned last of a GPU, with whatever driver and libraries; None where nothing was.
+
+    `is_meant` is asked the names that drivers gave. For plans, which are made where the GPU is not:
+    a home folder shared with the compute nodes has what `probe` learned there.
+    """
+    paths = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in paths:
+        with suppress(OomDoctorError):
+            learned = read_record(Learned, path)
+            if is_meant(learned.gpu_name):
+                return learned
+    return None
+
+
 def remember(learned: Learned, versions: Mapping[str, str | None]) -> None:
     """Keep what was learned for later runs.
 
@@ -63,4 +79,8 @@ def _path(gpu_name: str, driver: str | None, versions: Mapping[str, str | None])
     deciding = [str(driver), *(str(versions.get(name)) for name in _DECIDING)]
     digest = hashlib.sha256("\n".join(deciding).encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu_name).strip("-").lower()
-    return state_dir() / "calibration" / f"{name}-{digest}.json"
+    return _folder() / f"{name}-{digest}.json"
+
+
+def _folder() -> Path:
+    return state_dir() / "calibration"

@@ -25,6 +25,8 @@ _MAKER = frozenset({"nvidia", "geforce"})
 # A card whose memory differs more from what the device reports is another variant or a slice of
 # one. ECC takes 6 %, the driver up to 6 % more.
 _MEMORY_TOLERANCE = 0.15
+# More cards than these do not go by one name.
+_MOST_VARIANTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,17 @@ def find_gpu(name: str, total_bytes: int | None = None) -> GpuFacts | None:
     if total_bytes is not None:
         return min(called, key=lambda gpu: abs(_memory(gpu) - total_bytes))
     return next((gpu for gpu in called if _words(gpu.name) in shared), called[0])
+
+
+def gpu_variants(name: str) -> tuple[GpuFacts, ...]:
+    """The few cards of one architecture that all go by a name such as `H100`, the smallest first.
+
+    Empty where the name is unknown, or too little to tell a card by.
+    """
+    called = _gpus_with(frozenset(_words(name)))
+    if len(called) > _MOST_VARIANTS or len({gpu.compute_capability for gpu in called}) != 1:
+        return ()
+    return tuple(sorted(called, key=_memory))
 
 
 def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:

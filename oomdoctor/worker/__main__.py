@@ -1,6 +1,7 @@
 """`python -m oomdoctor.worker JOB REPLY`: JSON in by file, JSON out by file.
 
-`--host` imports torch once and forks a child per job, with the same files: see `host`.
+`--host` imports torch once and forks a child per job, with the same files, and `--simulator` runs
+the jobs one after the other: see `host`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ def run_job(job_path: Path, reply_path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The worker's command line: `--host`, or the paths of a job and of its reply."""
-    if arguments == ["--host"]:
+    """The worker's command line: `--host`, `--simulator`, or the paths of a job and its reply."""
+    if arguments in (["--host"], ["--simulator"]):
         from oomdoctor.worker.host import serve
 
-        return serve(run_job)
+        return serve(run_job, isolated=arguments == ["--host"])
     if len(arguments) != 2:
-        sys.stderr.write("usage: python -m oomdoctor.worker JOB REPLY | --host\n")
+        sys.stderr.write("usage: python -m oomdoctor.worker JOB REPLY | --host | --simulator\n")
         return 2
     run_job(Path(arguments[0]), Path(arguments[1]))
     return 0

@@ -21,7 +21,7 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
         if job.mode == "simulate":
             from oomdoctor.worker.simulate import simulate
 
-            return Reply(status="predicted", prediction=simulate(job, progress))
+            return Reply(status="predicted", predictions=simulate(job, progress))
         if job.mode == "lengths":
             from oomdoctor.worker.lengths import count_lengths
 

@@ -6,8 +6,9 @@ module only passes the rung's values on and says `unsupported` where one of them
 
 from __future__ import annotations
 
+import importlib
 import tempfile
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ class Setup:
     config: TrainConfig
     model_config: Any
     notes: list[str]
+
+
+def import_libraries() -> None:
+    """Import what a rung may need before its memory is watched.
+
+    Some modules make tables of their own as they are imported, which are no memory of the device.
+    """
+    for name in ("bitsandbytes", "peft"):
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def build(

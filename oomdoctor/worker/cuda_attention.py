@@ -9,7 +9,7 @@ is in `cuda_attention_scratch`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,8 +40,8 @@ class Call:
 
 
 @contextlib.contextmanager
-def cuda_sdpa(card: Card) -> Iterator[None]:
-    """Attention on CPU tensors takes the kernels of this card while the context is open.
+def cuda_sdpa(choose: Callable[[Call], Backend]) -> Iterator[None]:
+    """Attention on CPU tensors takes the kernels that are chosen for it while the context is open.
 
     Registered below autocast (which has cast the inputs by then, as on CUDA) and beside autograd,
     so a call from C++, from a recomputed forward pass or without gradients is caught as well.
@@ -60,7 +60,7 @@ def cuda_sdpa(card: Card) -> Iterator[None]:
         enable_gqa: bool = False,
     ) -> Any:
         call = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return run(choose_backend(call, card), call)
+        return run(choose(call), call)
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attend, "AutogradCPU")

@@ -24,6 +24,7 @@ from typing import Any
 from oomdoctor.worker import cuda_attention_scratch as attention
 
 MIB = 1024**2
+WORKSPACES = ("cublas", "cublas of the autograd thread")  # of the forward pass, of the backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,21 @@ class Card:
 Rule = Callable[[Mapping[str, Any], Card], tuple[int, ...]]
 
 
+def has_rule(func: Any) -> bool:
+    """Whether the kernel of `func` is known to hold blocks while it runs."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and schema.name in _RULES
+
+
 def hidden_blocks(func: Any, args: Any, kwargs: Any, result: Any, card: Card) -> tuple[int, ...]:
     """Bytes (unrounded) of each block that the CUDA kernel of `func` holds while it runs.
 
     The blocks live together, and together with the results; all are free when `func` returns.
     Only shapes, strides and dtypes are read, so fake tensors do. An unknown operator gives ().
     """
-    schema = getattr(func, "_schema", None)
-    if schema is None or schema.name not in _RULES:
+    if not has_rule(func):
         return ()
+    schema = func._schema
     names = (argument.name for argument in schema.arguments)
     named = {argument.name: argument.default_value for argument in schema.arguments}
     named.update(zip(names, args, strict=False))
@@ -53,7 +60,7 @@ def hidden_blocks(func: Any, args: Any, kwargs: Any, result: Any, card: Card) ->
     return _RULES[schema.name](named, card)
 
 
-def lasting_workspace(func: Any, args: Any, card: Card) -> tuple[str, int] | None:
+def lasting_workspace(func: Any, card: Card) -> tuple[str, int] | None:
     """The cuBLAS workspace that `func` needs: its name and bytes; None for no cuBLAS operator.
 
     The first operator with a name takes the block and the process keeps it. There are two names:
@@ -69,7 +76,7 @@ def lasting_workspace(func: Any, args: Any, card: Card) -> tuple[str, int] | Non
     import torch
 
     in_backward = torch._C._current_graph_task_id() != -1
-    return "cublas of the autograd thread" if in_backward else "cublas", workspace_bytes(card)
+    return WORKSPACES[in_backward], workspace_bytes(card)
 
 
 def workspace_bytes(card: Card) -> int:

@@ -6,6 +6,7 @@ The model is declared on the meta device: no weights, no download, a second or t
 from __future__ import annotations
 
 import contextlib
+import importlib
 from importlib import metadata
 from typing import Any
 
@@ -35,6 +36,8 @@ def inspect_model(job: ProbeJob) -> Inspection:
     import torch
 
     config = load_config(job.model)
+    # What a model's module imports, which fails under the meta device (torch 2.6).
+    importlib.import_module("torch._dynamo")
     with torch.device("meta"):
         model = auto_class(job.model.task).from_config(
             config, trust_remote_code=job.model.trust_remote_code

@@ -12,7 +12,7 @@ from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker import compilation, meters, optimizers
 from oomdoctor.worker.batch import logits_shape, micro_batches
-from oomdoctor.worker.build import Setup, build
+from oomdoctor.worker.build import Setup, build, import_libraries
 from oomdoctor.worker.offload import uses_host
 from oomdoctor.worker.progress import Marks, PhaseFile
 from oomdoctor.worker.step import evaluation_step, training_step
@@ -37,6 +37,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
     meter = meters.for_job(job)
     marks = Marks(progress)
+    import_libraries()
     with meter.recording():
         _enter(meter, progress, "load", "load")
         setup = build(job, device, marks, on_host=meter.on_host)

@@ -5,15 +5,16 @@ The model has as many layers as `layers` says are enough; build and step are tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
-from unittest import mock
 
+from oomdoctor.analysis.depth import IrregularError
 from oomdoctor.analysis.tape import Region, Tape, TapeBlock, in_canonical_order
 from oomdoctor.records.costs import OpCost
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.simulation import Target
 from oomdoctor.worker import (
     cuda_attention,
     cuda_autocast,
@@ -24,40 +25,20 @@ from oomdoctor.worker import (
     optimizers,
 )
 from oomdoctor.worker.batch import logits_shape, micro_batches
-from oomdoctor.worker.build import Setup, build
+from oomdoctor.worker.build import Setup, build, import_libraries
+from oomdoctor.worker.cuda_choices import Choices
 from oomdoctor.worker.model_config import load_config
 from oomdoctor.worker.op_costs import cost_of
+from oomdoctor.worker.paged_states import paged_states
 from oomdoctor.worker.progress import Marks, PhaseFile
+from oomdoctor.worker.recorded import Cost, Recorded, times
 from oomdoctor.worker.simulated_device import simulated_device
 from oomdoctor.worker.step import training_step
+from oomdoctor.worker.summary import logical_numel
 from oomdoctor.worker.trace import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, AllocationTrace
 from oomdoctor.worker.whereabouts import Whereabouts
 
-_SMALLEST_PAGED = 100_000  # elements
 MICRO_BATCHES = 2  # as many as a measurement holds
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """An operator's cost, with the unit and the phase it belongs to."""
-
-    region: Region | None
-    window: int  # index into the tape's windows
-    cost: OpCost
-
-
-@dataclass(slots=True)
-class Recorded:
-    """One step of one micro-step at a micro-batch size, the load before it included.
-
-    `taken` has the blocks of gradients with the event before which each became one. `adding` is
-    what it costs to add a further micro-step's gradients to them.
-    """
-
-    tape: Tape
-    taken: dict[int, int]
-    costs: list[Cost] = field(default_factory=list)
-    adding: list[Cost] = field(default_factory=list)
 
 
 class Recorder:
@@ -74,8 +55,8 @@ class Recorder:
         self.stacks = request.stacks if shallow else ()
         if job.config.activation_checkpointing == "every_n":
             self.stacks = tuple(layers.in_units_of(stack, every) for stack in self.stacks)
-        self.card = card_of(job)
-        self.managed: dict[Region | None, int] = {}  # unified memory of paged states
+        self.choices = Choices(map(card_of, request.targets or (None,)))
+        self._managed: dict[Region | None, int] = {}  # unified memory of paged states
         self._progress = progress
         self._marks = Marks(progress)
         self._where = Whereabouts()
@@ -86,15 +67,17 @@ class Recorder:
         self._patches = ExitStack()
 
     def __enter__(self) -> Recorder:
+        import_libraries()
         with ExitStack() as stack:
             stack.enter_context(simulated_device(cuda=self.request.as_cuda))
             if self.request.as_cuda:
                 stack.enter_context(cuda_autocast.cuda_autocast())
                 stack.enter_context(cuda_dropout.cuda_dropout())
-                stack.enter_context(cuda_attention.cuda_sdpa(self.card))
+                stack.enter_context(cuda_attention.cuda_sdpa(self.choices.attention))
                 if self._needs_package:
                     stack.enter_context(flash_package.simulated_attention())
-                stack.enter_context(self._paged_states())
+                if self.job.config.optimizer.startswith("paged_"):
+                    stack.enter_context(paged_states(self._trace, self._managed))
             stack.enter_context(self._trace.recording())
             self._enter("load", "load")
             self.setup = self._build()
@@ -116,11 +99,29 @@ class Recorder:
             for number, stack in enumerate(self.stacks)
         }
 
-    @property
-    def attention_operators(self) -> set[str]:
-        return self._trace.attention_ops
+    def is_hopeless(self) -> bool:
+        """Whether weights and gradients alone are too much for every device."""
+        least = self._deep(self._loaded_bytes()) + self._deep(self._gradient_bytes())
+        limits = [target.limit_bytes for target in self.request.targets]
+        return bool(limits) and least > max(limits)
 
-    def loaded_bytes(self) -> dict[Region | None, int]:
+    def first_size(self) -> int:
+        """The size to record first: the one above the smallest, unless that is all to be told."""
+        sizes = sorted(self.request.micro_batch_sizes)
+        return sizes[1] if len(sizes) > 2 and not self.is_hopeless() else sizes[0]
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """(trainable, all) parameters at full depth."""
+        trainable: dict[Region | None, int] = {}
+        total: dict[Region | None, int] = {}
+        for name, parameter in self.setup.model.named_parameters():
+            unit, number = self.unit_of(name), logical_numel(parameter)
+            total[unit] = total.get(unit, 0) + number
+            if parameter.requires_grad:
+                trainable[unit] = trainable.get(unit, 0) + number
+        return self._deep(trainable), self._deep(total)
+
+    def _loaded_bytes(self) -> dict[Region | None, int]:
         """What lives after the load, by unit."""
         tape = self._trace.tape
         totals: dict[Region | None, int] = {}
@@ -130,7 +131,7 @@ class Recorder:
             totals[block.region] = totals.get(block.region, 0) + change
         return totals
 
-    def gradient_bytes(self) -> dict[Region | None, int]:
+    def _gradient_bytes(self) -> dict[Region | None, int]:
         """What the gradients of all trainable parameters take, by unit."""
         totals: dict[Region | None, int] = {}
         for name, parameter in self.setup.model.named_parameters():
@@ -139,20 +140,34 @@ class Recorder:
                 totals[unit] = totals.get(unit, 0) + parameter.untyped_storage().nbytes()
         return totals
 
-    def record(self, size: int) -> Recorded:
-        """The events of one step of one micro-batch of `size` rows, after the load."""
+    @property
+    def held(self) -> int:
+        """Micro-batches whose inputs are on a tape."""
+        accumulates = any(
+            self.job.config.with_micro_batch(size).accumulation_steps() > 1
+            for size in self.request.micro_batch_sizes
+        )
+        return MICRO_BATCHES if accumulates else 1
+
+    def record(self, size: int, card: cuda_kernels.Card | None = None) -> Recorded:
+        """The events of one step of one micro-batch of `size` rows, after the load.
+
+        `card` is one of the targets', the first of them unless it is said.
+        """
         import torch
 
         setup, trace = self.setup, self._trace
-        self._costs, self._lasting, self.managed = [], set(), {}
+        self.choices.begin(card or self.choices.cards[0])
+        trace.attention_ops.clear()
+        self._costs, self._lasting = [], set()
+        self._managed.clear()
         config = self.job.config.with_micro_batch(size)
-        count = MICRO_BATCHES if config.accumulation_steps() > 1 else 1
         batches = micro_batches(
             config,
             self.job.model.task,
             setup.model_config,
             torch.device("cpu"),
-            count=count,
+            count=self.held,
             seed=self.job.seed,
         )
         trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
@@ -173,6 +188,9 @@ class Recorder:
         recorded = Recorded(
             Tape(list(tape.blocks), list(tape.events), list(tape.regions), list(tape.windows)),
             self._taken,
+            set(self.choices.alike),
+            set(trace.attention_ops),
+            self._deep(self._managed),
             self._costs,
             [self._adding(tape.blocks[block]) for block in self._taken],
         )
@@ -190,6 +208,10 @@ class Recorder:
             gradient.region, window, OpCost("aten::add_", "elementwise", "float32", 0.0, moved)
         )
 
+    def _deep(self, by_region: Mapping[Region | None, int]) -> int:
+        """A sum over units as it is at full depth."""
+        return sum(n * times(region, self.depths) for region, n in by_region.items())
+
     def _watch_step(self) -> None:
         """Note when a gradient becomes its parameter's: a second one is added and freed then.
 
@@ -198,9 +220,13 @@ class Recorder:
 
         def became(parameter: Any) -> None:
             block = self._trace.block_of(parameter.grad)
-            if block is not None:
-                self._taken[block] = len(self._trace.tape.events)
+            if block is None:
+                return
+            self._taken[block] = len(self._trace.tape.events)
+            if self._trace.tape.blocks[block].region is None and parameter in in_units:
+                raise IrregularError("a gradient of a layer was made where no layer was known")
 
+        in_units = {p for name, p in self.setup.model.named_parameters() if self.unit_of(name)}
         for parameter in self.setup.model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(became)
@@ -253,7 +279,7 @@ class Recorder:
         for named in (self.setup.model.named_parameters(), self.setup.model.named_buffers()):
             for name, tensor in named:
                 unit = self.unit_of(name)
-                for block in trace.adopt([tensor], WEIGHTS, unit):
+                for block in trace.adopt([tensor], WEIGHTS, unit, name.rpartition(".")[0]):
                     owner[block] = unit
         for made in sorted(trace.made_of, reverse=True):
             if made in owner:
@@ -278,11 +304,11 @@ class Recorder:
 
     def _watch(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if self.request.as_cuda:
-            lasting = cuda_kernels.lasting_workspace(func, args, self.card)
+            lasting = self.choices.workspace(func)
             if lasting is not None and lasting[0] not in self._lasting:
                 self._lasting.add(lasting[0])
                 self._trace.note_lasting(*lasting)
-            hidden = cuda_kernels.hidden_blocks(func, args, kwargs, result, self.card)
+            hidden = self.choices.hidden(func, args, kwargs, result)
             if hidden:
                 self._trace.note_hidden(func._schema.name, hidden)
         cost = cost_of(func, args, kwargs, result)
@@ -290,36 +316,10 @@ class Recorder:
             region = self._trace.region_of_operator
             self._costs.append(Cost(region, len(self._trace.tape.windows) - 1, cost))
 
-    @contextmanager
-    def _paged_states(self) -> Iterator[None]:
-        """States of paged optimizers lie in unified memory, which the allocator never sees.
 
-        As in bitsandbytes' `get_state_buffer`: small states are not paged.
-        """
-        if not self.job.config.optimizer.startswith("paged_"):
-            yield
-            return
-        import torch
-        from bitsandbytes.optim.optimizer import Optimizer8bit
-
-        def get_state_buffer(_: Any, parameter: Any, dtype: Any = torch.float32) -> Any:
-            if parameter.numel() < _SMALLEST_PAGED:
-                return torch.zeros_like(parameter, dtype=dtype)
-            with self._trace.paused():
-                state = torch.zeros_like(parameter, dtype=dtype)
-            block = self._trace.block_of(parameter)
-            unit = None if block is None else self._trace.tape.blocks[block].region
-            self.managed[unit] = self.managed.get(unit, 0) + state.untyped_storage().nbytes()
-            return state
-
-        with mock.patch.object(Optimizer8bit, "get_state_buffer", get_state_buffer):
-            yield
-
-
-def card_of(job: ProbeJob) -> cuda_kernels.Card:
-    """What decides kernels, of the job's first device; an A100 where nothing is known."""
-    request = job.simulation
-    gpu = next((t.gpu for t in request.targets if t.gpu is not None), None) if request else None
+def card_of(target: Target | None) -> cuda_kernels.Card:
+    """What decides kernels; an A100 where nothing is known."""
+    gpu = target.gpu if target is not None else None
     capability = gpu.compute_capability if gpu is not None else None
     major, minor = (int(part) for part in (capability or "8.0").split("."))
     return cuda_kernels.Card((major, minor))

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from oomdoctor.worker import known_values, simulated_bitsandbytes
 from oomdoctor.worker.unsupported import UnsupportedError
 
 # What a training step asks of a value that nobody computed, and the answer of a healthy run: the
@@ -56,6 +57,8 @@ def _patches(cuda: bool) -> Iterator[AbstractContextManager[Any]]:
     if hasattr(experts, "_can_use_grouped_mm"):
         # Its fallback has the same results, and fake kernels for every type.
         yield mock.patch.object(experts, "_can_use_grouped_mm", _is_bfloat16)
+    yield known_values.one_hot_masks_known()
+    yield from simulated_bitsandbytes.patches(cuda)
     # Whether foreach and fused kernels are used depends on the tensors' types and on the device.
     for place in (_foreach_utils, optimizer):
         types = [*place._foreach_supported_types, FakeTensor]
@@ -116,6 +119,10 @@ def _answers() -> AbstractContextManager[Any]:
         ) -> Any:
             if func is torch.ops.aten._local_scalar_dense.default:
                 return _answer(args[0])
+            if func is torch.ops.aten.nonzero.default:
+                found = known_values.nonzero(args[0])
+                if found is not None:
+                    return found
             try:
                 result = func(*args, **(kwargs or {}))
             except RuntimeError as error:
@@ -128,6 +135,7 @@ def _answers() -> AbstractContextManager[Any]:
                 result._oomdoctor_answer = True
             elif str(func).startswith(_FINDS_OVERFLOW):
                 args[1]._oomdoctor_answer = False
+            known_values.learn(func, args, result)
             return result
 
     return Answers()

@@ -143,15 +143,18 @@ def _materialise(model: Any, dtype: Any, device: Any) -> None:
                 )
                 made[id(declared)] = _parameter(declared, full_name, wanted, dtype, device)
             module._parameters[name] = made[id(declared)]
-        for name in module._buffers:
-            module._buffers[name] = _buffer(module._buffers[name], device)
+        for declared in [buffer for buffer in module._buffers.values() if buffer is not None]:
+            buffer = _buffer(declared, device)
+            # Rotary embeddings of transformers 4 keep theirs as a plain attribute as well.
+            for names in (module._buffers, vars(module)):
+                names.update({name: buffer for name in names if names[name] is declared})
 
 
 def _buffer(declared: Any, device: Any) -> Any:
     """The buffer; on a simulated device a fake one, whose views share its storage."""
     import torch
 
-    if declared is None or is_fake(declared) or not is_fake(torch.empty(0)):
+    if is_fake(declared) or not is_fake(torch.empty(0)):
         return declared
     return torch.empty_like(declared, device=device)
 

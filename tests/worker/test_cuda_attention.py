@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def qkv(
 
 def train(card: Card, tensors: tuple[Any, Any, Any], **kwargs: Any) -> Recorder:
     recorder = Recorder(card)
-    with cuda_sdpa(card), recorder:
+    with cuda_sdpa(partial(choose_backend, card=card)), recorder:
         output = F.scaled_dot_product_attention(*tensors, **kwargs)
         output.transpose(1, 2).contiguous().pow(2).sum().backward()
     for tensor in tensors:
@@ -153,7 +154,7 @@ def test_head_dimensions_are_padded_to_eight_outside_flash(fake: None) -> None:
 
 def test_a_strided_gradient_is_copied_for_flash(fake: None) -> None:
     recorder = Recorder(A100)
-    with cuda_sdpa(A100), recorder:
+    with cuda_sdpa(partial(choose_backend, card=A100)), recorder:
         F.scaled_dot_product_attention(*qkv()).sum().backward()  # the gradient of a sum is expanded
     blocks = recorder.hidden["_scaled_dot_product_flash_attention_backward"]
     assert blocks[0] == 2 * 8 * 64 * 64 * 2 and len(blocks) == 3
@@ -170,7 +171,7 @@ def test_efficient_pads_the_mask_and_the_log_sum_exp(fake: None) -> None:
 
 def test_efficient_needs_no_log_sum_exp_without_gradients(fake: None) -> None:
     recorder = Recorder()
-    with cuda_sdpa(T4), recorder, torch.no_grad():
+    with cuda_sdpa(partial(choose_backend, card=T4)), recorder, torch.no_grad():
         F.scaled_dot_product_attention(*qkv(dtype=FP16))
     assert recorder.results["_scaled_dot_product_efficient_attention"][0][1].numel() == 0
 
@@ -214,7 +215,7 @@ def test_dropout_and_recomputation_take_the_same_way(fake: None) -> None:
     from torch.utils.checkpoint import checkpoint
 
     tensors, recorder = qkv(), Recorder()
-    with cuda_sdpa(A100), recorder:
+    with cuda_sdpa(partial(choose_backend, card=A100)), recorder:
         output = checkpoint(
             F.scaled_dot_product_attention, *tensors, dropout_p=0.1, use_reentrant=False
         )
@@ -223,7 +224,7 @@ def test_dropout_and_recomputation_take_the_same_way(fake: None) -> None:
 
 
 def test_nothing_stays_registered(fake: None) -> None:
-    with cuda_sdpa(A100):
+    with cuda_sdpa(partial(choose_backend, card=A100)):
         pass
     recorder = Recorder()
     with recorder:
@@ -262,7 +263,7 @@ def test_models_train_with_flash(device: None, architecture: str) -> None:
     model = tiny(architecture).train()
     tokens = torch.zeros(2, 16, dtype=torch.long)
     recorder = Recorder()
-    with cuda_sdpa(A100), recorder:
+    with cuda_sdpa(partial(choose_backend, card=A100)), recorder:
         model(input_ids=tokens, labels=tokens).loss.backward()
     assert "_scaled_dot_product_flash_attention_backward" in recorder.attention
 
@@ -271,7 +272,7 @@ def test_flash_packages_are_stood_in_for(device: None) -> None:
     model = tiny("llama").train()
     tokens = torch.zeros(2, 16, dtype=torch.long)
     recorder = Recorder(H100)
-    with simulated_attention(), cuda_sdpa(H100), recorder:
+    with simulated_attention(), cuda_sdpa(partial(choose_backend, card=H100)), recorder:
         model(input_ids=tokens, labels=tokens).loss.backward()
     # Hopper would send sdpa to cuDNN; the package always runs its own kernel, with grouped heads.
     assert recorder.attention == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.worker.cuda_attention import cuda_sdpa
+from oomdoctor.worker.cuda_attention import choose_backend, cuda_sdpa
 from oomdoctor.worker.cuda_autocast import cuda_autocast, scale_gradients
 from oomdoctor.worker.cuda_kernels import Card
 from oomdoctor.worker.simulated_device import simulated_device
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 FP32 = torch.float32
+on_a100 = partial(choose_backend, card=Card((8, 0)))
 
 
 class Casts(TorchDispatchMode):
@@ -137,7 +139,11 @@ def test_a_weight_is_cast_once_in_an_autocast_region(simulated: None) -> None:
 
 def test_attention_inputs_are_cast_before_the_kernel_is_chosen(simulated: None) -> None:
     x = torch.empty(1, 2, 16, 64)
-    with Casts() as casts, cuda_sdpa(Card((8, 0))), torch.autocast("cpu", torch.bfloat16):
+    with (
+        Casts() as casts,
+        cuda_sdpa(on_a100),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
         F.scaled_dot_product_attention(x, x, x)
     assert casts.counts["_scaled_dot_product_flash_attention", torch.bfloat16] == 1
 
@@ -167,7 +173,11 @@ def test_models_train_under_autocast(lower: Any, architecture: str) -> None:
         eos_token_id=0,
         **own,
     )
-    with simulated_device(cuda=True), cuda_autocast(), cuda_sdpa(Card((8, 0))):
+    with (
+        simulated_device(cuda=True),
+        cuda_autocast(),
+        cuda_sdpa(on_a100),
+    ):
         model = getattr(transformers, model_name)(config).train()
         tokens = torch.zeros(2, 16, dtype=torch.long)
         with Casts() as casts, torch.autocast("cpu", lower):

@@ -31,7 +31,7 @@ class Recorder(TorchDispatchMode):
         blocks = hidden_blocks(func, args, kwargs, result, self.card)
         if blocks:
             self.hidden[func._schema.name] = blocks
-        workspace = lasting_workspace(func, args, self.card)
+        workspace = lasting_workspace(func, self.card)
         if workspace is not None:
             self.workspaces.setdefault(*workspace)
         return result

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+import torch
 from tiny_models import tiny_job
 
 from oomdoctor.analysis.forecast import Rung, phase_peak_positions
@@ -15,26 +16,49 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Forecast, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.recipes import load_recipe
+from oomdoctor.worker.clean_slate import clean_slate
 from oomdoctor.worker.inspection import inspect_model
 from oomdoctor.worker.measure import measure
 from oomdoctor.worker.progress import PhaseFile
 from oomdoctor.worker.recording import Recorder
 from oomdoctor.worker.simulate import CATEGORIES_OF_STEPS, simulate
+from oomdoctor.worker.simulated_device import simulated_device
 from oomdoctor.worker.trace import CATEGORIES
 from oomdoctor.worker.unsupported import UnsupportedError
 
 MIB = 1024**2
 _LADDER = load_recipe("default", sequence_length=32, effective_batch_size=4, micro_batch_size=2)
+_QLORA = {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"}
 # Where a fake kernel gives another type or shape than the CPU's own: bytes of slack.
 _SLACK = {
     ("encoder", "float32", "bfloat16"): 256,  # layer_norm's statistics of mixed types
     ("moe", "float32", "bfloat16"): 64,  # offsets of the grouped product
     ("moe", "bfloat16", "bfloat16"): 64,
 }
+_EVENLY = 0.005  # of a peak: experts in a loop get as many tokens as the router says
+
+
+def _slack(kind: str, config: TrainConfig, measured: int) -> float:
+    if kind == "moe" and find_spec("transformers.integrations.moe") is None:
+        return _EVENLY * measured
+    return _SLACK.get((kind, config.weights_dtype, config.autocast_dtype), 0)
 
 
 def _measurable(config: TrainConfig) -> bool:
-    return not config.optimizer.startswith("paged_") and config.loss == "default"
+    """Whether the CPU can run it with these libraries."""
+    if config.optimizer.startswith("paged_") or config.loss != "default":
+        return False
+    if "8bit" in config.optimizer:
+        return hasattr(torch.ops.bitsandbytes, "optimizer_update_8bit_blockwise")
+    return config.quantization == "none" or _quantises_on_cpu()
+
+
+def _quantises_on_cpu() -> bool:
+    """What transformers 4 says itself; without Intel's extension of PyTorch it says no."""
+    from transformers import integrations
+
+    available = getattr(integrations, "validate_bnb_backend_availability", lambda: True)
+    return bool(available())
 
 
 def simulation_job(job: ProbeJob, sizes: tuple[int, ...] = (2,), **changes: Any) -> ProbeJob:
@@ -60,9 +84,8 @@ def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[
 def _warm() -> None:
     """Libraries make a few tables at their first use, which later measurements do not see."""
     measure(quick(tiny_job("dense")), PhaseFile(None))
-    qlora = {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"}
-    with suppress(UnsupportedError):  # bitsandbytes on the CPU needs a newer transformers
-        measure(quick(tiny_job("dense", **qlora)), PhaseFile(None))
+    if _quantises_on_cpu():
+        measure(quick(tiny_job("dense", **_QLORA)), PhaseFile(None))
 
 
 def quick(job: ProbeJob) -> ProbeJob:
@@ -76,12 +99,14 @@ def test_predicted_and_measured_tensor_bytes_agree_phase_by_phase(kind: str) -> 
         if not _measurable(config):
             continue
         job = quick(replace(tiny_job(kind), config=config))
-        measured = measure(job, PhaseFile(None))
-        predicted = simulated_peaks(job, as_cuda=False)
-        slack = _SLACK.get((kind, config.weights_dtype, config.autocast_dtype), 0)
+        with clean_slate():  # transformers 4 keeps a mixed precision for the next rung
+            measured = measure(job, PhaseFile(None))
+        with clean_slate():
+            predicted = simulated_peaks(job, as_cuda=False)
         for step, phases in (("first", measured.first_step), ("steady", measured.steady)):
             for phase, memory in phases.items():
                 difference = predicted[step, phase] - memory.peak_allocated_bytes
+                slack = _slack(kind, config, memory.peak_allocated_bytes)
                 assert abs(difference) <= slack, (rung.label, step, phase, difference)
 
 
@@ -91,7 +116,7 @@ def test_predicted_and_measured_tensor_bytes_agree_phase_by_phase(kind: str) -> 
         ("dense", {}),
         ("dense", {"optimizer": "adamw_torch", "activation_checkpointing": "full"}),
         ("gqa-tied", {"method": "lora", "autocast_dtype": "bfloat16", "weights_dtype": "bfloat16"}),
-        ("dense", {"method": "qlora", "quantization": "nf4", "weights_dtype": "bfloat16"}),
+        ("dense", _QLORA),
         ("dense", {"optimizer": "adamw_bnb_8bit"}),
         ("moe", {"weights_dtype": "bfloat16"}),
         ("conv1d", {"optimizer": "adafactor"}),
@@ -103,8 +128,8 @@ def test_few_layers_tell_what_many_need(kind: str, rung: dict[str, Any]) -> None
     job = deep(tiny_job(kind, **rung), 9)
     stacks = inspect_model(job).stacks
     assert all(stack.units > 4 for stack in stacks)
-    extended = simulate(simulation_job(job, (1, 2, 4), stacks=stacks), PhaseFile(None))
-    whole = simulate(simulation_job(job, (1, 2, 4)), PhaseFile(None))
+    (extended,) = simulate(simulation_job(job, (1, 2, 4), stacks=stacks), PhaseFile(None))
+    (whole,) = simulate(simulation_job(job, (1, 2, 4)), PhaseFile(None))
     assert extended.simulated_layers < extended.layers
     for one, other in zip(extended.sizes, whole.sizes, strict=True):
         assert one.measurement.trainable_parameters == other.measurement.trainable_parameters
@@ -116,6 +141,23 @@ def test_few_layers_tell_what_many_need(kind: str, rung: dict[str, Any]) -> None
                 memory.peak_allocated_bytes, abs=allowed
             ), (phase, one.micro_batch_size)
             assert found.peak_reserved_bytes == memory.peak_reserved_bytes
+
+
+def test_a_model_that_picks_rows_by_their_labels_is_measured_to_the_byte() -> None:
+    """DeBERTa's classifier asks where labels are not negative."""
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16}
+    encoder = tiny_job("encoder").model.config
+    job = tiny_job("classifier", attention="eager")
+    config = {**encoder, **dropout, **relative, "model_type": "deberta-v2"}
+    name = "DebertaV2ForSequenceClassification"
+    spec = replace(job.model, architecture=name, model_type="deberta-v2", config=config)
+    job = quick(replace(job, model=spec))
+    measure(job, PhaseFile(None))  # makes what its code keeps for the life of the process
+    measured, predicted = measure(job, PhaseFile(None)), simulated_peaks(job, as_cuda=False)
+    for step, phases in (("first", measured.first_step), ("steady", measured.steady)):
+        for phase, memory in phases.items():
+            assert predicted[step, phase] == memory.peak_allocated_bytes, (step, phase)
 
 
 def deep(job: ProbeJob, layers: int) -> ProbeJob:
@@ -133,8 +175,8 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
     config = {**job.model.config, "model_type": "qwen2", **own}
     job = replace(job, model=replace(job.model, model_type="qwen2", config=config))
     stacks = inspect_model(job).stacks
-    predicted = simulate(simulation_job(job, stacks=stacks), PhaseFile(None))
-    whole = simulate(simulation_job(job), PhaseFile(None))
+    (predicted,) = simulate(simulation_job(job, stacks=stacks), PhaseFile(None))
+    (whole,) = simulate(simulation_job(job), PhaseFile(None))
     assert (
         predicted.sizes[0].measurement.peak_allocated_bytes
         == whole.sizes[0].measurement.peak_allocated_bytes
@@ -184,7 +226,8 @@ SMALL = Target("small", 8 * MIB, 8 * MIB, 4 * MIB, None)
 def forecasts(*targets: Target) -> tuple[Forecast, ...]:
     job = replace(tiny_job("dense"), mode="simulate")
     job = replace(job, simulation=SimulationRequest((1, 2), targets))
-    return simulate(job, PhaseFile(None)).sizes[-1].forecasts
+    (prediction,) = simulate(job, PhaseFile(None))
+    return prediction.sizes[-1].forecasts
 
 
 def test_each_device_gets_its_own_answer() -> None:
@@ -206,7 +249,8 @@ def test_one_device_that_is_too_small_gets_the_words_of_torch() -> None:
 
 def test_the_peak_is_made_of_named_allocations() -> None:
     job = simulation_job(tiny_job("dense", weights_dtype="bfloat16"), detail=True)
-    phases = simulate(job, PhaseFile(None)).sizes[0].phases
+    (prediction,) = simulate(job, PhaseFile(None))
+    phases = prediction.sizes[0].phases
     assert {(phase.step, phase.phase) for phase in phases} >= {
         ("load", "load"),
         ("first", "optimizer"),
@@ -214,6 +258,9 @@ def test_the_peak_is_made_of_named_allocations() -> None:
     }
     for phase in phases:
         assert sum(phase.by_category.values()) == phase.peak_allocated_bytes
+        for entry in phase.largest:
+            if entry.category in ("weights", "gradients", "optimizer") and entry.size_bytes > 4:
+                assert entry.module, (phase.step, phase.phase, entry)  # no step counter
     forward = next(p for p in phases if (p.step, p.phase) == ("steady", "forward"))
     assert any("layers.*" in entry.module for entry in forward.largest)
 
@@ -221,9 +268,9 @@ def test_the_peak_is_made_of_named_allocations() -> None:
 def test_paged_states_are_no_memory_of_the_allocator() -> None:
     base = {"weights_dtype": "bfloat16", "job_mode": "measure"}
     plain, paged = (
-        simulate(
-            simulation_job(wide(tiny_job("dense", optimizer=name, **base))), PhaseFile(None)
-        ).sizes[0]
+        simulate(simulation_job(wide(tiny_job("dense", optimizer=name, **base))), PhaseFile(None))[
+            0
+        ].sizes[0]
         for name in ("adamw_bnb_8bit", "paged_adamw_8bit")
     )
     assert plain.measurement.managed_bytes == 0
@@ -241,12 +288,8 @@ def wide(job: ProbeJob) -> ProbeJob:
 
 
 def test_a_model_that_looks_at_its_values_is_refused_by_the_operator() -> None:
-    import torch
-
-    from oomdoctor.worker.simulated_device import simulated_device
-
     with (
         simulated_device(cuda=True),
         pytest.raises(UnsupportedError, match=r"aten\.nonzero"),
     ):
-        torch.nonzero(torch.ones(3))
+        torch.nonzero(torch.rand(3))

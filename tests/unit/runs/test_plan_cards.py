@@ -1,4 +1,4 @@
-"""Cards by name and size, what a plan has to simulate for them, and where a sweep crosses."""
+"""Cards by name and size, what a plan has to simulate for them, what it picks, where it crosses."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from dataclasses import replace
 import pytest
 from plan_make import measured
 
-from oomdoctor.analysis.ladder import Context
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.analysis.ladder import Context, SkipRung
+from oomdoctor.analysis.verdict import conclude
+from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.costs import Calibration
+from oomdoctor.records.model import ModelRef, ParameterCounts
+from oomdoctor.records.plan import CardPicks, PlanRequest, Sweep
+from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.cards import card_named, cards_of
 from oomdoctor.runs.limits import sweep_within_limits
+from oomdoctor.runs.plan_cards import card_plan
 from oomdoctor.runs.plan_sweep import sweep_answer
 from oomdoctor.runs.plan_tasks import shown, tasks_of
-from oomdoctor.units import GIB
+from oomdoctor.system.calibration import Learned, remember
+from oomdoctor.units import GIB, MIB
 
 COUNTS = ParameterCounts(10**9, 8 * 10**8, 10**8, 10**8, 0)
 RUNG = Rung("full", TrainConfig(effective_batch_size=4, sequence_length=512))
@@ -36,7 +41,7 @@ def test_a_name_or_a_size(text, name):
     assert card_named(text, 0.0).name == name
 
 
-@pytest.mark.parametrize("text", ["", "x9999", "24", "A100", "24Gi", "0GiB"])
+@pytest.mark.parametrize("text", ["", "x9999", "24", "RTX", "24Gi", "0GiB"])
 def test_neither(text):
     with pytest.raises(ValueError, match=r"neither a known card nor a size"):
         card_named(text, 0.0)
@@ -44,7 +49,31 @@ def test_neither(text):
 
 def test_the_nearest_names_are_told():
     with pytest.raises(ValueError, match="A100-SXM4-40GB"):
-        card_named("A100", 0.0)
+        card_named("A100 SXM6", 0.0)
+
+
+def test_of_several_variants_the_smallest_is_taken_and_the_others_are_told():
+    card = card_named("A100", 0.0)
+    assert card.name == "NVIDIA A100-SXM4-40GB"
+    assert card.asked_as == "A100"
+    assert "NVIDIA A100 80GB PCIe" in card.variants
+    assert card_named("NVIDIA A100 80GB PCIe", 0.0).variants == ()
+
+
+def test_what_probe_learned_of_a_card_takes_the_place_of_what_others_measured(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    before = card_named("L4", 0.0)
+    versions = {"torch": "2.11.0"}
+    remember(Learned("NVIDIA L4", "550.54", 300 * MIB, Calibration(compute=1.2), 1), versions)
+    remember(Learned("NVIDIA L40", "550.54", 999 * MIB, Calibration(), 1), versions)
+    after = card_named("L4", 0.0)
+    assert after.context.likely == after.target().overhead_bytes == 300 * MIB
+    assert after.target().calibration == Calibration(compute=1.2)
+    assert "550.54" in after.context.source
+    assert before.target().calibration is None
+    assert before.context.likely != 300 * MIB
 
 
 def test_the_headroom_is_taken_from_what_pytorch_reports():
@@ -73,12 +102,9 @@ def tasks(plan: PlanRequest, *rungs: Rung, usable: int | None = None):
     return tasks_of(plan, rungs or (RUNG,), cards, contexts)
 
 
-def test_cards_with_the_same_kernels_share_a_simulation():
-    found = tasks(PlanRequest(("3090", "4090", "A100-SXM4-80GB", "24GiB")))
-    assert {frozenset(card.name for card in task.cards) for task in found} == {
-        frozenset({"24.0 GiB", "NVIDIA A100-SXM4-80GB"}),
-        frozenset({"NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090"}),
-    }
+def test_all_cards_share_a_simulation():
+    (found,) = tasks(PlanRequest(("3090", "4090", "A100-SXM4-80GB", "24GiB")))
+    assert len(found.cards) == 4
 
 
 def test_the_smallest_size_is_enough_where_nothing_can_fit():
@@ -100,6 +126,69 @@ def test_a_sweep_of_lengths_is_a_simulation_each_at_one_size():
 def test_a_sweep_of_micro_batches_is_one_simulation():
     plan = PlanRequest(("4090",), sweep=Sweep("micro_batch_size", (1, 4)))
     assert [task.sizes for task in tasks(plan)] == [(1, 4)]
+
+
+def picks(*rungs: tuple[str, float | None, float | None]) -> CardPicks:
+    """Of LoRA rungs on a card of 10 GiB: each simulated to need so much, or lacking at least."""
+    plan = PlanRequest(("10GiB",))
+    (card,) = cards_of(plan, 0.0)
+    request = SurveyRequest(
+        model=ModelRef("m"),
+        recipe=Recipe("none", "", (), "command line"),
+        device="cuda",
+        vram_bytes=None,
+        headroom=0.0,
+        sequence_length=512,
+        effective_batch_size=4,
+        micro_batch_size=None,
+        weights="synthetic",
+        evaluate=False,
+        eval_batch_size=8,
+        rank_by="throughput",
+        tokens=1,
+        time_limit_s=None,
+        rung_limit_s=600.0,
+        python="python3",
+        seed=0,
+        plan=plan,
+    )
+    rows = []
+    for rank, (label, needed, bound) in enumerate(rungs, 1):
+        config = TrainConfig(
+            method="lora",
+            lora_rank=rank,
+            effective_batch_size=4,
+            sequence_length=512,
+            micro_batch_size=1,
+        )
+        rung = Rung(label, config)
+        attempts, skip = (), None
+        if needed is not None:
+            outcome = "fits" if needed <= 10 else "oom"
+            peak = measured(round(needed * GIB))
+            attempts = (Attempt(config, outcome, peak, None, None, None, 0.0),)
+        else:
+            skip = SkipRung(rung, "not simulated", None if bound is None else round(bound * GIB))
+        context = Context(card.usable_bytes, "cuda", counts=COUNTS)
+        rows.append(conclude(rung, attempts, skip, context, request, "predicted"))
+    return card_plan(card, tuple(rows), request).picks
+
+
+def test_what_was_simulated_to_lack_goes_before_a_lower_bound():
+    pick = picks(("bound", None, 1.0), ("far", 19.0, None), ("near", 15.0, None)).lora
+    assert (pick.label, pick.missed_by_bytes, pick.by_formula) == ("near", 5 * GIB, False)
+
+
+def test_a_lower_bound_is_told_as_one_where_there_is_nothing_else():
+    pick = picks(("nothing", None, None), ("far", None, 3.0), ("near", None, 2.0)).lora
+    assert (pick.label, pick.missed_by_bytes, pick.by_formula) == ("near", 2 * GIB, True)
+    assert picks(("nothing", None, None)).lora is None
+
+
+def test_what_fits_lacks_nothing():
+    pick = picks(("bound", None, 1.0), ("fits", 9.0, None)).lora
+    assert (pick.label, pick.fits, pick.by_formula) == ("fits", True, False)
+    assert picks(("fits", 9.0, None)).qlora is None
 
 
 def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
