@@ -214,7 +214,7 @@ class Predictor:
         phases = worst_by_phase(memory)
         position, floor = max(positions.values(), key=lambda found: found[1])
         peak = max(played.peak_allocated_bytes if played is not None else 0, floor)
-        trainable, parameters = self.recorder.parameter_counts()
+        trainable, parameters = self.recorder.whole.parameter_counts()
         setup = self.recorder.setup
         recorded = self.recordings.by_size[self.recordings.line(size)[0]]
         return Measurement(

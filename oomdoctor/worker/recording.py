@@ -5,7 +5,6 @@ The model has as many layers as `layers` says are enough; build and step are tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -31,12 +30,12 @@ from oomdoctor.worker.model_config import load_config
 from oomdoctor.worker.op_costs import cost_of
 from oomdoctor.worker.paged_states import paged_states
 from oomdoctor.worker.progress import Marks, PhaseFile
-from oomdoctor.worker.recorded import Cost, Recorded, times
+from oomdoctor.worker.recorded import Cost, Recorded
 from oomdoctor.worker.simulated_device import simulated_device
 from oomdoctor.worker.step import training_step
-from oomdoctor.worker.summary import logical_numel
 from oomdoctor.worker.trace import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, AllocationTrace
 from oomdoctor.worker.whereabouts import Whereabouts
+from oomdoctor.worker.whole_model import WholeModel
 
 MICRO_BATCHES = 2  # as many as a measurement holds
 
@@ -101,7 +100,7 @@ class Recorder:
 
     def is_hopeless(self) -> bool:
         """Whether weights and gradients alone are too much for every device."""
-        least = self._deep(self._loaded_bytes()) + self._deep(self._gradient_bytes())
+        least = self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes()
         limits = [target.limit_bytes for target in self.request.targets]
         return bool(limits) and least > max(limits)
 
@@ -109,17 +108,6 @@ class Recorder:
         """The size to record first: the one above the smallest, unless that is all to be told."""
         sizes = sorted(self.request.micro_batch_sizes)
         return sizes[1] if len(sizes) > 2 and not self.is_hopeless() else sizes[0]
-
-    def parameter_counts(self) -> tuple[int, int]:
-        """(trainable, all) parameters at full depth."""
-        trainable: dict[Region | None, int] = {}
-        total: dict[Region | None, int] = {}
-        for name, parameter in self.setup.model.named_parameters():
-            unit, number = self.unit_of(name), logical_numel(parameter)
-            total[unit] = total.get(unit, 0) + number
-            if parameter.requires_grad:
-                trainable[unit] = trainable.get(unit, 0) + number
-        return self._deep(trainable), self._deep(total)
 
     def _loaded_bytes(self) -> dict[Region | None, int]:
         """What lives after the load, by unit."""
@@ -129,15 +117,6 @@ class Recorder:
             block = tape.blocks[abs(event) - 1]
             change = block.size if event > 0 else -block.size
             totals[block.region] = totals.get(block.region, 0) + change
-        return totals
-
-    def _gradient_bytes(self) -> dict[Region | None, int]:
-        """What the gradients of all trainable parameters take, by unit."""
-        totals: dict[Region | None, int] = {}
-        for name, parameter in self.setup.model.named_parameters():
-            if parameter.requires_grad:
-                unit = self.unit_of(name)
-                totals[unit] = totals.get(unit, 0) + parameter.untyped_storage().nbytes()
         return totals
 
     @property
@@ -190,7 +169,7 @@ class Recorder:
             self._taken,
             set(self.choices.alike),
             set(trace.attention_ops),
-            self._deep(self._managed),
+            self.whole.sum_of(self._managed),
             self._costs,
             [self._adding(tape.blocks[block]) for block in self._taken],
         )
@@ -208,10 +187,6 @@ class Recorder:
             gradient.region, window, OpCost("aten::add_", "elementwise", "float32", 0.0, moved)
         )
 
-    def _deep(self, by_region: Mapping[Region | None, int]) -> int:
-        """A sum over units as it is at full depth."""
-        return sum(n * times(region, self.depths) for region, n in by_region.items())
-
     def _watch_step(self) -> None:
         """Note when a gradient becomes its parameter's: a second one is added and freed then.
 
@@ -226,7 +201,9 @@ class Recorder:
             if self._trace.tape.blocks[block].region is None and parameter in in_units:
                 raise IrregularError("a gradient of a layer was made where no layer was known")
 
-        in_units = {p for name, p in self.setup.model.named_parameters() if self.unit_of(name)}
+        in_units = {
+            p for name, p in self.setup.model.named_parameters() if self.whole.unit_of(name)
+        }
         for parameter in self.setup.model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(became)
@@ -268,8 +245,9 @@ class Recorder:
             raise layers.IrregularLayersError
         prefix = next(path for path, module in setup.model.named_modules() if module is model)
         units = layers.units_of(self.stacks, {n: units for n, (units, _) in self.depths.items()})
-        self._units = {f"{prefix}.{path}" if prefix else path: u for path, u in units.items()}
-        self._where.follow(setup.model, self._units)
+        units = {f"{prefix}.{path}" if prefix else path: u for path, u in units.items()}
+        self._where.follow(setup.model, units)
+        self.whole = WholeModel(setup.model, units, self.depths)
         return setup
 
     def _settle_load(self) -> None:
@@ -278,7 +256,7 @@ class Recorder:
         owner: dict[int, Region | None] = {}
         for named in (self.setup.model.named_parameters(), self.setup.model.named_buffers()):
             for name, tensor in named:
-                unit = self.unit_of(name)
+                unit = self.whole.unit_of(name)
                 for block in trace.adopt([tensor], WEIGHTS, unit, name.rpartition(".")[0]):
                     owner[block] = unit
         for made in sorted(trace.made_of, reverse=True):
@@ -292,15 +270,6 @@ class Recorder:
         tape.regions[:] = [tape.blocks[abs(event) - 1].region for event in tape.events]
         ordered = in_canonical_order(tape)
         tape.events[:], tape.regions[:] = ordered.events, ordered.regions
-
-    def unit_of(self, name: str) -> Region | None:
-        """The unit of a parameter by its name, None outside of the repeating layers."""
-        parts = name.split(".")
-        for end in range(len(parts), 0, -1):
-            unit = self._units.get(".".join(parts[:end]))
-            if unit is not None:
-                return unit
-        return None
 
     def _watch(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if self.request.as_cuda:
