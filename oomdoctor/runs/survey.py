@@ -6,8 +6,6 @@ everything on disk as it happens. It renders nothing and prints nothing: events 
 
 from __future__ import annotations
 
-import math
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,19 +13,20 @@ from dataclasses import replace
 from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, next_step
 from oomdoctor.analysis.verdict import conclude, fits
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import Rung, TrainConfig, config_faults
+from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.lengths import CountedRows
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import Budget, Report, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, Reply
+from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.runs import assemble, device, faults
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.foresee import Foreseen, foresee, with_prediction
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.knowledge import Knowledge
-from oomdoctor.runs.launch import Stopped, launch
+from oomdoctor.runs.launch import Stopped
 from oomdoctor.runs.lengths import at_longest, count_rows, measured_answer
 from oomdoctor.runs.limits import within_limits
+from oomdoctor.runs.survey_jobs import SurveyJobs
 from oomdoctor.system import hub
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.lock import device_lock
@@ -38,7 +37,7 @@ from oomdoctor.system.machine import (
     installed_versions,
     list_gpus,
 )
-from oomdoctor.system.store import RunFolder, save_attempt
+from oomdoctor.system.store import RunFolder
 
 Stop = Callable[[], ExitCode | None]
 _SAME_BUDGET = 0.97  # what is free differs a little from hour to hour
@@ -118,7 +117,8 @@ class _Survey:
         warnings: list[Warn],
     ) -> None:
         self.request, self.folder, self.spec = request, folder, spec
-        self.chosen, self.host = chosen, host
+        self.chosen = chosen
+        self.jobs = SurveyJobs(request, folder, spec, chosen, host, self.is_over)
         self.on_event, self.stop, self.begin = on_event, stop, begin
         self.attempts: dict[str, tuple[Attempt, ...]] = {}  # by config.rung_key()
         self.skipped: dict[str, SkipRung] = {}  # by config.key()
@@ -133,7 +133,8 @@ class _Survey:
 
     def run(self) -> None:
         """Look at the model, then try what `next_step` says until it is content or told to stop."""
-        inspection = self.inspection = self._inspect()
+        self.on_event(SurveyEvent("inspecting", message=f"{self.spec.id} ({self.spec.source})"))
+        inspection = self.inspection = self.jobs.inspect(self.rungs[0].config)
         if inspection is None:
             return
         if not self._count_rows():
@@ -188,50 +189,12 @@ class _Survey:
         limit = self.request.time_limit_s
         return limit is not None and time.monotonic() - self.begin >= limit
 
-    def _inspect(self) -> Inspection | None:
-        """What the model and the machine are, from inside the worker; None when told to stop."""
-        self.on_event(SurveyEvent("inspecting", message=f"{self.spec.id} ({self.spec.source})"))
-        job = ProbeJob(
-            mode="inspect",
-            label="inspect",
-            model=self.spec,
-            config=self.rungs[0].config,
-            device_type=self.chosen.type,
-        )
-        try:
-            attempt, reply = launch(
-                self.host,
-                job,
-                self.folder.job_folder("inspect", None),
-                usable_bytes=None,
-                deadline_s=self.request.rung_limit_s,
-                on_phase=lambda phase: None,
-                stop=self.is_over,
-            )
-        except Stopped:
-            return None
-        if reply is not None and reply.inspection is not None:
-            return reply.inspection
-        raise faults.inspection_error(attempt, self.spec, self.request.python)
-
     def _count_rows(self) -> bool:
         """Count the data file, if there is one; False when told to stop."""
-
-        def launched(
-            job: ProbeJob, on_phase: Callable[[str], None]
-        ) -> tuple[Attempt, Reply | None]:
-            return launch(
-                self.host,
-                job,
-                self.folder.job_folder(job.label, None),
-                usable_bytes=None,
-                deadline_s=math.inf,  # a large file takes its time, and progress is seen
-                on_phase=on_phase,
-                stop=self.is_over,
-            )
-
         try:
-            self.counted = count_rows(self.request, self.spec, launched, self.on_event)
+            self.counted = count_rows(
+                self.request, self.spec, self.jobs.without_deadline, self.on_event
+            )
         except Stopped:
             return False
         if self.counted is not None:
@@ -246,7 +209,7 @@ class _Survey:
 
         usable = self.context.usable_bytes
         for job, attempt in self.folder.attempts(note):
-            if job.device_id != self._device_id():
+            if job.device_id != self.jobs.device_id:
                 note(f"{attempt.folder} was measured on another device: tried again")
             elif attempt.outcome == "oom" and (job.budget_bytes or 0) < usable * _SAME_BUDGET:
                 note(f"{attempt.folder} ran out of less memory than there is now: tried again")
@@ -258,10 +221,6 @@ class _Survey:
         taken = sum(len(found) for found in self.attempts.values())
         if taken:
             note(f"{taken} finished tries taken over")
-
-    def _device_id(self) -> str:
-        """The GPU by UUID; the CPU by the machine's name, because it stands for its speed."""
-        return self.chosen.gpu.uuid if self.chosen.gpu else f"cpu of {platform.node()}"
 
     def _keep(self, attempt: Attempt) -> None:
         key = attempt.config.rung_key()
@@ -312,37 +271,11 @@ class _Survey:
         if wrong:
             reason = "; ".join(f"{key} {what}" for key, what in wrong)
             return Attempt(config, "unsupported", None, None, None, reason, 0.0)
-        job_folder = self.folder.job_folder(rung.label, size)
-        try:
-            attempt, _ = launch(
-                self.host,
-                self._job(rung, config, budget),
-                job_folder,
-                usable_bytes=budget.usable_bytes,
-                deadline_s=self.request.rung_limit_s,
-                on_phase=lambda phase: self._tell("phase", rung, size, phase=phase),
-                stop=self.is_over,
-            )
-        except Stopped:
-            return None
-        save_attempt(job_folder, attempt)
-        return attempt
-
-    def _job(self, rung: Rung, config: TrainConfig, budget: Budget) -> ProbeJob:
-        request = self.request
-        return ProbeJob(
-            mode="measure",
-            label=rung.label,
-            model=self.spec,
-            config=config,
-            device_type=self.chosen.type,
-            budget_bytes=budget.usable_bytes,
-            device_id=self._device_id(),
-            weights=request.weights,
-            evaluate=request.evaluate,
-            eval_batch_size=request.eval_batch_size,
-            seed=request.seed,
-            timing_limit_s=min(device.timing_limit_s(self.chosen), request.rung_limit_s / 4),
+        return self.jobs.measure(
+            rung.label,
+            config,
+            budget.usable_bytes,
+            on_phase=lambda phase: self._tell("phase", rung, size, phase=phase),
         )
 
     def report(self, started_at: str) -> Report:
