@@ -23,7 +23,10 @@ from oomdoctor.worker.cuda_autocast import scale_gradients
 from oomdoctor.worker.model_config import auto_class, load_config
 from oomdoctor.worker.offload import OnHost, uses_host
 from oomdoctor.worker.support import check_supported
+from oomdoctor.worker.tensors import logical_numel
 from oomdoctor.worker.unsupported import UnsupportedError
+
+_MUCH = 0.1  # of a model's parameters
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ def build(
         _set_expandable_segments()
     model_config = model_config or load_config(job.model)
     model = _load_model(job, model_config, device, notes)
+    if config.quantization != "none":
+        notes += _unquantised(model)
     model.config.use_cache = False
     if config.method != "full":
         model = add_adapter(model, config, job.model.task)
@@ -116,6 +121,18 @@ def quantization_config(config: TrainConfig) -> Any:
         bnb_4bit_use_double_quant=config.double_quant,
         bnb_4bit_compute_dtype=dtype_of(compute),
     )
+
+
+def _unquantised(model: Any) -> list[str]:
+    """What to know where much of a model is in no linear layer, as the experts of a mixture are."""
+    sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in model.parameters()]
+    share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
+    if share < _MUCH:
+        return []
+    return [
+        f"{share:.0%} of the parameters are in no linear layer (experts kept in one tensor), so "
+        "bitsandbytes does not quantise them"
+    ]
 
 
 def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str]) -> Any:

@@ -147,10 +147,3 @@ def count_parameters(setup: Setup) -> tuple[int, int]:
         return int(trainable), int(total)
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, train in sizes if train), sum(n for n, _ in sizes)
-
-
-def logical_numel(parameter: Any) -> int:
-    """Elements of a parameter as the user counts them: four-bit weights are packed."""
-    state = getattr(parameter, "quant_state", None)
-    shape = getattr(state, "shape", None)
-    return int(shape.numel()) if shape is not None else int(parameter.numel())

@@ -31,3 +31,10 @@ def plain_tensors(tensor: Any) -> Iterator[Any]:
         part = getattr(tensor, name, None)
         if hasattr(part, "untyped_storage"):
             yield part
+
+
+def logical_numel(parameter: Any) -> int:
+    """Elements of a parameter as the user counts them: four-bit weights are packed."""
+    state = getattr(parameter, "quant_state", None)
+    shape = getattr(state, "shape", None)
+    return int(shape.numel()) if shape is not None else int(parameter.numel())

@@ -7,7 +7,7 @@ from typing import Any
 
 from oomdoctor.analysis.tape import Region
 from oomdoctor.worker.recorded import times
-from oomdoctor.worker.summary import logical_numel
+from oomdoctor.worker.tensors import logical_numel
 
 
 class WholeModel:

@@ -6,23 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulated_targets import target
+from tiny_models import tiny_job
 
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
-from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.worker.progress import PhaseFile
 from oomdoctor.worker.simulate import simulate
-from tests.worker.tiny_models import tiny_job
 
-GIB = 1 << 30
 # Attention: efficient before 8.0, flash from there, cuDNN's on 9.0; larger workspaces on 9.0.
 CARDS = ("Tesla T4", "Tesla V100-SXM2-16GB", "RTX 4090", "H100 SXM", "RTX 5090")
-
-
-def target(name: str, usable_bytes: int = GIB) -> Target:
-    gpu = find_gpu(name)
-    assert gpu is not None, name
-    return Target(name, usable_bytes, usable_bytes, 0, gpu)
 
 
 def job_for(*targets: Target, sizes: tuple[int, ...] = (1, 2, 4, 8), **rung: Any) -> ProbeJob:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from simulated_targets import target
+from tiny_models import tiny_job
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
@@ -17,8 +19,6 @@ from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.launch import launch
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.worker.clean_slate import clean_slate
-from tests.worker.test_simulated_cards import target
-from tests.worker.tiny_models import tiny_job
 
 
 @pytest.fixture

@@ -288,3 +288,11 @@ def test_a_compiled_rung_is_predicted_as_eager() -> None:
     assert "predicted as eager" in prediction.notes[0]
     assert prediction.sizes[0].measurement.attention_kernel == "sdpa: flash (CPU)"
     assert phase_bytes(prediction) == phase_bytes(simulated(short_job("dense", "none")))
+
+
+def test_experts_that_are_not_quantised_are_told() -> None:
+    job = tiny_job("moe", method="qlora", quantization="nf4", weights_dtype="bfloat16")
+    request = SimulationRequest((2,), ())
+    (prediction,) = simulate(replace(job, mode="simulate", simulation=request), PhaseFile(None))
+    fused = find_spec("transformers.integrations.moe") is not None
+    assert any("does not quantise" in note for note in prediction.notes) == fused
