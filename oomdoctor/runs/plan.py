@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from oomdoctor.analysis.ladder import bound_of, too_big
@@ -48,25 +49,14 @@ def run_plan(
             not be written (exit 5).
     """
     begin, started_at = time.monotonic(), timestamp()
-    assert request.plan is not None
     folder.write_request(request)
-    spec, notes = hub.resolve_with_notes(request.model)
-    known = Findings(request, request.plan, spec, cards_of(request.plan, request.headroom))
-    known.warnings += [Warn("model_source", note) for note in notes]
-    known.warnings += _card_warnings(known.cards, request)
     simulators = Simulators(
         request.python, folder, request.rung_limit_s, lambda: stop() is not None
     )
-    try:
-        with simulators:
-            on_event(SurveyEvent("inspecting", message=f"{spec.id} ({spec.source})"))
-            _inspect(known, simulators)
-            _count_rows(known, simulators, on_event)
-            _within_limits(known)
-            _simulate(known, simulators, on_event)
-            known.limits = find_limits(known, simulators)
-    except Stopped:
-        pass
+    with simulators:  # they load their libraries while the model is looked for
+        known = _known_of(request)
+        with suppress(Stopped):
+            _predict(known, simulators, on_event)
     report = plan_report.report(
         known,
         folder=folder,
@@ -78,6 +68,30 @@ def run_plan(
     folder.write_report(report)
     on_event(SurveyEvent("done"))
     return report
+
+
+def _known_of(request: SurveyRequest) -> Findings:
+    """What is known before anything is simulated: the model and the cards."""
+    assert request.plan is not None
+    spec, notes = hub.resolve_with_notes(request.model)
+    known = Findings(request, request.plan, spec, cards_of(request.plan, request.headroom))
+    known.warnings += [Warn("model_source", note) for note in notes]
+    known.warnings += _card_warnings(known.cards, request)
+    return known
+
+
+def _predict(known: Findings, simulators: Simulators, on_event: Listener) -> None:
+    """Everything that simulators have to say.
+
+    Raises:
+        Stopped: told to stop; what is known stays.
+    """
+    on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
+    _inspect(known, simulators)
+    _count_rows(known, simulators, on_event)
+    _within_limits(known)
+    _simulate(known, simulators, on_event)
+    known.limits = find_limits(known, simulators)
 
 
 def _inspect(known: Findings, simulators: Simulators) -> None:
