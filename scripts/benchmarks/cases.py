@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from typing import Literal
 
-from oomdoctor.analysis.overhead import context_bytes
+from each_case import Fault, run_each
+from row_lengths import Lengths
+
+from oomdoctor.analysis.overhead import context_bytes, device_total_bytes
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob
@@ -25,23 +27,28 @@ from oomdoctor.system.catalogue import find_gpu
 Metric = Literal["allocated", "reserved", "device"]
 Origin = Literal["measured", "published"]
 BAND = 0.02  # of the measured bytes: a smaller difference decides no "fits"
-_NO_LIMIT = 1 << 60
+NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Bytes that a run reported; `beside_bytes` of them lie outside PyTorch's allocator."""
+    """Bytes that a run reported; `beside_bytes` of them lie outside PyTorch's allocator.
+
+    `device_bytes` is what the whole card was seen to need in the same run, None where it was not.
+    """
 
     metric: Metric
     measured_bytes: int
     beside_bytes: int = 0
+    device_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run and its readings. `not_expressible` says why it cannot be predicted as it was.
+    """A run and its readings.
 
     `ran_out_at_bytes` is what a run was allowed that ran out of memory, context included.
+    `lengths` is None where all batches had the length of the configuration.
     """
 
     id: str
@@ -52,8 +59,16 @@ class Case:
     gpu: str
     readings: tuple[Reading, ...]
     adaptations: tuple[str, ...] = ()
-    not_expressible: str | None = None
     ran_out_at_bytes: int | None = None
+    lengths: Lengths | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A run that cannot be predicted as it was, and why."""
+
+    id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +81,9 @@ class Outcome:
     case: Case
     predicted_bytes: tuple[int, ...]
     fits_where_it_ran_out: bool | None
-    phases: tuple[PhasePeak, ...]
-    seconds: float
-    fault: str | None
+    phases: tuple[PhasePeak, ...] = ()
+    seconds: float = 0.0
+    fault: str | None = None
 
 
 def outcomes(
@@ -78,46 +93,65 @@ def outcomes(
     detail: bool = False,
     on_done: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Every expressible case predicted, in order, by a pool of processes of their own."""
-    chosen = [case for case in cases if case.not_expressible is None]
+    """Every case predicted, in order; one that cannot be is told with its fault."""
     found = []
-    # Adaptations patch libraries and fake tensors are process-wide: one case at a time in each.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for outcome in pool.map(predict, chosen, [detail] * len(chosen)):
-            on_done(outcome)
-            found.append(outcome)
+    for case, outcome in run_each(partial(predict, detail=detail), list(cases), processes):
+        if isinstance(outcome, Fault):
+            outcome = Outcome(case, (), None, fault=outcome.reason)
+        on_done(outcome)
+        found.append(outcome)
     return found
 
 
 def predict(case: Case, detail: bool = False) -> Outcome:
-    """One case simulated. What cannot be simulated is told, not raised."""
-    from oomdoctor.worker.unsupported import UnsupportedError
+    """One case simulated.
 
+    Raises:
+        UnsupportedError: the libraries or the simulator cannot run it.
+    """
     begin = time.perf_counter()
-    try:
-        with _adapted(case):
-            prediction = _simulated(case, detail)
-    except (UnsupportedError, ImportError) as error:
-        return Outcome(case, (), None, (), time.perf_counter() - begin, str(error))
+    gpu = find_gpu(case.gpu)
+    # A rung within the band of what was lacking is neither right nor wrong.
+    usable = round((case.ran_out_at_bytes or NO_LIMIT) * (1 - BAND))
+    target = Target(case.gpu, usable, usable, context_bytes(gpu).likely, gpu)
+    prediction = simulated(case, (target,), detail=detail)
     (size,) = prediction.sizes
     (forecast,) = size.forecasts
+    fits = forecast.fits if case.ran_out_at_bytes is not None else None
+    found = predicted_bytes(case, prediction)
+    return Outcome(case, found, fits, size.phases, time.perf_counter() - begin)
+
+
+def predicted_bytes(case: Case, prediction: Prediction) -> tuple[int, ...]:
+    """What each reading would have been, in their order.
+
+    Raises:
+        UnsupportedError: a run of differing lengths that cannot be replayed.
+    """
+    (size,) = prediction.sizes
     measurement = size.measurement
     inside = {"allocated": measurement.peak_allocated_bytes}
-    for metric in ("reserved", "device"):
-        inside[metric] = measurement.peak_reserved_bytes or 0
-    predicted = tuple(inside[r.metric] + r.beside_bytes for r in case.readings)
-    fits = forecast.fits if case.ran_out_at_bytes is not None else None
-    return Outcome(case, predicted, fits, size.phases, time.perf_counter() - begin, None)
+    reserved = measurement.peak_reserved_bytes or 0
+    if any(differs_by_length(case, reading.metric) for reading in case.readings):
+        reserved = _reserved_over_lengths(case)
+    inside |= {"reserved": reserved, "device": reserved}
+    return tuple(inside[r.metric] + r.beside_bytes for r in case.readings)
 
 
-@contextlib.contextmanager
-def _adapted(case: Case) -> Iterator[None]:
-    import old_code
+def differs_by_length(case: Case, metric: Metric) -> bool:
+    """Whether a reading depends on the lengths before the longest; the peak allocated does not."""
+    return case.lengths is not None and metric != "allocated"
 
-    with contextlib.ExitStack() as stack:
-        for name in case.adaptations:
-            stack.enter_context(old_code.ADAPTATIONS[name].apply(case.config))
-        yield
+
+def _reserved_over_lengths(case: Case) -> int:
+    from differing_lengths import reserved_bytes
+
+    assert case.lengths is not None
+    gpu = find_gpu(case.gpu)
+    capacity = device_total_bytes(gpu)[0] - context_bytes(gpu).likely if gpu else None
+    with _adapted(case):
+        job = _job(case, (Target(case.gpu, NO_LIMIT, NO_LIMIT, 0, gpu),))
+        return reserved_bytes(job, case.lengths, capacity)
 
 
 def parameters_of(case: Case) -> int:
@@ -128,22 +162,39 @@ def parameters_of(case: Case) -> int:
     return inspect_model(job).parameters.total
 
 
-def _simulated(case: Case, detail: bool) -> Prediction:
-    import torch
+def simulated(case: Case, targets: tuple[Target, ...], *, detail: bool = False) -> Prediction:
+    """The prediction of a case for some devices, with the code that it ran.
 
-    from oomdoctor.worker.inspection import inspect_model
+    Raises:
+        UnsupportedError: the libraries or the simulator cannot run it.
+    """
     from oomdoctor.worker.progress import PhaseFile
     from oomdoctor.worker.simulate import simulate
 
+    with _adapted(case):
+        (prediction,) = simulate(_job(case, targets, detail=detail), PhaseFile(None))
+        return prediction
+
+
+def _job(case: Case, targets: tuple[Target, ...], *, detail: bool = False) -> ProbeJob:
+    """The simulation of a case; the code that it ran must be in place."""
+    import torch
+
+    from oomdoctor.worker.inspection import inspect_model
+
     torch.set_num_threads(1)
-    job = ProbeJob("inspect", case.id, case.model, case.config, "cpu")
     size = case.config.micro_batch_size
     assert isinstance(size, int)
-    gpu = find_gpu(case.gpu)
-    # A rung within the band of what was lacking is neither right nor wrong.
-    usable = round((case.ran_out_at_bytes or _NO_LIMIT) * (1 - BAND))
-    target = Target(case.gpu, usable, usable, context_bytes(gpu).likely, gpu)
-    request = SimulationRequest((size,), (target,), inspect_model(job).stacks, detail=detail)
-    return simulate(
-        replace(job, mode="simulate", device_type="cuda", simulation=request), PhaseFile(None)
-    )
+    job = ProbeJob("inspect", case.id, case.model, case.config, "cpu")
+    request = SimulationRequest((size,), targets, inspect_model(job).stacks, detail=detail)
+    return replace(job, mode="simulate", device_type="cuda", simulation=request)
+
+
+@contextlib.contextmanager
+def _adapted(case: Case) -> Iterator[None]:
+    import old_code
+
+    with contextlib.ExitStack() as stack:
+        for name in case.adaptations:
+            stack.enter_context(old_code.ADAPTATIONS[name].apply(case.config))
+        yield

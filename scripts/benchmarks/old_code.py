@@ -113,6 +113,46 @@ def _states_of_8_bit_throughout(_: TrainConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _states_in_blocks_of_2048(_: TrainConfig) -> Iterator[None]:
+    import torch
+    from bitsandbytes.optim.optimizer import Optimizer2State
+
+    init_today = Optimizer2State.init_state
+
+    def init_state(self: Any, group: Any, parameter: Any, *index: int) -> None:
+        init_today(self, group, parameter, *index)
+        state = self.state[parameter]
+        for name in ("absmax1", "absmax2"):
+            if name in state:
+                state[name] = torch.zeros(math.ceil(parameter.numel() / 2048))
+
+    with mock.patch.object(Optimizer2State, "init_state", init_state):
+        yield
+
+
+@contextlib.contextmanager
+def _adapters_like_base(_: TrainConfig) -> Iterator[None]:
+    from peft.tuners import tuners_utils
+
+    with mock.patch.object(tuners_utils, "cast_adapter_dtype", lambda *_, **__: None):
+        yield
+
+
+@contextlib.contextmanager
+def _loss_of_qwen_1(_: TrainConfig) -> Iterator[None]:
+    from torch.nn.functional import cross_entropy
+    from transformers.loss.loss_utils import LOSS_MAPPING
+
+    def loss_of(logits: Any, labels: Any, vocab_size: int, **_: Any) -> Any:
+        shifted = logits[..., :-1, :].contiguous()
+        wanted = labels[..., 1:].contiguous()
+        return cross_entropy(shifted.view(-1, vocab_size), wanted.view(-1))
+
+    with mock.patch.dict(LOSS_MAPPING, ForCausalLM=loss_of):
+        yield
+
+
+@contextlib.contextmanager
 def _bert_4_15(_: TrainConfig) -> Iterator[None]:
     import torch
     from transformers.models.bert import modeling_bert
@@ -162,8 +202,27 @@ ADAPTATIONS = {
     "8-bit states throughout": Adaptation(
         "makes bitsandbytes' optimizer itself, so that embeddings have 8-bit states as well",
         "transformers docs perf_train_gpu_one.mdx @0016acf7ef, torchtune's recipes; only the "
-        "Trainer's create_optimizer asks for 32 bits",
+        "Trainer's create_optimizer asks for 32 bits, and transformers 4.33-4.51, whose class "
+        "check matched nothing (PR 37331)",
         _states_of_8_bit_throughout,
+    ),
+    "8-bit states in blocks of 2048": Adaptation(
+        "keeps one fp32 maximum for each 2,048 elements of an 8-bit state, today for each 256",
+        "bitsandbytes 0.35 (the lowest that was read) to 0.43 optim/optimizer.py "
+        "Optimizer2State.init_state",
+        _states_in_blocks_of_2048,
+    ),
+    "adapters like the base": Adaptation(
+        "keeps adapters in the type of the base and casts no inputs for them",
+        "peft below 0.12 tuners/tuners_utils.py, which lacks autocast_adapter_dtype",
+        _adapters_like_base,
+    ),
+    "loss of Qwen 1": Adaptation(
+        "copies the logits without their last position in their own type, which autocast then "
+        "casts to fp32",
+        "huggingface Qwen/Qwen-7B-Chat modeling_qwen.py QWenLMHeadModel.forward, in the copy "
+        "github undefdev/Qwen-7B-Chat @04df5dd57b",
+        _loss_of_qwen_1,
     ),
     "BERT 4.15 on torch 1.10": Adaptation(
         "adds an fp32 attention mask always, and softmax keeps its input for the backward pass",
@@ -172,8 +231,10 @@ ADAPTATIONS = {
         _bert_4_15,
     ),
     "lit-gpt": Adaptation(
-        "has one qkv product with LoRA of its own, norms in bf16, chunked head and loss",
-        "github Lightning-AI/litgpt lit_gpt/lora.py, model.py, rmsnorm.py, utils.py @8641822b",
+        "has one qkv product with LoRA of its own, a chunked head and loss, and fp32 logits that "
+        "live through the backward pass",
+        "github Lightning-AI/litgpt lit_gpt/lora.py, model.py, utils.py and finetune/lora.py "
+        "@0cc02afa",
         lit_gpt.lit_gpt,
     ),
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from old_code import Adaptation
+from old_code import ADAPTATIONS, Adaptation
 
 from oomdoctor.records.config import TrainConfig
 
@@ -21,14 +21,6 @@ def _whole_recompute(_: TrainConfig) -> Iterator[None]:
     from torch.utils.checkpoint import set_checkpoint_early_stop
 
     with set_checkpoint_early_stop(False):
-        yield
-
-
-@contextlib.contextmanager
-def _adapters_like_base(_: TrainConfig) -> Iterator[None]:
-    from peft.tuners import tuners_utils
-
-    with mock.patch.object(tuners_utils, "cast_adapter_dtype", lambda *_, **__: None):
         yield
 
 
@@ -94,11 +86,7 @@ KERNELS = {
         "torch.utils.checkpoint set_checkpoint_early_stop tells of both forms",
         _whole_recompute,
     ),
-    "adapters like the base": Adaptation(
-        "keeps adapters in the type of the base and casts no inputs for them",
-        "peft below 0.12 tuners/tuners_utils.py, which lacks autocast_adapter_dtype",
-        _adapters_like_base,
-    ),
+    "adapters like the base": ADAPTATIONS["adapters like the base"],
     "Qwen 1": Adaptation(
         "has one product for query, key and value, and flash-attn's kernels for norm and rotation",
         "github huggingface Qwen/Qwen-7B modeling_qwen.py QWenAttention, RMSNorm, "

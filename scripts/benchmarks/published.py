@@ -1,129 +1,152 @@
 """The published measurements of tests/data/published_memory.json as cases.
 
-Each row is expressed as it ran: what a rung can say by a rung, what old libraries did differently
-by the adaptations of `old_code`, and a row with kernels that no adaptation gives is left out with
-the reason. A row has the settings of the run, `measured_bytes` with its `metric`, the `source` it
-was read from, and in `trust_reason` and `note` what was stated there and what had to be assumed.
+Each row is expressed as it ran: what a rung can say by a rung (`published_config`), what old
+libraries did differently by adaptations (`published_code`), and a row that neither gives is left
+out with the reason. A row has the settings of the run, `measured_bytes` with its `metric`, the
+`source` it was read from, and in `trust_reason` and `note` what was stated there and what had to be
+assumed. A row with `fits` false ran out of memory on its card.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
-from cases import Case, Metric, Reading
+from cases import Case, LeftOut, Metric, Reading
+from published_code import NotExpressibleError, Row, adaptations, check_code
+from published_config import train_config
+from row_lengths import lengths_of
 
-from oomdoctor.records.config import KbitPrepare, TrainConfig
+from oomdoctor.analysis.overhead import context_bytes, device_total_bytes
+from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.model import ModelSpec, Task
+from oomdoctor.system.catalogue import find_gpu, gpus
 
 FILE = Path(__file__).parents[2] / "tests" / "data" / "published_memory.json"
 MIB = 1 << 20
-_TASKS: dict[str, Task] = {
-    "causal_lm": "causal-lm",
-    "sequence_classification": "sequence-classification",
+_TASKS: dict[str, Task] = {task.replace("-", "_"): task for task in get_args(Task)}
+_METRICS: dict[str, Metric] = {
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "nvidia_smi": "device",
 }
-_OPTIMIZERS = {
-    "adamw_hf": "adamw_torch",  # with the adaptation "single-tensor AdamW"
-}
-_KBIT_PREPARE: dict[str, KbitPrepare] = {"trl_norms_fp32": "norms", "none": "none"}
-# Stated on the page of the BERT runs: nvidia-smi's reading before the model was loaded.
-_BERT_CONTEXT = 1343 * MIB
 
 
-def published_cases(path: Path = FILE) -> Iterator[Case]:
-    """Every row of the file, in its order."""
-    for row in json.loads(path.read_text()):
-        beside = _BERT_CONTEXT if row["metric"] == "nvidia_smi" else 0
-        yield Case(
-            id=row["id"],
-            origin="published",
-            stack=row["stack"],
-            model=_model(row),
-            config=_config(row),
-            gpu=row["gpu"],
-            readings=(Reading(_metric(row), row["measured_bytes"], beside),),
-            adaptations=tuple(_adaptations(row)),
-            not_expressible=_not_expressible(row),
-        )
+def published_cases(path: Path = FILE) -> Iterator[Case | LeftOut]:
+    """Every row of the file, in its order.
+
+    Raises:
+        SystemExit: the file cannot be read or is no list of rows.
+    """
+    try:
+        rows = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"error: {path}: {error}") from error
+    if not isinstance(rows, list):
+        raise SystemExit(f"error: {path} is no list of rows")
+    for number, row in enumerate(rows):
+        name = str(row.get("id")) if isinstance(row, dict) else f"row {number}"
+        try:
+            yield _case(name, row)
+        except NotExpressibleError as error:
+            yield LeftOut(name, str(error))
+        except KeyError as error:
+            yield LeftOut(name, f"the row does not tell {error}")
+        except (TypeError, ValueError, AttributeError) as error:
+            yield LeftOut(name, f"the row is not of the usual form: {error}")
 
 
-def _metric(row: dict[str, Any]) -> Metric:
-    metrics: dict[str, Metric] = {"nvidia_smi": "device"}
-    return metrics.get(row["metric"], row["metric"])
-
-
-def _model(row: dict[str, Any]) -> ModelSpec:
-    task = _TASKS[row["task"]]
-    config = dict(row["config"])
-    if task == "sequence-classification":
-        config["architectures"] = ["BertForSequenceClassification"]
-    (architecture,) = config["architectures"]
-    return ModelSpec(row["model_id"], "catalogue", architecture, config["model_type"], task, config)
-
-
-def _config(row: dict[str, Any]) -> TrainConfig:
-    lora = {}
-    if row["lora_r"] is not None:
-        lora = {
-            "lora_rank": row["lora_r"],
-            "lora_alpha": row["lora_alpha"],
-            "lora_dropout": row["lora_dropout"],
-            "lora_targets": tuple(row["lora_targets"]),
-        }
-    quantized = {}
-    if row["quant"] is not None and row["quant"]["backend"] == "bnb":
-        quantized = {
-            "quantization": row["quant"]["type"],
-            "double_quant": row["quant"]["double_quant"],
-            "kbit_prepare": _KBIT_PREPARE[row["kbit_prepare"].split()[0]],
-        }
-    return TrainConfig(
-        method=row["method"],
-        weights_dtype=row["weights_dtype"],
-        autocast_dtype=row["autocast"] or "none",
-        optimizer=_OPTIMIZERS.get(row["optimizer"], row["optimizer"]),
-        attention=row["attn"],
-        activation_checkpointing="full" if row["grad_ckpt"] else "none",
-        micro_batch_size=row["micro_batch"],
-        sequence_length=row["seq_len"],
-        effective_batch_size=row["micro_batch"] * _micro_steps(row),
-        **lora,
-        **quantized,
+def _case(name: str, row: Row) -> Case:
+    check_code(row)
+    gpu = _card(str(row["gpu"]))
+    fits = row.get("fits") is not False
+    return Case(
+        id=name,
+        origin="published",
+        stack=str(row["stack"]),
+        model=_model(row),
+        config=train_config(row),
+        gpu=gpu.name if gpu else str(row["gpu"]),
+        readings=(_reading(row, gpu),) if fits else (),
+        adaptations=tuple(adaptations(row)),
+        lengths=lengths_of(row),
+        ran_out_at_bytes=None if fits else _capacity(row),
     )
 
 
-def _micro_steps(row: dict[str, Any]) -> int:
-    """torch below 2 keeps gradients between steps: a step finds them as the second micro-step does.
-
-    `Module.zero_grad` fills with zeros there (`set_to_none` became the default in torch 2.0).
-    """
-    keeps_gradients = row["stack"] == "hf_old"
-    return max(row["grad_accum"], 2 if keeps_gradients else 1)
+def _card(name: str) -> GpuFacts | None:
+    """The card of that name, or the first of those that it may mean."""
+    return next(iter(_cards(name)), None)
 
 
-def _adaptations(row: dict[str, Any]) -> Iterator[str]:
-    stack = row["stack"]
-    if stack == "fms" or row["model_id"] == "01-ai/Yi-34B-Chat":
-        yield "shifted logits"
-    if row["config"]["model_type"] == "mixtral":
-        yield "linear experts"
-    if stack == "hf_old":
-        yield "BERT 4.15 on torch 1.10"
-        if row["optimizer"] == "adamw_hf":
-            yield "single-tensor AdamW"
-        if row["optimizer"] == "adamw_8bit":
-            yield "8-bit states throughout"
-    if stack == "torchtune":
-        yield "8-bit states throughout"
-    if stack == "litgpt":
-        yield "lit-gpt"
+def _cards(name: str) -> list[GpuFacts]:
+    """The card of that name, or all that have its words: "A10G 24GB" is an A10G."""
+    exact, words = find_gpu(name), _words(name)
+    if exact is not None or not words:
+        return [exact] if exact else []
+    return [
+        gpu
+        for gpu in gpus()
+        if any(
+            words <= _words(known) | {f"{gpu.memory_bytes >> 30}GB"}
+            for known in (gpu.name, *gpu.aliases)
+        )
+    ]
 
 
-def _not_expressible(row: dict[str, Any]) -> str | None:
-    if row["optimizer"].startswith("torchao"):
-        return "states that are tensor subclasses of torchao, which the simulator cannot follow"
-    if row["quant"] is not None and row["quant"]["backend"] == "gptq":
-        return "GPTQ kernels, whose group size and workspaces are not published"
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\s-]+", name.upper())) - {"", "NVIDIA", "GEFORCE", "TESLA"}
+
+
+def _capacity(row: Row) -> int:
+    """Bytes of the card that a run ran out on; the least of cards with that name and size."""
+    alike = _cards(str(row["gpu"]))
+    if len({gpu.memory_bytes for gpu in alike}) != 1:
+        raise NotExpressibleError(f"it ran out on {row['gpu']}, whose memory is not known")
+    return min(device_total_bytes(gpu)[0] for gpu in alike)
+
+
+def _reading(row: Row, gpu: GpuFacts | None) -> Reading:
+    metric, size = _METRICS.get(row["metric"]), row["measured_bytes"]
+    if metric is None:
+        raise NotExpressibleError(f"the metric {row['metric']!r}, which is not predicted")
+    if not size > 0:
+        raise NotExpressibleError(f"measured_bytes {size}")
+    if metric == "device":
+        return Reading(metric, round(size), _context(row, gpu), round(size))
+    return Reading(metric, round(size), device_bytes=_device_bytes(row))
+
+
+def _device_bytes(row: Row) -> int | None:
+    """nvidia-smi's reading beside the allocator's, if the source has one."""
+    for other in row.get("measured_also") or ():
+        if other["metric"] == "nvidia_smi" and other["unit"] == "GiB":
+            return int(other["peak_gb"] * (1 << 30))
     return None
+
+
+def _context(row: Row, gpu: GpuFacts | None) -> int:
+    """Bytes of the CUDA context: what the row's source read before the model, else our estimate."""
+    words = f"{row.get('note')} {row.get('trust_reason')}"
+    told = re.search(r"(\d+) (?:MB|MiB)(?: CUDA)? context", words)
+    if told:
+        return int(told[1]) * MIB  # nvidia-smi says MB or MiB and means MiB
+    if gpu is None:
+        raise NotExpressibleError(f"the context on {row['gpu']}, which is not in the catalogue")
+    return context_bytes(gpu).likely
+
+
+def _model(row: Row) -> ModelSpec:
+    if row["task"] not in _TASKS:
+        raise NotExpressibleError(f"the task {row['task']!r}, which no rung has")
+    task, config = _TASKS[row["task"]], dict(row["config"])
+    architecture = str((config.get("architectures") or [config["model_type"]])[0])
+    if task == "sequence-classification":  # the file names what the checkpoint was trained as
+        architecture = f"{architecture.partition('For')[0]}ForSequenceClassification"
+    config["architectures"] = [architecture]
+    return ModelSpec(
+        str(row["model_id"]), "catalogue", architecture, config["model_type"], task, config
+    )

@@ -101,3 +101,16 @@ def test_without_a_gpu_nothing_is_recorded(tmp_path: Path) -> None:
     assert ended.returncode == 5
     assert "nothing recorded: there is no GPU" in ended.stderr
     assert not any(tmp_path.iterdir())
+
+
+def test_plan_speed_has_ratios_within_one_run() -> None:
+    ended = run(BENCHMARKS / "plan_speed.py", "--only", "rungs 2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    base, fewer = json.loads(ended.stdout)["rows"]
+    assert (base["name"], base["ratio"]) == ("base", 1.0)
+    assert fewer["ratio"] == pytest.approx(fewer["wall_s"] / base["wall_s"])
+    # All processes of a command: the one that prints holds no torch, those that simulate do.
+    assert fewer["cpu_s"] > 1
+    assert fewer["process_bytes"] > 100 << 20
+    if sys.platform == "linux":
+        assert fewer["tree_bytes"] > fewer["process_bytes"]
