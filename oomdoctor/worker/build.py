@@ -16,7 +16,7 @@ from typing import Any
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker import compilation, optimizers, synthetic
+from oomdoctor.worker import compilation, liger_package, optimizers, synthetic
 from oomdoctor.worker.adapter import add_adapter
 from oomdoctor.worker.checkpointing import enable_checkpointing
 from oomdoctor.worker.cuda_autocast import scale_gradients
@@ -85,6 +85,8 @@ def build(
     model.config.use_cache = False
     if config.method != "full":
         model = add_adapter(model, config, job.model.task)
+    if config.loss == "liger":
+        liger_package.apply_kernels(model, notes)
     enable_checkpointing(model, config, on_host, notes)
     trainer = _trainer(model, config, job, device, on_phase)
     optimizer = optimizers.create(trainer)
@@ -213,7 +215,6 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, device: Any, on_pha
             bf16=config.autocast_dtype == "bfloat16",
             fp16=config.autocast_dtype == "float16" and not scaled,
             use_cpu=device.type == "cpu",
-            use_liger_kernel=config.loss == "liger",
             torch_compile=config.compile and job.mode != "simulate",
             label_names=["labels"],
             report_to=[],
@@ -222,6 +223,8 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, device: Any, on_pha
             seed=job.seed,
         )
         trainer = PhasedTrainer(model=model, args=arguments)
+        # Its kernels are in the model by now; evaluation leaves the logits out where it is set.
+        arguments.use_liger_kernel = config.loss == "liger"
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"the Trainer refuses this rung: {error}") from error
     if scaled:

@@ -12,6 +12,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 # AT_FORALL_FP32_SET_OPT_DTYPE: computed in and returned as fp32 unless the caller names a dtype.
 _FP32_BY_DTYPE = frozenset(
@@ -99,9 +100,15 @@ def cuda_autocast() -> Iterator[None]:
         for name in sorted(ours - theirs):
             library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
     try:
-        yield
+        # Without a device type CUDA's autocast is asked for, as peft's layers do.
+        with mock.patch.object(torch, "is_autocast_enabled", _asked(torch.is_autocast_enabled)):
+            yield
     finally:
         library._destroy()
+
+
+def _asked(enabled: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda device_type="cpu": bool(enabled(device_type))
 
 
 def scale_gradients(accelerator: Any) -> None:

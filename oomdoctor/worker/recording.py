@@ -21,6 +21,7 @@ from oomdoctor.worker import (
     cuda_kernels,
     flash_package,
     layers,
+    liger_package,
     optimizers,
 )
 from oomdoctor.worker.batch import logits_shape, micro_batches
@@ -77,6 +78,8 @@ class Recorder:
                     stack.enter_context(flash_package.simulated_attention())
                 if self.job.config.optimizer.startswith("paged_"):
                     stack.enter_context(paged_states(self._trace, self._managed))
+                if self.job.config.loss == "liger":
+                    stack.enter_context(liger_package.simulated_kernels(self.choices))
             stack.enter_context(self._trace.recording())
             self._enter("load", "load")
             self.setup = self._build()

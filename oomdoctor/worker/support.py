@@ -29,15 +29,18 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         raise UnsupportedError("fp16 with the gradient scaler needs a GPU; use bfloat16 on the CPU")
     if config.allocator != "default" and device_type == "cpu":
         raise UnsupportedError("allocator settings need a GPU: the CPU has no caching allocator")
-    if simulated and config.loss == "liger":
-        raise UnsupportedError("Liger's kernels cannot be simulated; measure it with probe")
     if simulated and config.optimizer in optimizers.OF_TORCHAO:
         raise UnsupportedError(
             f"{config.optimizer} keeps states of torchao's tensor types, which cannot be "
             "simulated; measure it with probe, or plan with adamw_bnb_8bit"
         )
+    if simulated and config.attention == "flex_attention":
+        raise UnsupportedError(
+            "flex_attention is a kernel that is compiled on the GPU, which cannot be simulated; "
+            "measure it with probe, or plan with sdpa"
+        )
     if config.loss == "liger":
-        if not _installed("liger_kernel"):
+        if not (_installed("liger_kernel") and _installed("triton")):
             raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
         if device_type == "cpu":
             raise UnsupportedError("Liger kernels need a GPU")

@@ -221,3 +221,12 @@ def test_fp16_trains_with_a_gradient_scaler() -> None:
             assert layer.weight in optimizer.optimizer.state
     finally:
         AcceleratorState._reset_state(True)
+
+
+def test_autocast_without_a_device_type_is_the_simulated_one() -> None:
+    with cuda_autocast():
+        assert not torch.is_autocast_enabled()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.is_autocast_enabled()  # peft's layers for bitsandbytes ask so
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not torch.is_autocast_enabled()

@@ -109,8 +109,8 @@ def rows() -> tuple[ProbeResult, ...]:
         outcome="unsupported",
         evidence="predicted",
         micro_batch_size=1,
-        reason="Liger's kernels cannot be simulated; measure it with probe; by the formula it "
-        "needs at least 15.0 GiB",
+        reason="needs Liger kernels: pip install liger-kernel; by the formula it needs at least "
+        "15.0 GiB",
     )
     return full, hair, liger, plain
 
