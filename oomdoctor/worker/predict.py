@@ -184,8 +184,9 @@ class Predictor:
         limit = target.limit_bytes
         reserved = played.peak_reserved_bytes if played is not None else None
         fits, oom = floor <= limit, None
-        alone = len(self.request.targets) == 1  # else the message of the failure is not told
-        if (fits or alone) and (played is None or (reserved is not None and reserved > limit)):
+        # The message of a failure is told of the smallest size, on one device.
+        told = len(self.request.targets) == 1 and size == self.sizes[0]
+        if (fits or told) and (played is None or (reserved is not None and reserved > limit)):
             held = forecast.play(layout, self.settings, max(limit, 1))
             fits = held.fits
             reserved = held.peak_reserved_bytes if held.fits else reserved
