@@ -37,6 +37,7 @@ def patches(cuda: bool) -> Iterator[AbstractContextManager[Any]]:
         functional = importlib.import_module("bitsandbytes.functional")
     except ImportError:
         return
+    yield from _tables_of_its_own()
     for name in _UPDATES:
         if not hasattr(torch.ops.bitsandbytes, name):
             update = _update(getattr(functional, name)) if cuda else _refuse
@@ -49,6 +50,22 @@ def patches(cuda: bool) -> Iterator[AbstractContextManager[Any]]:
     check = "validate_bnb_backend_availability"  # transformers 4 refuses to build without a GPU
     if hasattr(integrations, check):
         yield mock.patch.object(integrations, check, lambda raise_exception=False: True)
+
+
+def _tables_of_its_own() -> Iterator[AbstractContextManager[Any]]:
+    """Tables of its types, which it keeps: fake ones must not outlive a simulation."""
+    functional = importlib.import_module("bitsandbytes.functional")
+    yield mock.patch.dict(functional.name2qmap)
+    try:
+        utils = importlib.import_module("bitsandbytes.backends.utils")
+        operators = importlib.import_module("bitsandbytes.backends.default.ops")
+    except ImportError:
+        return
+    if hasattr(utils, "_code_4bit_cache"):
+        yield mock.patch.dict(utils._code_4bit_cache)
+    bounds = getattr(operators, "_get_4bit_quantize_bounds", None)
+    if bounds is not None:
+        yield mock.patch.object(operators, bounds.__name__, cache(bounds.__wrapped__))
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
