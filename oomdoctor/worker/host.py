@@ -73,7 +73,7 @@ def serve(run_job: Callable[[Path, Path], None], *, isolated: bool = True) -> in
         request = json.loads(line)
         if not isolated:
             _tell(events, {"started": os.getpid()})
-            status = _run_here(request, run_job)
+            status = run_here(request, run_job)
             _tell(events, {"exited": os.getpid(), "status": status})
             continue
         pid = os.fork()
@@ -102,7 +102,7 @@ def _tell(events: TextIO, event: dict[str, int]) -> None:
     events.flush()
 
 
-def _run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> int:
+def run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> int:
     """Run one job in this process, its output in the job's log; 0, or 1 if it failed to reply."""
     kept = [os.dup(1), os.dup(2)]
     _log_to(request["log"])

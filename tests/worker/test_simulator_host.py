@@ -12,13 +12,13 @@ import pytest
 from simulated_targets import target
 from tiny_models import tiny_job
 
-from oomdoctor.records.codec import loads
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.runs.host import WorkerHost
 from oomdoctor.runs.launch import launch
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.worker.clean_slate import clean_slate
+from oomdoctor.worker.host import run_here
 
 
 @pytest.fixture
@@ -113,16 +113,18 @@ def test_a_job_that_dies_costs_one_rung(tmp_path: Path) -> None:
         assert attempt.outcome == "fits"
 
 
-def test_output_goes_to_the_log_of_its_job(host: WorkerHost, tmp_path: Path) -> None:
+def test_output_goes_to_the_log_of_its_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name in ("one", "two"):
-        simulated(
-            host,
-            replace(job_with(weights_dtype="bfloat16"), mode="measure", device_type="cpu"),
-            tmp_path / name,
-        )
-        reply = loads(Reply, (tmp_path / name / "reply.json").read_text())
-        assert (tmp_path / name / "log.txt").exists()
-        assert reply.status in ("measured", "failed", "unsupported")
+        request = {"job": name, "reply": "reply", "log": str(tmp_path / name)}
+        assert run_here(request, lambda job, _: os.write(1, f"output of {job}".encode())) == 0
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == [
+        "output of one",
+        "output of two",
+    ]
+    print("what comes after")
+    assert capfd.readouterr().out == "what comes after\n"
 
 
 def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
