@@ -20,10 +20,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from oomdoctor.analysis.oom.diagnose import diagnose
-from oomdoctor.analysis.oom.scan import scan
-from oomdoctor.analysis.oom.settings import Given
-from oomdoctor.analysis.oom.stream import lines
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.training.settings import Given
 from oomdoctor.records.codec import dumps
 
 PIECES = [

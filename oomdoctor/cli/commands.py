@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from oomdoctor.cli import output
+from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 

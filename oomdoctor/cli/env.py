@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from oomdoctor.cli import output
 from oomdoctor.cli.options import answer
+from oomdoctor.cli.streams import output
 
 EPILOG = """\b
 Examples:
@@ -20,11 +20,11 @@ def env(json_: answer.ListJson = False) -> None:
 
     Nothing is loaded for it: no torch, no CUDA context.
     """
-    from oomdoctor.render.environment import Environment, render_environment
+    from oomdoctor.render.lists.environment import Environment, render_environment
     from oomdoctor.system import environment
-    from oomdoctor.system.capabilities import capabilities, installed_versions
-    from oomdoctor.system.memory import available_memory
-    from oomdoctor.system.nvml import driver_version, list_gpus
+    from oomdoctor.system.machine.capabilities import capabilities, installed_versions
+    from oomdoctor.system.machine.memory import available_memory
+    from oomdoctor.system.machine.nvml import driver_version, list_gpus
 
     versions, gpus = installed_versions(), list_gpus()
     found = Environment(

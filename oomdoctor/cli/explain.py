@@ -21,8 +21,8 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.units import GIB
 
 if TYPE_CHECKING:
-    from oomdoctor.analysis.oom.settings import Given
-    from oomdoctor.cli.sources import Source
+    from oomdoctor.cli.requests.sources import Source
+    from oomdoctor.explain.training.settings import Given
     from oomdoctor.records.diagnosis import Diagnosis
     from oomdoctor.records.report import Report, Warn
 
@@ -87,9 +87,9 @@ def explain(
     A number that is no file is the id of a Slurm job: its output and its record are read.
     Exit code 0 when memory ran out and the cause is told, 3 when no memory failure ended the run.
     """
-    from oomdoctor.analysis.oom.diagnose import exit_of
-    from oomdoctor.cli.given import read_given
-    from oomdoctor.cli.sources import STDIN, missing
+    from oomdoctor.cli.requests.given import read_given
+    from oomdoctor.cli.requests.sources import STDIN, missing
+    from oomdoctor.explain.diagnose import exit_of
     from oomdoctor.records.report import Warn
 
     clock, started = time.monotonic(), datetime.now(UTC)
@@ -115,7 +115,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
     Raises:
         OomDoctorError: nothing can be read; the first reason.
     """
-    from oomdoctor.cli.sources import named
+    from oomdoctor.cli.requests.sources import named
     from oomdoctor.records.report import Warn
 
     found: list[Diagnosis] = []
@@ -136,11 +136,11 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
 
 
 def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:
-    from oomdoctor.analysis.oom.diagnose import diagnose
-    from oomdoctor.analysis.oom.scan import scan
-    from oomdoctor.analysis.oom.settings import setup_of
-    from oomdoctor.cli.given import built_in
-    from oomdoctor.cli.sources import lines_of
+    from oomdoctor.cli.requests.given import built_in
+    from oomdoctor.cli.requests.sources import lines_of
+    from oomdoctor.explain.diagnose import diagnose
+    from oomdoctor.explain.reading.scan import scan
+    from oomdoctor.explain.training.settings import setup_of
 
     incidents, facts = scan(lines_of(source, notes, quiet=quiet))
     if given.model is None:
@@ -190,7 +190,7 @@ def _report(
 def _next(found: list[Diagnosis], given: Given) -> tuple[str, ...]:
     import shlex
 
-    from oomdoctor.cli.sources import STDIN
+    from oomdoctor.cli.requests.sources import STDIN
 
     failed = [one for one in found if one.is_oom and not one.survived]
     if not failed:

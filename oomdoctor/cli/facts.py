@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli import output
 from oomdoctor.cli.options import answer
+from oomdoctor.cli.streams import output
 from oomdoctor.errors import OomDoctorError, usage_error
 
 GPUS_EPILOG = """\b
@@ -33,7 +33,7 @@ def gpus(
     json_: answer.ListJson = False,
 ) -> None:
     """Show memory, bandwidth and dense peak rates of common GPUs."""
-    from oomdoctor.render.listing import render_gpus
+    from oomdoctor.render.lists.listing import render_gpus
     from oomdoctor.system import catalogue
 
     found = catalogue.gpus()
@@ -52,7 +52,7 @@ def models(
     json_: answer.ListJson = False,
 ) -> None:
     """Show the models whose configuration comes along, so that no network is needed for them."""
-    from oomdoctor.render.listing import render_models
+    from oomdoctor.render.lists.listing import render_models
     from oomdoctor.system import catalogue
 
     found = catalogue.models()

@@ -17,8 +17,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli import env, explain, facts, output, plan, probe, recipes, show
+from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show
 from oomdoctor.cli.commands import Command, Commands, interrupted
+from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 COMMANDS = ("probe", "plan", "explain", "show", "recipes", "env", "gpus", "models")

@@ -7,8 +7,8 @@ from functools import partial
 import typer
 
 from oomdoctor.cli.options import answer, ladder, planning
-from oomdoctor.cli.running import carry_out
 from oomdoctor.cli.show import publish_report
+from oomdoctor.cli.streams.running import carry_out
 
 EPILOG = """\b
 Examples:
@@ -54,13 +54,13 @@ def plan(
     allocation goes through a model of PyTorch's allocator. Exit code 0 when something fits, 3 when
     nothing does.
     """
-    from oomdoctor.cli.plan_request import plan_request
-    from oomdoctor.runs.plan import run_plan
-    from oomdoctor.system import store
+    from oomdoctor.cli.requests.plan import plan_request
+    from oomdoctor.runs.plan.run import run_plan
+    from oomdoctor.system.store import run_folders
 
     chosen = answer.chosen_format("plan", format_, json_, output_file)
     request = plan_request(context.params)
-    folder = store.create(request.model.name)
+    folder = run_folders.create(request.model.name)
     report = carry_out(partial(run_plan, request, folder), folder, quiet=quiet)
     publish_report(report, chosen, verbose=verbose, file=output_file)
     raise typer.Exit(report.exit_code)

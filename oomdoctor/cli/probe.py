@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from oomdoctor.cli.options import answer, ladder, probing
-from oomdoctor.cli.running import carry_out
 from oomdoctor.cli.show import publish_report
+from oomdoctor.cli.streams.running import carry_out
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import SurveyRequest
-    from oomdoctor.system.store import RunFolder
+    from oomdoctor.system.store.run_folders import RunFolder
 
 EPILOG = """\b
 Examples:
@@ -65,7 +65,7 @@ def probe(
     Every configuration runs in a process of its own, on the GPU or on the CPU. Exit code 0 when
     something fits, 3 when nothing does.
     """
-    from oomdoctor.runs.survey import run_survey
+    from oomdoctor.runs.survey.run import run_survey
 
     chosen = answer.chosen_format("probe", format_, json_, output_file)
     folder, request = _new(context) if resume is None else _resumed(context, resume)
@@ -76,19 +76,19 @@ def probe(
 
 
 def _new(context: typer.Context) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.request import new_request
-    from oomdoctor.system import store
+    from oomdoctor.cli.requests.survey import new_request
+    from oomdoctor.system.store import run_folders
 
     request = new_request(context.params)
-    return store.create(request.model.name), request
+    return run_folders.create(request.model.name), request
 
 
 def _resumed(context: typer.Context, run: str) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.request import resumed_request
-    from oomdoctor.runs.survey import resume_request
-    from oomdoctor.system import store
+    from oomdoctor.cli.requests.survey import resumed_request
+    from oomdoctor.runs.survey.run import resume_request
+    from oomdoctor.system.store import run_folders
 
-    folder = store.open_run(run)
+    folder = run_folders.open_run(run)
     typed = frozenset(
         name
         for name in context.params

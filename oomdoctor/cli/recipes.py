@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from oomdoctor.cli import output
 from oomdoctor.cli.commands import Command, Commands
 from oomdoctor.cli.options import answer
+from oomdoctor.cli.streams import output
 from oomdoctor.errors import usage_error
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
     """List the recipes; show, copy or check one."""
     if context.invoked_subcommand is not None:
         return
-    from oomdoctor.render.listing import render_recipes
-    from oomdoctor.system.recipes import recipe_names
+    from oomdoctor.render.lists.listing import render_recipes
+    from oomdoctor.system.recipes.recipes import recipe_names
 
     recipes = tuple(_load(name) for name in recipe_names())
     output.publish_listing(partial(render_recipes, recipes), json_)
@@ -55,8 +55,8 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
 @app.command("show", cls=Command, epilog=EPILOG)
 def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
     """Print a recipe as it is, comments included; --json prints its rungs in full."""
-    from oomdoctor.render.listing import render_recipe
-    from oomdoctor.system.recipes import recipe_text
+    from oomdoctor.render.lists.listing import render_recipe
+    from oomdoctor.system.recipes.recipes import recipe_text
 
     name = _given("show", "NAME", name)
     text = recipe_text(name)
@@ -76,7 +76,7 @@ def copy_recipe(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Copy a recipe to a file of your own, to change it."""
-    from oomdoctor.system.recipes import recipe_text
+    from oomdoctor.system.recipes.recipes import recipe_text
 
     name, path = _given("copy", "NAME", name), _given("copy", "PATH", path)
     text = recipe_text(name)
@@ -98,7 +98,7 @@ def check_recipe_file(
     ] = None,
 ) -> None:
     """Check a recipe: every fault with its line and key. Exit code 2 when there is one."""
-    from oomdoctor.system.recipes import check_recipe
+    from oomdoctor.system.recipes.recipes import check_recipe
 
     file = _given("check", "FILE", file)
     faults = check_recipe(file)
@@ -118,6 +118,6 @@ def _given(command: str, name: str, value: T | None) -> T:
 
 
 def _load(name: str) -> Recipe:
-    from oomdoctor.system.recipes import load_recipe
+    from oomdoctor.system.recipes.recipes import load_recipe
 
     return load_recipe(name, sequence_length=None, effective_batch_size=None, micro_batch_size=None)

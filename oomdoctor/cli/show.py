@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from oomdoctor.cli import output
 from oomdoctor.cli.options import answer
+from oomdoctor.cli.streams import output
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
@@ -37,15 +37,17 @@ def show(
 
     Exit code 0 when there is something to show, whatever the run found.
     """
-    from oomdoctor.system import store
+    from oomdoctor.system.store import run_folders
 
     chosen = answer.chosen_format("show", format_, json_, output_file)
     if list_:
-        from oomdoctor.render.listing import render_runs
+        from oomdoctor.render.lists.listing import render_runs
 
-        output.publish_listing(partial(render_runs, store.list_runs()), chosen == "json")
+        output.publish_listing(partial(render_runs, run_folders.list_runs()), chosen == "json")
         return
-    publish_report(store.open_run(run).read_report(), chosen, verbose=verbose, file=output_file)
+    publish_report(
+        run_folders.open_run(run).read_report(), chosen, verbose=verbose, file=output_file
+    )
 
 
 def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | None) -> None:

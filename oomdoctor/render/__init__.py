@@ -31,7 +31,7 @@ def render_report(
     Without `signs` a spread is written in ASCII.
     """
     if format == "json":
-        from oomdoctor.render.document import to_json
+        from oomdoctor.render.formats.document import to_json
 
         return to_json(report)
     if format == "csv":
@@ -39,33 +39,33 @@ def render_report(
     fancy = signs and (terminal or format == "markdown")
     sections = _sections(report, verbose=verbose, plus_minus="±" if fancy else "+-")
     if format == "markdown":
-        from oomdoctor.render.document import to_markdown
+        from oomdoctor.render.formats.document import to_markdown
 
         return to_markdown(sections)
-    from oomdoctor.render.table import to_plain, to_terminal
+    from oomdoctor.render.formats.table import to_plain, to_terminal
 
     return to_terminal(sections, width=width, color=color) if terminal else to_plain(sections)
 
 
 def _sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
     if report.command == "explain":
-        from oomdoctor.render.diagnosis import diagnosis_sections
+        from oomdoctor.render.diagnosis.page import diagnosis_sections
 
         return diagnosis_sections(report, verbose=verbose)
-    from oomdoctor.render.view import report_sections
+    from oomdoctor.render.report.page import report_sections
 
     return report_sections(report, verbose=verbose, plus_minus=plus_minus)
 
 
 def _csv(report: Report) -> str:
     if report.command == "explain":
-        from oomdoctor.render.diagnosis_table import diagnoses_csv
+        from oomdoctor.render.diagnosis.table import diagnoses_csv
 
         return diagnoses_csv(report)
     if report.cards and not report.results:  # a plan for several cards has no results of its own
-        from oomdoctor.render.plan_csv import plan_csv
+        from oomdoctor.render.formats.plan_csv import plan_csv
 
         return plan_csv(report)
-    from oomdoctor.render.document import to_csv
+    from oomdoctor.render.formats.document import to_csv
 
     return to_csv(report)

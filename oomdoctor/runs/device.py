@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from oomdoctor.analysis.search import MAX_TRIES, divisors
+from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.machine import GpuFacts
@@ -14,7 +14,7 @@ from oomdoctor.records.report import Budget, Warn
 from oomdoctor.records.result import Inspection
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
-from oomdoctor.system.machine import Device, available_memory, list_gpus, total_memory
+from oomdoctor.system.machine.devices import Device, available_memory, list_gpus, total_memory
 from oomdoctor.units import MIB, format_bytes, format_seconds
 
 GIVE_BACK_LIMIT_S = 5.0

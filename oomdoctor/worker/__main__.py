@@ -12,7 +12,7 @@ from pathlib import Path
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.answer import answer
-from oomdoctor.worker.progress import PhaseFile, phase_file
+from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
 
 
 def run_job(job_path: Path, reply_path: Path) -> None:

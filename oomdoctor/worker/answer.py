@@ -5,28 +5,28 @@ from __future__ import annotations
 import sys
 import traceback
 
-from oomdoctor.analysis.oom.dialects import parse_oom
+from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records.result import Failure, ProbeJob, Reply
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 
 def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
     """Run the job in this process; an exception becomes a reply, its traceback goes to stderr."""
     try:
         if job.mode == "inspect":
-            from oomdoctor.worker.inspection import inspect_model
+            from oomdoctor.worker.training.inspection import inspect_model
 
             return Reply(status="inspected", inspection=inspect_model(job))
         if job.mode == "simulate":
-            from oomdoctor.worker.simulate import simulate
+            from oomdoctor.worker.simulating.simulate import simulate
 
             return Reply(status="predicted", predictions=simulate(job, progress))
         if job.mode == "lengths":
-            from oomdoctor.worker.lengths import count_lengths
+            from oomdoctor.worker.rows.counting import count_lengths
 
             return Reply(status="counted", lengths=count_lengths(job, progress))
-        from oomdoctor.worker.measure import measure
+        from oomdoctor.worker.measuring.measure import measure
 
         return Reply(status="measured", measurement=measure(job, progress))
     except UnsupportedError as error:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from oomdoctor.worker.clean_slate import clean_slate
+from oomdoctor.worker.simulating.clean_slate import clean_slate
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -48,8 +48,8 @@ _PRELOAD_ON_CPU = (
     "bitsandbytes",
     "peft",
     "transformers.trainer",
-    "oomdoctor.worker.measure",
-    "oomdoctor.worker.simulate",
+    "oomdoctor.worker.measuring.measure",
+    "oomdoctor.worker.simulating.simulate",
 )
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 from each_case import Fault, run_each
 from row_lengths import Lengths
 
-from oomdoctor.analysis.overhead import context_bytes, device_total_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob
@@ -156,7 +156,7 @@ def _reserved_over_lengths(case: Case) -> int:
 
 def parameters_of(case: Case) -> int:
     """Parameters of the model, tied weights once."""
-    from oomdoctor.worker.inspection import inspect_model
+    from oomdoctor.worker.training.inspection import inspect_model
 
     job = ProbeJob("inspect", case.id, case.model, case.config, "cpu")
     return inspect_model(job).parameters.total
@@ -168,8 +168,8 @@ def simulated(case: Case, targets: tuple[Target, ...], *, detail: bool = False) 
     Raises:
         UnsupportedError: the libraries or the simulator cannot run it.
     """
-    from oomdoctor.worker.progress import PhaseFile
-    from oomdoctor.worker.simulate import simulate
+    from oomdoctor.worker.protocol.progress import PhaseFile
+    from oomdoctor.worker.simulating.simulate import simulate
 
     with _adapted(case):
         (prediction,) = simulate(_job(case, targets, detail=detail), PhaseFile(None))
@@ -180,7 +180,7 @@ def _job(case: Case, targets: tuple[Target, ...], *, detail: bool = False) -> Pr
     """The simulation of a case; the code that it ran must be in place."""
     import torch
 
-    from oomdoctor.worker.inspection import inspect_model
+    from oomdoctor.worker.training.inspection import inspect_model
 
     torch.set_num_threads(1)
     size = case.config.micro_batch_size

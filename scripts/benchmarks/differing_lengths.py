@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from row_lengths import Lengths
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
-from oomdoctor.analysis.depth import IrregularError
-from oomdoctor.analysis.forecast import Layout, Rung
+from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.playback import Layout, Rung
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.cuda_choices import workspaces
-from oomdoctor.worker.cuda_kernels import Card
-from oomdoctor.worker.layers import IrregularLayersError
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.recording import Recorder, card_of
-from oomdoctor.worker.simulate import CATEGORIES_OF_STEPS
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.cuda.choices import workspaces
+from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.recorder import Recorder, card_of
+from oomdoctor.worker.simulating.shallow import IrregularLayersError
+from oomdoctor.worker.simulating.simulate import CATEGORIES_OF_STEPS
 
 SEEDS = range(5)
 _EVENTS = 3_000_000  # of one replay, about three seconds: some hundred steps of a large model

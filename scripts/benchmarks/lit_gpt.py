@@ -25,7 +25,7 @@ def lit_gpt(config: TrainConfig) -> Iterator[None]:
     """Llama models act as lit-gpt's GPT, with its LoRA in place of peft's."""
     from transformers.models.llama import modeling_llama
 
-    from oomdoctor.worker import build
+    from oomdoctor.worker.training import build
 
     model = modeling_llama.LlamaForCausalLM
     with (

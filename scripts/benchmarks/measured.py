@@ -17,7 +17,7 @@ from cases import Case, Reading
 from oomdoctor.records.codec import from_json, to_json
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.system.hub import resolve
+from oomdoctor.system.models.hub import resolve
 
 FOLDER = Path(__file__).parents[2] / "tests" / "data" / "measured"
 

@@ -20,7 +20,7 @@ from published_code import NotExpressibleError, Row, adaptations, check_code
 from published_config import train_config
 from row_lengths import lengths_of
 
-from oomdoctor.analysis.overhead import context_bytes, device_total_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.model import ModelSpec, Task
 from oomdoctor.system.catalogue import find_gpu, gpus

@@ -36,11 +36,11 @@ from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.config import Rung
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
-from oomdoctor.runs.host import WorkerHost
+from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.hub import resolve
-from oomdoctor.system.machine import Device, choose_device, list_gpus
-from oomdoctor.system.recipes import load_recipe, parse_rung
+from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
+from oomdoctor.system.models.hub import resolve
+from oomdoctor.system.recipes.recipes import load_recipe, parse_rung
 
 OVERHEAD_GOAL_S = 1.0
 HELP_GOAL_S = 0.2
@@ -122,7 +122,7 @@ class Stamps:
 
 def run_job(job_path: Path, reply_path: Path) -> None:
     """What `oomdoctor.worker.__main__.run_job` does, with stamps."""
-    from oomdoctor.worker.progress import PhaseFile, phase_file
+    from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
 
     stamps = Stamps()
 
@@ -140,8 +140,8 @@ def run_job(job_path: Path, reply_path: Path) -> None:
             super().enter(phase)
 
     with stamps.counting_imports():
-        from oomdoctor.worker import measure
         from oomdoctor.worker.answer import answer
+        from oomdoctor.worker.measuring import measure
 
         measure.time_steps = stamps.around("timing", measure.time_steps)
         job = loads(ProbeJob, job_path.read_text())

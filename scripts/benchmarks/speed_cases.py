@@ -18,7 +18,7 @@ from cases import NO_LIMIT, Case, LeftOut, simulated
 from each_case import Fault, run_each
 from measured import FOLDER, measured_cases
 
-from oomdoctor.analysis.throughput import tokens_per_s
+from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.evidence import Slower
@@ -26,7 +26,7 @@ from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.simulation import Target
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.hub import resolve
+from oomdoctor.system.models.hub import resolve
 
 FILE = Path(__file__).parents[2] / "tests" / "data" / "published_speed.json"
 _WAITS = 1.99  # times as long beside a host that takes twice as long

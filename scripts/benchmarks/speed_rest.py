@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from speed_cases import Speed
 
-from oomdoctor.analysis.throughput import step_seconds
+from oomdoctor.analysis.speed.throughput import step_seconds
 
 
 @dataclass(frozen=True, slots=True)

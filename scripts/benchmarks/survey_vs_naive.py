@@ -26,8 +26,8 @@ from typing import Any
 
 from oomdoctor.records.model import ModelRef
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.hub import resolve
-from oomdoctor.system.machine import Device, choose_device, list_gpus
+from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
+from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_seconds, parse_size
 
 TRAINER = Path(__file__).with_name("trainer_run.py")

@@ -30,17 +30,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.analysis.throughput import tokens_per_s, tokens_per_s_spread
+from oomdoctor.analysis.speed.throughput import tokens_per_s, tokens_per_s_spread
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs.host import WorkerHost
-from oomdoctor.runs.launch import launch
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.hub import resolve
-from oomdoctor.system.machine import Device, choose_device, list_gpus
-from oomdoctor.system.recipes import parse_rung
+from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
+from oomdoctor.system.models.hub import resolve
+from oomdoctor.system.recipes.recipes import parse_rung
 from oomdoctor.units import format_bytes, format_rate
 
 TRAINER = Path(__file__).with_name("trainer_run.py")

@@ -21,15 +21,15 @@ from dataclasses import dataclass
 
 from cases import NO_LIMIT, Case, Reading, predicted_bytes, simulated
 
-from oomdoctor.analysis.ladder import Context
-from oomdoctor.analysis.overhead import Range, context_bytes
-from oomdoctor.analysis.prediction import attempts_of_prediction, with_closeness
+from oomdoctor.analysis.memory.overhead import Range, context_bytes
+from oomdoctor.analysis.search.ladder import Context
+from oomdoctor.analysis.simulator.prediction import attempts_of_prediction, with_closeness
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.simulation import Prediction, Target
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.plan.cards import Card
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.evidence import prediction_errors
 

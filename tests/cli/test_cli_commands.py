@@ -8,18 +8,20 @@ import tomllib
 import pytest
 
 from oomdoctor.records.codec import dumps
-from oomdoctor.system import catalogue, recipes, store
+from oomdoctor.system import catalogue
+from oomdoctor.system.recipes import recipes
+from oomdoctor.system.store import run_folders
 
 
 class TestShow:
     @pytest.fixture
     def run(self, cli, survey):
         cli("probe", "m")
-        return store.open_run().name
+        return run_folders.open_run().name
 
     @pytest.mark.parametrize("name", [None, "latest", "by name", "by folder"])
     def test_a_run_reads_as_it_did(self, cli, survey, run, name):
-        words = {"by name": run, "by folder": str(store.runs_dir() / run)}
+        words = {"by name": run, "by folder": str(run_folders.runs_dir() / run)}
         shown = cli("show", *([] if name is None else [words.get(name, name)]))
         assert shown.code == 0
         assert shown.err == ""
@@ -59,7 +61,7 @@ class TestShow:
         assert cli("show", "--list").code == 0
 
     def test_a_run_without_report_names_the_way_on(self, cli, survey, run):
-        (store.runs_dir() / run / "report.json").unlink()
+        (run_folders.runs_dir() / run / "report.json").unlink()
         ended = cli("show", run)
         assert ended.code == 5
         assert f"oomdoctor probe --resume {run}" in ended.err

@@ -152,7 +152,7 @@ def test_ctrl_c_before_the_survey_is_130(cli, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("oomdoctor.system.store.create", interrupted)
+    monkeypatch.setattr("oomdoctor.system.store.run_folders.create", interrupted)
     ended = cli("probe", "m", "--json")
     assert ended.code == 130
     assert json.loads(ended.out)["status"] == "interrupted"

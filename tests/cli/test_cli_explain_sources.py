@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.oom.clean import Line
-from oomdoctor.cli import sources
-from oomdoctor.cli.sources import Source, lines_of
+from oomdoctor.cli.requests import sources
+from oomdoctor.cli.requests.sources import Source, lines_of
+from oomdoctor.explain.reading.clean import Line
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ROOT / "tests" / "data" / "explain"

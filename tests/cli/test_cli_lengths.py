@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.analysis.lengths import Tally
+from oomdoctor.analysis.rows.distribution import Tally
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.lengths import (
+from oomdoctor.records.rows import (
     LengthLimit,
     LengthLine,
     LengthPeak,

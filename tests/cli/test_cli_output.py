@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from oomdoctor.system import store
+from oomdoctor.system.store import run_folders
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_json_is_utf8_whatever_the_locale_says(child):
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_full_disk_behind_stdout_is_said(golden, arguments, told):
-    folder = store.create("m")
+    folder = run_folders.create("m")
     folder.write_request(golden("plan").request)
     folder.write_report(golden("plan"))
     done = onto_a_full_disk(*arguments)
@@ -101,7 +101,7 @@ def onto_a_full_disk(*arguments: str, **environment: str) -> subprocess.Complete
 
 
 def test_a_narrow_terminal_gets_ascii_signs(golden):
-    folder = store.create("m")
+    folder = run_folders.create("m")
     folder.write_request(golden("gpu").request)
     folder.write_report(golden("gpu"))
     wide = on_a_terminal("show", PYTHONIOENCODING="utf-8", COLUMNS="140")

@@ -13,7 +13,7 @@ from oomdoctor.records.machine import Gpu
 from oomdoctor.records.plan import PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.system import store
+from oomdoctor.system.store import run_folders
 
 
 def asked(cli, planned, *arguments: str) -> SurveyRequest:
@@ -60,7 +60,7 @@ def test_why_leaves_one_rung(cli, planned):
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090", "NVIDIA Unheard Of"])
 def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypatch, name):
     here = Gpu(0, "GPU-1", name, 25_249_513_472, None, "8.9", ())
-    monkeypatch.setattr("oomdoctor.cli.plan_request.list_gpus", lambda: (here,))
+    monkeypatch.setattr("oomdoctor.cli.requests.plan.list_gpus", lambda: (here,))
     known = name if "4090" in name else "25249513472B"
     assert asked(cli, planned).plan == PlanRequest((known,))
 
@@ -123,7 +123,7 @@ def test_show_prints_it_again(cli, planned):
 def test_a_plan_that_could_not_start_leaves_no_folder(cli, planned):
     planned.answer = OomDoctorError("no_model", "there is none", None, ExitCode.MODEL_UNAVAILABLE)
     assert cli("plan", "m", "--gpu", "T4").code == 4
-    assert list(store.runs_dir().iterdir()) == []
+    assert list(run_folders.runs_dir().iterdir()) == []
 
 
 def test_a_plan_is_not_resumed_by_probe(cli, planned):

@@ -15,7 +15,7 @@ import pytest
 from oomdoctor.errors import model_error
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef
-from oomdoctor.system import store
+from oomdoctor.system.store import run_folders
 
 
 def asked(cli, survey, *arguments):
@@ -35,7 +35,7 @@ def test_on_the_cpu_the_defaults_are_what_it_can_do_in_minutes(cli, survey):
 
 def test_the_defaults(cli, survey, monkeypatch):
     card = Gpu(0, "GPU-1", "NVIDIA H200", 150 * 10**9, 149 * 10**9, "9.0", ())
-    monkeypatch.setattr("oomdoctor.cli.request.list_gpus", lambda: (card,))
+    monkeypatch.setattr("oomdoctor.cli.requests.survey.list_gpus", lambda: (card,))
     request = asked(cli, survey)
     assert request.model == ModelRef("m")
     assert request.recipe.name == "default"
@@ -277,7 +277,7 @@ def test_a_pipe_is_written_to_and_not_replaced(cli, survey, tmp_path):
 def test_a_survey_that_cannot_start_leaves_no_run(cli, survey):
     survey.answer = model_error("missing", "there is no such model")
     assert cli("probe", "m").code == 4
-    assert store.list_runs() == ()
+    assert run_folders.list_runs() == ()
 
 
 class TestNeverStarted:
@@ -297,20 +297,20 @@ class TestNeverStarted:
                     path.write_text("{}")
                 raise model_error("missing", "no", hint and hint.format(folder.path))
 
-            monkeypatch.setattr("oomdoctor.runs.survey.run_survey", act)
+            monkeypatch.setattr("oomdoctor.runs.survey.run.run_survey", act)
 
         return end
 
     def test_it_is_gone(self, cli, left):
         left("host.log", "01-inspect/job.json")
         assert cli("probe", "m").code == 4
-        assert store.list_runs() == ()
+        assert run_folders.list_runs() == ()
 
     def test_what_the_hint_names_stays_but_is_no_run(self, cli, left):
         left("host.log", "01-inspect/job.json", hint="see {}/host.log")
         assert cli("probe", "m").code == 4
-        assert [run.status for run in store.list_runs()] == ["foreign"]
-        assert (store.list_runs()[0].path / "host.log").exists()
+        assert [run.status for run in run_folders.list_runs()] == ["foreign"]
+        assert (run_folders.list_runs()[0].path / "host.log").exists()
         assert "there are no runs yet" in cli("show").err
 
     @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ class TestNeverStarted:
     def test_what_holds_an_answer_stays(self, cli, left, file):
         left("host.log", "01-inspect/job.json", file)
         assert cli("probe", "m").code == 4
-        assert (store.open_run().path / file).exists()
+        assert (run_folders.open_run().path / file).exists()
 
 
 class TestResume:
@@ -329,15 +329,17 @@ class TestResume:
     def run(self, cli, survey):
         cli("probe", "m", "--seq-len", "64", "--tokens", "5M")
         survey.request = None
-        return store.open_run().name
+        return run_folders.open_run().name
 
     @pytest.mark.parametrize("name", ["latest", "by name", "by folder"])
     def test_the_request_comes_from_disk(self, cli, survey, run, name):
-        word = {"latest": name, "by name": run, "by folder": str(store.runs_dir() / run)}[name]
+        word = {"latest": name, "by name": run, "by folder": str(run_folders.runs_dir() / run)}[
+            name
+        ]
         assert cli("probe", "--resume", word).code == survey.answer.exit_code
         assert survey.request.sequence_length == 64
         assert survey.request.tokens == 5_000_000
-        assert len(store.list_runs()) == 1
+        assert len(run_folders.list_runs()) == 1
 
     def test_what_measures_nothing_may_change(self, cli, survey, run):
         cli("probe", "m", "--resume", run, "--time-limit", "1m", "--rank-by", "memory", "-q")
@@ -365,6 +367,6 @@ class TestResume:
 
     def test_a_run_that_cannot_go_on_is_kept(self, cli, survey, run):
         survey.answer = model_error("missing", "gone")
-        (store.runs_dir() / run / "report.json").unlink()
+        (run_folders.runs_dir() / run / "report.json").unlink()
         assert cli("probe", "--resume", run).code == 4
-        assert len(store.list_runs()) == 1
+        assert len(run_folders.list_runs()) == 1

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from oomdoctor.cli.progress import Progress
+from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, Failure
@@ -147,7 +147,7 @@ def test_the_moving_line_moves_while_nothing_happens(monkeypatch):
 
     clock = iter(range(7, 10**6))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr("oomdoctor.cli.progress.TICK_S", 0.01)
+    monkeypatch.setattr("oomdoctor.cli.streams.progress.TICK_S", 0.01)
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     with Progress(quiet=False) as progress:

@@ -75,7 +75,7 @@ def test_the_exit_codes_are_all_told():
 
 
 def test_the_keys_of_a_rung_are_those_there_are():
-    from oomdoctor.system.rungs import config_keys
+    from oomdoctor.system.recipes.rungs import config_keys
 
     table = README.partition("### recipes")[2].partition("\n### ")[0]
     told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M)))

@@ -11,8 +11,8 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs.host import WorkerHost
-from oomdoctor.runs.launch import launch
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.units import GIB
 
 UNLIMITED = 1 << 62

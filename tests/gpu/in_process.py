@@ -22,9 +22,9 @@ def setup_of(job: ProbeJob) -> tuple[Any, Any, Any]:
     """The training of a job ready to step, its batches and its marks."""
     import torch
 
-    from oomdoctor.worker.batch import micro_batches
-    from oomdoctor.worker.build import build
-    from oomdoctor.worker.progress import Marks, PhaseFile
+    from oomdoctor.worker.protocol.progress import Marks, PhaseFile
+    from oomdoctor.worker.training.batch import micro_batches
+    from oomdoctor.worker.training.build import build
 
     device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
     marks = Marks(PhaseFile(None))
@@ -44,8 +44,8 @@ def plain_loop(job: ProbeJob) -> dict[str, Any]:
     """Seconds of a step: as the worker times it, and by the clock around a loop of steps."""
     import torch
 
-    from oomdoctor.worker.step import training_step
-    from oomdoctor.worker.timing import time_steps
+    from oomdoctor.worker.measuring.timing import time_steps
+    from oomdoctor.worker.training.step import training_step
 
     setup, batches, marks = setup_of(job)
     timing, _ = time_steps(setup, batches, job, marks)
@@ -63,7 +63,7 @@ def plain_loop(job: ProbeJob) -> dict[str, Any]:
 
 def scaler(job: ProbeJob) -> dict[str, Any]:
     """Timing with a gradient scaler that starts far too high, so that it has to skip steps."""
-    from oomdoctor.worker.timing import time_steps
+    from oomdoctor.worker.measuring.timing import time_steps
 
     setup, batches, marks = setup_of(job)
     setup.trainer.accelerator.scaler._init_scale = 2.0**40  # read at the first scaled loss

@@ -24,9 +24,9 @@ from gpu_jobs import LARGE, SMALL, capped, gib, job, measured, room, run
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.runs.host import WorkerHost
+from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.machine import choose_device, list_gpus
+from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import GIB, MIB
 from oomdoctor.worker.host import cuda_was_touched
 

@@ -12,7 +12,7 @@ import pytest
 
 from oomdoctor.records.model import Task
 from oomdoctor.system.catalogue import CatalogueModel, models
-from oomdoctor.system.tasks import task_of
+from oomdoctor.system.models.tasks import task_of
 
 TASK_CLASSES: dict[Task, str] = {
     "causal-lm": "AutoModelForCausalLM",

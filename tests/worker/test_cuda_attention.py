@@ -11,12 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.worker import cuda_attention
-from oomdoctor.worker.cuda_attention import Call, choose_backend, cuda_sdpa
-from oomdoctor.worker.cuda_kernels import Card, hidden_blocks, torch_release
-from oomdoctor.worker.flash_package import simulated_attention
-from oomdoctor.worker.simulated_device import simulated_device
-from oomdoctor.worker.synthetic import dtype_keyword
+from oomdoctor.worker.simulating.cuda import attention
+from oomdoctor.worker.simulating.cuda.attention import Call, choose_backend, cuda_sdpa
+from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
+from oomdoctor.worker.simulating.cuda.kernels import Card, hidden_blocks, torch_release
+from oomdoctor.worker.simulating.device import simulated_device
+from oomdoctor.worker.training.synthetic import dtype_keyword
 
 T4, A100, RTX_4090, H100 = (Card(cc) for cc in ((7, 5), (8, 0), (8, 9), (9, 0)))
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -106,7 +106,7 @@ def test_the_backend_is_the_one_cuda_takes(
 def test_hopper_prefers_cudnn_in_some_releases(
     fake: None, monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], backend: str
 ) -> None:
-    monkeypatch.setattr(cuda_attention, "torch_release", lambda: release)
+    monkeypatch.setattr(attention, "torch_release", lambda: release)
     assert choose_backend(Call(*qkv(), is_causal=True), H100) == backend
 
 
@@ -200,7 +200,7 @@ def test_efficient_backward_stages_in_fp32(
 
 @pytest.mark.skipif(torch_release() < (2, 9), reason="cuDNN attention is never taken there")
 def test_cudnn_gathers_dq_in_fp32(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_attention, "torch_release", lambda: (2, 13))
+    monkeypatch.setattr(attention, "torch_release", lambda: (2, 13))
     recorder = train(H100, qkv(), is_causal=True)
     assert recorder.hidden["_scaled_dot_product_cudnn_attention_backward"] == (4 * 2 * 8 * 64 * 65,)
 

@@ -12,10 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.worker.cuda_attention import choose_backend, cuda_sdpa
-from oomdoctor.worker.cuda_autocast import cuda_autocast, scale_gradients
-from oomdoctor.worker.cuda_kernels import Card
-from oomdoctor.worker.simulated_device import simulated_device
+from oomdoctor.worker.simulating.cuda.attention import choose_backend, cuda_sdpa
+from oomdoctor.worker.simulating.cuda.autocast import cuda_autocast
+from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.device import simulated_device
+from oomdoctor.worker.training.scaler import scale_gradients
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 FP32 = torch.float32

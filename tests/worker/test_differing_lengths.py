@@ -24,10 +24,10 @@ from published import published_cases
 from row_lengths import Lengths, lengths_of
 
 from oomdoctor.analysis.allocator import CachingAllocator
-from oomdoctor.analysis.forecast import Layout
-from oomdoctor.analysis.tape import Order, TapeBlock
-from oomdoctor.worker.layers import IrregularLayersError
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.analysis.simulator.playback import Layout
+from oomdoctor.analysis.simulator.tape import Order, TapeBlock
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.shallow import IrregularLayersError
 
 ROW: dict[str, Any] = {
     "id": "padded",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.efficiency import efficiency_of
-from oomdoctor.analysis.roofline import RAMP_S
+from oomdoctor.analysis.speed.efficiency import efficiency_of
+from oomdoctor.analysis.speed.roofline import RAMP_S
 from oomdoctor.records.costs import OpCost, OpKind
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.evidence import speed_errors
-from oomdoctor.worker.estimate import costs_between, estimated_timing
-from oomdoctor.worker.recorded import Cost
+from oomdoctor.worker.simulating.costs.estimate import costs_between, estimated_timing
+from oomdoctor.worker.simulating.recorded import Cost
 
 WINDOWS = [(0, "load", "load"), (0, "first", "forward"), (0, "first", "optimizer")]
 DEPTHS = {0: (3, 32)}

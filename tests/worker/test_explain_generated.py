@@ -14,11 +14,11 @@ import explain_scripts
 import injected_oom
 import pytest
 
-from oomdoctor.analysis.oom.diagnose import diagnose, exit_of
-from oomdoctor.analysis.oom.scan import scan
-from oomdoctor.analysis.oom.settings import Given
-from oomdoctor.analysis.oom.stream import lines
 from oomdoctor.errors import ExitCode
+from oomdoctor.explain.diagnose import diagnose, exit_of
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.training.settings import Given
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.units import GIB
 

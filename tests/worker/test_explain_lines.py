@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from oomdoctor.analysis.oom.remedy_table import TABLE
+from oomdoctor.explain.remedies.table import TABLE
 
 LINES = [(row.key, line) for row in TABLE.values() for line in row.lines.values()]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from oomdoctor.worker.known_values import positive_share
-from oomdoctor.worker.simulated_device import simulated_device
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.device import simulated_device
+from oomdoctor.worker.simulating.known_values import positive_share
 
 
 def rows(tensor: torch.Tensor) -> int:

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from tiny_models import tiny_job
 
-from oomdoctor.analysis.tape import Tape
+from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.worker import support
-from oomdoctor.worker.clean_slate import clean_slate
-from oomdoctor.worker.inspection import inspect_model
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.recorded import Recorded
-from oomdoctor.worker.recording import Recorder, card_of
-from oomdoctor.worker.simulate import simulate
-from oomdoctor.worker.support import check_supported
-from oomdoctor.worker.trace import GRADIENTS, LOGITS
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.simulating.recorded import Recorded
+from oomdoctor.worker.simulating.recorder import Recorder, card_of
+from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.tracing.trace import GRADIENTS, LOGITS
+from oomdoctor.worker.training import support
+from oomdoctor.worker.training.inspection import inspect_model
+from oomdoctor.worker.training.support import check_supported
 
 _LIGER = importlib.util.find_spec("liger_kernel") and importlib.util.find_spec("triton")
 _RECENT = bool(_LIGER) and version("liger-kernel").startswith("0.8.")

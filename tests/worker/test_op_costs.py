@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.records.costs import OpCost
-from oomdoctor.worker.op_costs import cost_of
+from oomdoctor.worker.simulating.costs.operators import cost_of
 
 BF16 = torch.bfloat16
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from oomdoctor.system.rungs import OPTIMIZERS
+from oomdoctor.system.recipes.rungs import OPTIMIZERS
 
 
 def test_every_optimizer_of_transformers_is_known() -> None:

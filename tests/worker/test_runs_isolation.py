@@ -14,9 +14,9 @@ from tiny_models import tiny_job
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs import launch as launching
-from oomdoctor.runs.host import WorkerHost
-from oomdoctor.runs.launch import Stopped, launch
+from oomdoctor.runs.jobs import launch as launching
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import Stopped, launch
 from oomdoctor.worker.host import cuda_was_touched
 
 USABLE = 10_000

@@ -17,8 +17,8 @@ from oomdoctor.records.model import ModelRef
 from oomdoctor.records.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.plan import run_plan
-from oomdoctor.system import store
+from oomdoctor.runs.plan.run import run_plan
+from oomdoctor.system.store import run_folders
 
 RUNGS = (
     Rung("full", TrainConfig(sequence_length=32, effective_batch_size=4)),
@@ -67,7 +67,7 @@ def plan(
     request: SurveyRequest, stop: Callable[[], ExitCode | None] = lambda: None
 ) -> tuple[Report, list[SurveyEvent]]:
     events: list[SurveyEvent] = []
-    folder = store.create("tiny")
+    folder = run_folders.create("tiny")
     report = run_plan(request, folder, on_event=events.append, stop=stop)
     assert folder.read_report() == report
     return report, events

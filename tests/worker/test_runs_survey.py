@@ -17,10 +17,10 @@ from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.survey import resume_request, run_survey
-from oomdoctor.system import store
-from oomdoctor.system.lock import device_lock
-from oomdoctor.system.store import RunFolder
+from oomdoctor.runs.survey.run import resume_request, run_survey
+from oomdoctor.system.machine.lock import device_lock
+from oomdoctor.system.store import run_folders
+from oomdoctor.system.store.run_folders import RunFolder
 
 WAYS = {
     "fits": "fits",
@@ -85,7 +85,7 @@ def survey(
     stop: Callable[[], ExitCode | None] = lambda: None,
     events: list[SurveyEvent] | None = None,
 ) -> tuple[Report, RunFolder]:
-    folder = folder or store.create("tiny")
+    folder = folder or run_folders.create("tiny")
     told = events if events is not None else []
     report = run_survey(request, folder, wait=False, on_event=told.append, stop=stop)
     return report, folder
@@ -187,7 +187,7 @@ def test_waiting_for_a_device_ends_with_a_signal(ask: Callable[..., SurveyReques
     with device_lock("cpu", False, lambda message: None, run="other-run"):
         report = run_survey(
             ask("fits"),
-            store.create("tiny"),
+            run_folders.create("tiny"),
             wait=True,
             on_event=events.append,
             stop=lambda: ExitCode.INTERRUPTED if events else None,
@@ -268,7 +268,7 @@ def test_the_budget_is_that_of_the_moment_the_device_is_ours(
 ) -> None:
     from oomdoctor.records.machine import Gpu
     from oomdoctor.runs import device
-    from oomdoctor.system.machine import Device
+    from oomdoctor.system.machine.devices import Device
 
     def card(free: int) -> Gpu:
         return Gpu(0, "GPU-1", "a card", 100, free, "9.0", ())
@@ -287,7 +287,7 @@ def test_waiting_for_a_device_ends_with_the_time_limit(ask: Callable[..., Survey
     ):
         run_survey(
             ask("fits", time_limit_s=0.5),
-            store.create("tiny"),
+            run_folders.create("tiny"),
             wait=True,
             on_event=lambda event: None,
             stop=lambda: None,
@@ -297,7 +297,7 @@ def test_waiting_for_a_device_ends_with_the_time_limit(ask: Callable[..., Survey
 def test_a_child_that_cannot_be_killed_is_left_behind(
     ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oomdoctor.runs import host
+    from oomdoctor.runs.jobs import host
 
     monkeypatch.setattr(host, "KILL_LIMIT_S", 0.5)
     monkeypatch.setattr(host, "_kill_group", lambda pid: None)

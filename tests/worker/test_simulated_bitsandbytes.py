@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.records.costs import OpCost
-from oomdoctor.worker import simulated_bitsandbytes
-from oomdoctor.worker.op_costs import cost_of
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating import bitsandbytes
+from oomdoctor.worker.simulating.costs.operators import cost_of
 
 SCALARS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1, "lr": 1e-3}
 
@@ -37,7 +37,7 @@ def _no_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def patched(stack: ExitStack, *, cuda: bool) -> None:
-    for patch in simulated_bitsandbytes.patches(cuda):
+    for patch in bitsandbytes.patches(cuda):
         stack.enter_context(patch)
 
 

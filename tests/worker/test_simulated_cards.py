@@ -11,8 +11,8 @@ from tiny_models import tiny_job
 
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.simulate import simulate
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.simulating.simulate import simulate
 
 # Attention: efficient before 8.0, flash from there, cuDNN's on 9.0; larger workspaces on 9.0.
 CARDS = ("Tesla T4", "Tesla V100-SXM2-16GB", "RTX 4090", "H100 SXM", "RTX 5090")
@@ -46,7 +46,7 @@ def test_a_shared_simulation_says_what_one_for_each_card_says(attention: str) ->
 def test_cards_that_differ_in_workspaces_alone_share_recordings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from oomdoctor.worker.recording import Recorder
+    from oomdoctor.worker.simulating.recorder import Recorder
 
     recorded: list[tuple[int, Any]] = []
     record = Recorder.record
@@ -67,7 +67,7 @@ def test_cards_that_differ_in_workspaces_alone_share_recordings(
 
 
 def test_the_second_recording_is_of_the_expected_edge(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oomdoctor.worker.recording import Recorder
+    from oomdoctor.worker.simulating.recorder import Recorder
 
     recorded: list[int] = []
     record = Recorder.record

@@ -14,11 +14,11 @@ from tiny_models import tiny_job
 
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
 from oomdoctor.records.simulation import SimulationRequest
-from oomdoctor.runs.host import WorkerHost
-from oomdoctor.runs.launch import launch
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.worker.clean_slate import clean_slate
 from oomdoctor.worker.host import run_here
+from oomdoctor.worker.simulating.clean_slate import clean_slate
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.__main__ import main
 from oomdoctor.worker.answer import answer
-from oomdoctor.worker.measure import measure
-from oomdoctor.worker.progress import PhaseFile
+from oomdoctor.worker.measuring.measure import measure
+from oomdoctor.worker.protocol.progress import PhaseFile
 
 
 def measured(job: ProbeJob) -> Measurement:

@@ -12,8 +12,8 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.runs.faults import check_weights
 from oomdoctor.worker.answer import answer
-from oomdoctor.worker.model_config import auto_class, load_config
-from oomdoctor.worker.progress import PhaseFile
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.training.model_config import auto_class, load_config
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tiny_models import tiny_job
 
-from oomdoctor.worker import measure as measuring
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.step import training_step
+from oomdoctor.worker.measuring import measure as measuring
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.training.step import training_step
 
 
 def test_skipped_steps_are_repeated_until_states_are_born(monkeypatch: pytest.MonkeyPatch) -> None:

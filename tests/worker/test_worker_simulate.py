@@ -10,21 +10,21 @@ import pytest
 import torch
 from tiny_models import tiny_job
 
-from oomdoctor.analysis.forecast import Rung, phase_peak_positions
+from oomdoctor.analysis.simulator.playback import Rung, phase_peak_positions
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Forecast, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.recipes import load_recipe
-from oomdoctor.worker.clean_slate import clean_slate
-from oomdoctor.worker.inspection import inspect_model
-from oomdoctor.worker.measure import measure
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.recording import Recorder
-from oomdoctor.worker.simulate import CATEGORIES_OF_STEPS, simulate
-from oomdoctor.worker.simulated_device import simulated_device
-from oomdoctor.worker.trace import CATEGORIES
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.system.recipes.recipes import load_recipe
+from oomdoctor.worker.measuring.measure import measure
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.simulating.device import simulated_device
+from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.simulate import CATEGORIES_OF_STEPS, simulate
+from oomdoctor.worker.tracing.trace import CATEGORIES
+from oomdoctor.worker.training.inspection import inspect_model
 
 MIB = 1024**2
 _LADDER = load_recipe("default", sequence_length=32, effective_batch_size=4, micro_batch_size=2)

@@ -9,10 +9,10 @@ import torch
 from tiny_models import CONFIGS, tiny_job
 
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.batch import micro_batches
-from oomdoctor.worker.build import build
-from oomdoctor.worker.step import evaluation_step, training_step
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.batch import micro_batches
+from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.step import evaluation_step, training_step
 
 CPU = torch.device("cpu")
 STEPS = 3

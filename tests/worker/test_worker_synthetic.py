@@ -7,10 +7,10 @@ import torch
 from tiny_models import CONFIGS, tiny_job, tiny_spec
 
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.build import build
-from oomdoctor.worker.model_config import auto_class, load_config
-from oomdoctor.worker.trace import AllocationTrace
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.tracing.trace import AllocationTrace
+from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.model_config import auto_class, load_config
 
 CPU = torch.device("cpu")
 

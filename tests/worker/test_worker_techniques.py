@@ -16,16 +16,16 @@ from tiny_models import CONFIGS, tiny_job
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest
-from oomdoctor.worker import checkpointing
-from oomdoctor.worker.batch import micro_batches
-from oomdoctor.worker.build import build
-from oomdoctor.worker.inspection import inspect_model
-from oomdoctor.worker.measure import measure
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.simulate import simulate
-from oomdoctor.worker.step import evaluation_step, training_step
-from oomdoctor.worker.summary import attention_kernel
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.measuring.measure import measure
+from oomdoctor.worker.measuring.summary import attention_kernel
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.training import checkpointing
+from oomdoctor.worker.training.batch import micro_batches
+from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.inspection import inspect_model
+from oomdoctor.worker.training.step import evaluation_step, training_step
 
 CPU = torch.device("cpu")
 PHASES = ("forward", "backward", "optimizer")

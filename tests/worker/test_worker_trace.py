@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.oom.dialects import parse_oom
-from oomdoctor.worker.trace import GRADIENTS, OPTIMIZER, WEIGHTS, AllocationTrace
-from oomdoctor.worker.whereabouts import Whereabouts
+from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.worker.tracing.trace import GRADIENTS, OPTIMIZER, WEIGHTS, AllocationTrace
+from oomdoctor.worker.tracing.whereabouts import Whereabouts
 
 KIB = 1024
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli import output
 from oomdoctor.cli.options import optional
 from oomdoctor.cli.options.reader import Reader
+from oomdoctor.cli.streams import output
 
 FORMATS = ("table", "markdown", "csv", "json")
 

@@ -11,7 +11,7 @@ from oomdoctor.analysis.allocator import (
     replay,
 )
 from oomdoctor.analysis.allocator.message import format_size
-from oomdoctor.analysis.oom.dialects import parse_oom
+from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.units import GIB, KIB, MIB
 
 

@@ -9,7 +9,7 @@ from analysis_make import COUNTS, MODEL_CONFIG
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.dominance import Setting, needs_more
+from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.records.config import TrainConfig
 
 AMPERE = Setting(COUNTS, MODEL_CONFIG, "cuda", "8.0")

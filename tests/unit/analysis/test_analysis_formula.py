@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from analysis_make import COUNTS, measurement, rung
 
-from oomdoctor.analysis.formula import formula_view
+from oomdoctor.analysis.memory.formula import formula_view
 from oomdoctor.records.simulation import PhasePeak
 
 MILLION = 10**6

@@ -6,7 +6,14 @@ from analysis_make import COUNTS, GIB, MODEL_CONFIG, ended, fit, ran_out, rung
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.ladder import Context, NextTry, SkipRung, attempts_of, next_step, run_order
+from oomdoctor.analysis.search.ladder import (
+    Context,
+    NextTry,
+    SkipRung,
+    attempts_of,
+    next_step,
+    run_order,
+)
 
 CONTEXT = Context(
     usable_bytes=40 * GIB,

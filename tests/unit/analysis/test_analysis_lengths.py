@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.length_verdict import Taken, cards_verdict, verdict
-from oomdoctor.analysis.lengths import (
+from oomdoctor.analysis.rows.distribution import (
     Bracket,
     Tally,
     next_length,
@@ -17,7 +16,8 @@ from oomdoctor.analysis.lengths import (
     rows_above,
     shapes_of,
 )
-from oomdoctor.records.lengths import (
+from oomdoctor.analysis.rows.verdict import Taken, cards_verdict, verdict
+from oomdoctor.records.rows import (
     CountedRows,
     LengthBin,
     LengthLimit,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.oom.dialects import DIALECTS, parse_oom
-from oomdoctor.analysis.oom.figures import size_bytes
+from oomdoctor.explain.reading.dialects.parse import DIALECTS, parse_oom
+from oomdoctor.explain.reading.figures import size_bytes
 
 MIB, GIB = 1024**2, 1024**3
 

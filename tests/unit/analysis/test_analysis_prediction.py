@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from analysis_make import GIB, measurement, request, rung, timing
 
-from oomdoctor.analysis.ladder import Context
-from oomdoctor.analysis.overhead import Range
-from oomdoctor.analysis.prediction import (
+from oomdoctor.analysis.memory.overhead import Range
+from oomdoctor.analysis.search.ladder import Context
+from oomdoctor.analysis.simulator.prediction import (
     attempts_of_prediction,
     sizes_to_predict,
     with_closeness,

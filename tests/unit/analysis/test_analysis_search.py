@@ -9,7 +9,14 @@ from analysis_make import fit, ran_out, timing
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.search import MAX_TRIES, Sample, divisors, next_size, sample_of, untried
+from oomdoctor.analysis.search.micro_batch import (
+    MAX_TRIES,
+    Sample,
+    divisors,
+    next_size,
+    sample_of,
+    untried,
+)
 from oomdoctor.records.config import TrainConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.shape import shape_of
+from oomdoctor.analysis.memory.shape import shape_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from analysis_make import COUNTS, MODEL_CONFIG, gpu_facts, timing
 
-from oomdoctor.analysis.throughput import (
+from oomdoctor.analysis.speed.throughput import (
     flops_per_token,
     mfu,
     peak_flops,

@@ -20,7 +20,7 @@ from analysis_make import (
     timing,
 )
 
-from oomdoctor.analysis.ladder import Context, SkipRung
+from oomdoctor.analysis.search.ladder import Context, SkipRung
 from oomdoctor.analysis.verdict import conclude, fits, missed_by
 from oomdoctor.records.codec import from_json, to_json
 from oomdoctor.records.result import Attempt, ProbeResult

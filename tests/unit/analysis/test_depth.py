@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from oomdoctor.analysis.depth import IrregularError, extend
-from oomdoctor.analysis.tape import Region, Tape, TapeBlock
+from oomdoctor.analysis.simulator.depth import IrregularError, extend
+from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 
 MIB = 1024**2
 

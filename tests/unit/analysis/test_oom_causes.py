@@ -7,10 +7,10 @@ from typing import Any, get_args
 import pytest
 from explain_make import ADAM, LAYER, LOSS, answer, causes, gib, llama, samples
 
-from oomdoctor.analysis.oom.causes import RULES
-from oomdoctor.analysis.oom.conditions import growth_per_step
-from oomdoctor.analysis.oom.remedy_table import TABLE
-from oomdoctor.analysis.oom.settings import Given
+from oomdoctor.explain.diagnosis.causes import RULES
+from oomdoctor.explain.diagnosis.conditions import growth_per_step
+from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.explain.training.settings import Given
 from oomdoctor.records.diagnosis import CauseName, Frame, LogFacts
 from oomdoctor.units import MIB
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.oom.dialects import DIALECTS, parse_oom, read_message
-from oomdoctor.analysis.oom.figures import size_bytes
-from oomdoctor.analysis.oom.scan import _MEMORY_HINT, scan
+from oomdoctor.explain.reading.dialects.parse import DIALECTS, parse_oom, read_message
+from oomdoctor.explain.reading.figures import size_bytes
+from oomdoctor.explain.reading.scan import _MEMORY_HINT, scan
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 FIGURES = ("requested", "capacity", "free", "process", "allocated", "allowed")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.oom.frames import frame_in, frames_in
-from oomdoctor.analysis.oom.frames_phase import phase_of, recomputes
-from oomdoctor.analysis.oom.frames_rows import ROWS
+from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
+from oomdoctor.explain.reading.frames.read import frame_in, frames_in
+from oomdoctor.explain.reading.frames.rows import ROWS
 from oomdoctor.records.diagnosis import Frame
 
 SITE = "/opt/env/lib/python3.11/site-packages/"

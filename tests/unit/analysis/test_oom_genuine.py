@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.analysis.oom.diagnose import diagnose
-from oomdoctor.analysis.oom.scan import scan
-from oomdoctor.analysis.oom.settings import Given
-from oomdoctor.analysis.oom.stream import lines
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.training.settings import Given
 from oomdoctor.units import GIB
 
 TEXTS = Path(__file__).parents[2] / "data" / "explain" / "genuine"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from explain_make import LLAMA_8B
 
-from oomdoctor.analysis.oom.activations import activations, layer_bytes_per_token, logits
-from oomdoctor.analysis.oom.memory_model import terms
-from oomdoctor.analysis.oom.settings import Setup
-from oomdoctor.analysis.oom.sizes import Sizes, sizes_of
-from oomdoctor.analysis.oom.states import trainable, weights
-from oomdoctor.analysis.oom.training import Training, training_of
+from oomdoctor.explain.memory.activations import activations, layer_bytes_per_token, logits
+from oomdoctor.explain.memory.sizes import Sizes, sizes_of
+from oomdoctor.explain.memory.states import trainable, weights
+from oomdoctor.explain.memory.terms import terms
+from oomdoctor.explain.training.settings import Setup
+from oomdoctor.explain.training.training import Training, training_of
 from oomdoctor.units import GIB
 
 GPT2 = {

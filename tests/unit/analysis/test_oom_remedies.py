@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from explain_make import ADAM, LAYER, LOSS, answer, changes, gib, incident, llama, samples
 
-from oomdoctor.analysis.oom.case import Case
-from oomdoctor.analysis.oom.diagnose import diagnose
-from oomdoctor.analysis.oom.remedy_table import TABLE
-from oomdoctor.analysis.oom.scan import scan
-from oomdoctor.analysis.oom.settings import Given, Setup
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.explain.training.settings import Given, Setup
 from oomdoctor.records.diagnosis import Diagnosis, Frame, LogFacts, Remedy
 from oomdoctor.units import MIB
 

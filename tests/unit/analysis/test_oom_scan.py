@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.oom.ranks import split_line
-from oomdoctor.analysis.oom.scan import scan
-from oomdoctor.analysis.oom.stream import lines
+from oomdoctor.explain.reading.prefixes import split_line
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
 
 MIB, GIB = 1024**2, 1024**3
 

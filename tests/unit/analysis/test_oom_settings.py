@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from explain_make import ADAM, LAYER, llama
 
-from oomdoctor.analysis.oom.settings import Given, Setup, setup_of
+from oomdoctor.explain.training.settings import Given, Setup, setup_of
 from oomdoctor.records.diagnosis import Frame
 
 

@@ -11,9 +11,9 @@ import textwrap
 
 import pytest
 
-from oomdoctor.analysis.oom.figures import size_bytes
-from oomdoctor.analysis.oom.scan import scan
-from oomdoctor.analysis.oom.stream import lines
+from oomdoctor.explain.reading.figures import size_bytes
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
 from oomdoctor.records.diagnosis import Incident
 
 MESSAGE = (

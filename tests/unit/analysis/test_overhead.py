@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.overhead import context_bytes, device_total_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.analysis.tape import (
+from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
     TapeBlock,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.uncertainty import time_uncertainty, uncertainty_of
+from oomdoctor.analysis.simulator.uncertainty import time_uncertainty, uncertainty_of
 from oomdoctor.records.costs import EstimatedTime
 from oomdoctor.records.evidence import ErrorRecord, SpeedErrorRecord
 from oomdoctor.records.machine import GpuFacts

@@ -11,11 +11,11 @@ from example_reports import gpu_report
 
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
-from oomdoctor.render import listing
-from oomdoctor.render.environment import Environment, render_environment
+from oomdoctor.render.lists import listing
+from oomdoctor.render.lists.environment import Environment, render_environment
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
-from oomdoctor.system.store import RunSummary
+from oomdoctor.system.store.run_folders import RunSummary
 from oomdoctor.units import GIB
 
 CARD = GpuFacts(

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from plan_make import measured
 
-from oomdoctor.analysis.foresight import Foresight
-from oomdoctor.analysis.overhead import context_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.analysis.search.predicted import Foresight
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.knowledge import Knowledge
+from oomdoctor.runs.survey.knowledge import Knowledge
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.machine import Device
+from oomdoctor.system.machine.devices import Device
 from oomdoctor.units import GIB, MIB
 
 CARD = Gpu(0, "GPU-1", "NVIDIA L4", 22 * GIB, 22 * GIB, "8.9", ())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from plan_make import measured
 
-from oomdoctor.analysis.ladder import Context, SkipRung
+from oomdoctor.analysis.search.ladder import Context, SkipRung
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.costs import Calibration
@@ -15,12 +15,12 @@ from oomdoctor.records.model import ModelRef, ParameterCounts
 from oomdoctor.records.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.cards import card_named, cards_of
 from oomdoctor.runs.limits import sweep_within_limits
-from oomdoctor.runs.plan_cards import card_plan
-from oomdoctor.runs.plan_sweep import sweep_answer
-from oomdoctor.runs.plan_tasks import shown, tasks_of
-from oomdoctor.system.calibration import Learned, remember
+from oomdoctor.runs.plan.card_picks import card_plan
+from oomdoctor.runs.plan.cards import card_named, cards_of
+from oomdoctor.runs.plan.sweep import sweep_answer
+from oomdoctor.runs.plan.tasks import shown, tasks_of
+from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
 
 COUNTS = ParameterCounts(10**9, 8 * 10**8, 10**8, 10**8, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.records.costs import Calibration
-from oomdoctor.system.calibration import Learned, recall, remember
+from oomdoctor.system.store.calibration import Learned, recall, remember
 
 LEARNED = Learned("NVIDIA L4", "550.54", 300_000_000, Calibration(compute=1.2), rungs=1)
 VERSIONS = {"torch": "2.13.0", "cuda": "13.0", "transformers": "5.23.0"}

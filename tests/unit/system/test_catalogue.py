@@ -18,7 +18,7 @@ from oomdoctor.system.catalogue import (
     nearest_gpus,
     nearest_models,
 )
-from oomdoctor.system.tasks import task_of
+from oomdoctor.system.models.tasks import task_of
 from oomdoctor.units import GIB, MIB
 
 

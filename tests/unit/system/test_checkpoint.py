@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.system.checkpoint import config_beside, read_config
+from oomdoctor.system.models.checkpoint import config_beside, read_config
 
 
 def _error_of(path: Path) -> OomDoctorError:

@@ -15,7 +15,7 @@ import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.model import ModelRef
-from oomdoctor.system.hub import resolve, resolve_with_notes
+from oomdoctor.system.models.hub import resolve, resolve_with_notes
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128}
@@ -220,7 +220,7 @@ def test_connection_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oomdoctor.system.fetch.CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("oomdoctor.system.models.fetch.CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         _online(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()

@@ -12,8 +12,8 @@ import pytest
 from oomdoctor.errors import ExitCode, OomDoctorError, model_error
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.system import fetch
-from oomdoctor.system.hub import resolve, resolve_with_notes
+from oomdoctor.system.models import fetch
+from oomdoctor.system.models.hub import resolve, resolve_with_notes
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128}

@@ -11,9 +11,9 @@ import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.machine import Gpu, GpuProcess
-from oomdoctor.system import capabilities as capabilities_module
-from oomdoctor.system import nvml as nvml_module
-from oomdoctor.system.machine import (
+from oomdoctor.system.machine import capabilities as capabilities_module
+from oomdoctor.system.machine import nvml as nvml_module
+from oomdoctor.system.machine.devices import (
     Device,
     available_memory,
     capabilities,

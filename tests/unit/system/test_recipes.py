@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, config_faults
-from oomdoctor.system import recipes
-from oomdoctor.system.recipes import (
+from oomdoctor.system.recipes import recipes
+from oomdoctor.system.recipes.recipes import (
     Sizes,
     check_recipe,
     load_recipe,
@@ -19,8 +19,8 @@ from oomdoctor.system.recipes import (
     recipe_names,
     recipe_text,
 )
-from oomdoctor.system.rungs import OPTIMIZERS, TARGET_WORDS
-from oomdoctor.system.toml_lines import find_lines
+from oomdoctor.system.recipes.rungs import OPTIMIZERS, TARGET_WORDS
+from oomdoctor.system.recipes.toml_lines import find_lines
 
 NO_SIZES: Sizes = {
     "sequence_length": None,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.system import slurm
-from oomdoctor.system.slurm import find_jobs, is_job_id
+from oomdoctor.system.slurm import jobs
+from oomdoctor.system.slurm.jobs import find_jobs, is_job_id
 
 Fake = Callable[[str, str], None]
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -133,7 +133,7 @@ def test_the_job_of_another_user(
 ) -> None:
     out = tmp_path / "theirs.out"
     out.write_text("text")
-    monkeypatch.setattr(slurm.os, "access", lambda *_: False)
+    monkeypatch.setattr(jobs.os, "access", lambda *_: False)
     fake("scontrol", shown("77", "FAILED", out))
     with pytest.raises(OomDoctorError) as caught:
         find_jobs("77")
@@ -182,7 +182,7 @@ def test_what_cannot_be_answered(
 def test_a_command_that_hangs_is_ended_with_its_children(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "_DEADLINE_S", 0.5)
+    monkeypatch.setattr(jobs, "_DEADLINE_S", 0.5)
     fake("scontrol", f"sleep 60 &\necho $! > {tmp_path / 'pid'}\nsleep 60")
     fake("sacct", "exit 0")
     start = time.monotonic()

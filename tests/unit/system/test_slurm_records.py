@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.system.slurm_records import from_sacct, from_scontrol, joined, summary
+from oomdoctor.system.slurm.records import from_sacct, from_scontrol, joined, summary
 from oomdoctor.units import GIB, KIB
 
 SCONTROL = """JobId=4718 ArrayJobId=4711 ArrayTaskId=7 JobName=tune 8b

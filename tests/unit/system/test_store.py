@@ -16,9 +16,15 @@ from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Picks, Report, SurveyRequest, Tool
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.system import lock as lock_module
-from oomdoctor.system import store
-from oomdoctor.system.store import RunFolder, device_lock, list_runs, open_run, save_attempt
+from oomdoctor.system.machine import lock as lock_module
+from oomdoctor.system.store import run_folders
+from oomdoctor.system.store.run_folders import (
+    RunFolder,
+    device_lock,
+    list_runs,
+    open_run,
+    save_attempt,
+)
 
 CONFIG = TrainConfig(micro_batch_size=2)
 SPEC = ModelSpec("org/tiny", "catalogue", "GPT2LMHeadModel", "gpt2", "causal-lm", {"n_layer": 2})
@@ -67,7 +73,7 @@ REPORT = Report(
 
 
 def made(model: str = "org/tiny") -> RunFolder:
-    folder = store.create(model)
+    folder = run_folders.create(model)
     folder.write_request(REQUEST)
     return folder
 
@@ -89,15 +95,17 @@ def refused(call: Callable[[], object]) -> OomDoctorError:
     ],
 )
 def test_a_run_is_named_after_time_and_model(isolated: Path, model: str, slug: str) -> None:
-    folder = store.create(model)
+    folder = run_folders.create(model)
     assert folder.path.parent == isolated / "state" / "oomdoctor" / "runs"
     assert re.fullmatch(rf"\d{{8}}-\d{{6}}-{re.escape(slug)}-[0-9a-f]{{4}}", folder.name)
 
 
 def test_two_runs_in_one_second_have_two_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     suffixes = iter(["aaaa", "aaaa", "bbbb"])
-    monkeypatch.setattr("oomdoctor.system.store.secrets.token_hex", lambda n: next(suffixes))
-    first, second = store.create("m"), store.create("m")
+    monkeypatch.setattr(
+        "oomdoctor.system.store.run_folders.secrets.token_hex", lambda n: next(suffixes)
+    )
+    first, second = run_folders.create("m"), run_folders.create("m")
     assert first.path != second.path
 
 
@@ -131,7 +139,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(
 
 def test_a_state_folder_that_cannot_be_made(isolated: Path) -> None:
     (isolated / "state").write_text("a file is in the way")
-    for call in (lambda: store.create("m"), lambda: device_lock("cpu", False, print).__enter__()):
+    for call in (
+        lambda: run_folders.create("m"),
+        lambda: device_lock("cpu", False, print).__enter__(),
+    ):
         error = refused(call)
         assert (error.code, error.exit_code) == ("state_unwritable", ExitCode.MACHINE_UNFIT)
     assert list_runs() == ()
@@ -161,7 +172,7 @@ def test_an_unknown_run_is_met_with_the_nearest_names() -> None:
 
 
 def test_a_plan_without_a_report_is_to_be_made_again() -> None:
-    folder = store.create("org/tiny")
+    folder = run_folders.create("org/tiny")
     folder.write_request(replace(REQUEST, plan=PlanRequest(("T4",))))
     error = refused(folder.read_report)
     assert error.code == "no_report"
@@ -226,7 +237,7 @@ def test_job_folders_are_numbered_and_never_reused() -> None:
 def saved(folder: RunFolder, job: ProbeJob | None, attempt: Attempt | None) -> Path:
     path = folder.job_folder("full-bf16", 2)
     if job:
-        store.write_record(path / "job.json", job)
+        run_folders.write_record(path / "job.json", job)
     if attempt:
         save_attempt(path, attempt)
     return path

@@ -8,7 +8,7 @@ import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.model import TaskChoice
-from oomdoctor.system.tasks import architecture_of, other_input, task_of, text_part
+from oomdoctor.system.models.tasks import architecture_of, other_input, task_of, text_part
 
 TEXT = {"vocab_size": 100}
 IMAGE = {"image_size": 224, "num_channels": 3}

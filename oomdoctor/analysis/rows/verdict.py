@@ -1,0 +1,91 @@
+"""What the longest row of a data set means for a ladder, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oomdoctor.analysis.rank import rank
+from oomdoctor.records.report import RankBy
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rows import LengthDistribution, LengthLimit, RowsAbove
+from oomdoctor.units import format_bytes, format_percent
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The best rung at the longest row, which it takes at this micro-batch size and peak."""
+
+    label: str
+    micro_batch_size: int | None
+    peak_bytes: int | None
+
+
+def best_at_longest(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
+    """The best of the rungs at the longest row; None where none fits."""
+    order = rank(rows, by).order
+    best = next((row for row in rows if order and row.key == order[0]), None)
+    if best is None:
+        return None
+    return Taken(best.label, best.micro_batch_size, best.deciding_peak_bytes())
+
+
+def verdict(
+    lengths: LengthDistribution,
+    longest: int,
+    taken: Taken | None,
+    limits: Sequence[LengthLimit] = (),
+) -> tuple[str, ...]:
+    """Whether the longest row fits, and how many rows are too long for the rung one would take.
+
+    `longest` is what is left of the longest row in tokens where the model has fewer positions.
+    `limits` are of the best rung at the usual row, at some micro-batch sizes.
+    """
+    row = _longest(lengths, longest)
+    short = [limit for limit in limits if limit.above.rows]
+    if not short:
+        return (_fits(row, taken) if taken is not None else f"{row} will not fit any rung",)
+    first, *others = short
+    if taken is None:
+        sentences = [f"{row} will not fit: {first.label} {_up_to(first)}"]
+    else:  # another rung takes the row, so the sentence is about the one that does not
+        sentences = [f"{row} will not fit {first.label}, which {_up_to(first)}"]
+    sentences += [f"{limit.label} {_up_to(limit)}" for limit in others]
+    sentences += [_fits("that row", taken)] if taken is not None else []
+    return tuple(sentences)
+
+
+def cards_verdict(
+    lengths: LengthDistribution, longest: int, fitting: int, cards: int
+) -> tuple[str, ...]:
+    """On how many cards the longest row fits; `longest` as for `verdict`."""
+    return (f"{_longest(lengths, longest)} fits {fitting} of {cards} cards",)
+
+
+def _longest(lengths: LengthDistribution, longest: int) -> str:
+    row = f"row {lengths.longest.row:,} with {lengths.longest.tokens:,} tokens"
+    if longest == lengths.longest.tokens:
+        return row
+    return f"{row}, cut to the {longest:,} positions of the model,"
+
+
+def _fits(row: str, taken: Taken) -> str:
+    size = f" at micro-batch {taken.micro_batch_size}" if taken.micro_batch_size else ""
+    return f"{row} fits {taken.label}{size}, where the peak is {format_bytes(taken.peak_bytes)}"
+
+
+def _up_to(limit: LengthLimit) -> str:
+    size = f"at micro-batch {limit.micro_batch_size}"
+    what = (
+        f"takes rows up to {limit.tokens:,} tokens {size}" if limit.tokens else f"takes none {size}"
+    )
+    return f"{what}; {_longer(limit.above)}"
+
+
+def _longer(above: RowsAbove) -> str:
+    share = format_percent(above.share, 1 if above.share >= 0.001 else 3)
+    told = ", ".join(f"{row:,}" for row in above.first_rows)
+    if above.rows == 1:
+        return f"1 row ({share}) is longer: {told}"
+    first = "the first of them " if above.rows > len(above.first_rows) else ""
+    return f"{above.rows:,} rows ({share}) are longer: {first}{told}"

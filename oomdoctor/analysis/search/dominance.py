@@ -1,0 +1,229 @@
+"""Whether one rung certainly needs at least as much memory as another: a partial order.
+
+A rung may be skipped only for a certain reason, so every rule below holds for each moment of the
+step, not just on average; whatever has no rule must be equal. Two traps shape the rules: 16-bit
+training holds *more* than 32-bit training where a library casts to float32 (the logits of the
+loss, the scores of eager attention), and a micro-batch as large as the effective batch needs no
+gradients while it computes activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from oomdoctor.analysis.memory.bounds import (
+    DTYPE_BYTES,
+    keeps_all_gradients,
+    state_bytes,
+    weights_bytes,
+)
+from oomdoctor.analysis.memory.shape import shape_of
+from oomdoctor.analysis.speed.throughput import compute_dtype
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.machine import DeviceType
+from oomdoctor.records.model import ParameterCounts
+
+# The same states or fewer, kept in the same way, tensor by tensor: (less, more).
+_OPTIMIZER_STEPS = {
+    ("adamw_torch_fused", "adamw_torch"),  # foreach makes temporaries
+    ("paged_adamw_8bit", "adamw_bnb_8bit"),
+    ("paged_adamw_8bit", "adamw_8bit"),
+    ("paged_adamw_8bit", "paged_adamw_32bit"),
+    ("lion_8bit", "adamw_bnb_8bit"),  # one state instead of two
+    ("lion_8bit", "adamw_8bit"),
+    ("paged_lion_8bit", "lion_8bit"),
+}
+_ALIASES = {"adamw_8bit": "adamw_bnb_8bit"}
+_PREPARED = ("none", "norms", "peft")
+_FOLLOW = ("weights_dtype", "autocast_dtype")
+_CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")
+_HANDLED = {*_FOLLOW, *_CHECKPOINTING, "micro_batch_size", "effective_batch_size"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the rules need to know besides the two rungs; None where unknown."""
+
+    counts: ParameterCounts | None
+    model_config: Mapping[str, Any]
+    device_type: DeviceType
+    compute_capability: str | None
+
+
+def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[str, ...] | None:
+    """The respects in which `more` needs more than `less`, if it needs at least as much in all.
+
+    Both have an integer micro-batch size. None when the two are equal or cannot be compared.
+    """
+    more, less = _relevant(more), _relevant(less)
+    micro_more, micro_less = _micro(more), _micro(less)
+    if micro_more < micro_less:
+        return None
+    if more.accumulation_steps() == 1 and less.accumulation_steps() > 1:
+        return None
+    raised = ["micro_batch_size"] if micro_more > micro_less else []
+    if any(getattr(more, name) != getattr(less, name) for name in _FOLLOW):
+        if not _precision_at_least(more, less, setting):
+            return None
+        raised += [name for name in _FOLLOW if getattr(more, name) != getattr(less, name)]
+    if any(getattr(more, name) != getattr(less, name) for name in _CHECKPOINTING):
+        if not _keeps_at_least(more, less):
+            return None
+        raised += [name for name in _CHECKPOINTING if getattr(more, name) != getattr(less, name)]
+    for field in fields(TrainConfig):
+        name = field.name
+        if name in _HANDLED or getattr(more, name) == getattr(less, name):
+            continue
+        if not _at_least(name, more, less, setting):
+            return None
+        raised.append(name)
+    return tuple(raised) or None
+
+
+def _relevant(config: TrainConfig) -> TrainConfig:
+    """The configuration without the values that change no memory."""
+    plain = TrainConfig()
+    values: dict[str, Any] = {"lora_alpha": plain.lora_alpha}
+    if config.method == "full":
+        values |= {
+            name: getattr(plain, name) for name in ("lora_rank", "lora_dropout", "lora_targets")
+        }
+    if config.quantization == "none":
+        values["kbit_prepare"] = plain.kbit_prepare
+    if config.quantization != "nf4":
+        values["double_quant"] = plain.double_quant
+    if config.activation_checkpointing != "every_n":
+        values["checkpoint_every"] = plain.checkpoint_every
+    elif config.checkpoint_every == 1:
+        values["activation_checkpointing"] = "full"
+        values["checkpoint_every"] = plain.checkpoint_every
+    values["optimizer"] = _ALIASES.get(config.optimizer, config.optimizer)
+    if config.offload == "optimizer":
+        values["optimizer"] = plain.optimizer  # the device has nothing of it
+    return replace(config, **values)
+
+
+def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
+    a, b = getattr(more, name), getattr(less, name)
+    if name in ("sequence_length", "lora_rank"):
+        return bool(a >= b)
+    if name == "lora_dropout":
+        return bool(b == 0)  # dropout keeps a mask and the thinned input
+    if name == "double_quant":
+        return bool(b)
+    if name == "kbit_prepare":
+        return _PREPARED.index(a) > _PREPARED.index(b)
+    if name == "offload":
+        return bool(a == "none" and b == "optimizer")
+    if name == "attention":
+        scores = a == "eager" and b in ("sdpa", "flash_attention_2", "flash_attention_3")
+        return scores and _fast_attention(compute_dtype(less), setting)
+    if name == "loss":
+        return a == "default" and b == "liger" and _logits_outweigh(less, setting)
+    if name == "optimizer" and less.offload == "optimizer":
+        return keeps_all_gradients(more)
+    if name == "optimizer":
+        return (b, a) in _OPTIMIZER_STEPS or _states_at_least(more, less, setting)
+    return False
+
+
+def _keeps_at_least(more: TrainConfig, less: TrainConfig) -> bool:
+    """Whether `more` checkpoints a part of what `less` does.
+
+    The layer that is recomputed has all its activations then, as it would have without, so fewer
+    checkpoints are never less. Checkpoints of attention or MLP alone recompute less at once than
+    those of whole layers, which counts where there are few layers: no order between these.
+    """
+    a, b = more.activation_checkpointing, less.activation_checkpointing
+    if a == "none":
+        return True
+    whole = {"every_n", "full", "offload"}
+    if a == "offload" or not {a, b} <= whole:
+        return False
+    return _every(more) % _every(less) == 0
+
+
+def _every(config: TrainConfig) -> int:
+    return config.checkpoint_every if config.activation_checkpointing == "every_n" else 1
+
+
+def _states_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
+    counts = setting.counts
+    if counts is None or more.method != "full" or more.offload != "none":
+        return False
+    floor, ceiling = state_bytes(more, counts), _state_ceiling(less, counts)
+    return floor is not None and ceiling is not None and floor >= ceiling
+
+
+def _state_ceiling(config: TrainConfig, counts: ParameterCounts) -> int | None:
+    """The most that states and temporaries of the optimizer can take; None when not known.
+
+    bitsandbytes may keep 32-bit states for embeddings and small tensors, and has one float32
+    constant for 256 8-bit values. SGD may copy the gradients once.
+    """
+    linear, others = counts.linear, counts.total - counts.linear
+    ceilings = {
+        "adamw_bnb_8bit": 8 * others + 2 * linear + linear // 16,
+        "paged_adamw_8bit": 8 * others + 2 * linear + linear // 16,
+        "paged_adamw_32bit": 8 * counts.total,
+        "lion_8bit": 4 * others + linear + linear // 16,
+        "sgd": DTYPE_BYTES[config.weights_dtype] * counts.total,
+    }
+    return ceilings.get(config.optimizer)
+
+
+def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
+    """float32 weights, alone or with autocast, against the same training in 16 bits.
+
+    Certain only where the wider weights outweigh the float32 copies that 16-bit training makes of
+    its logits: at most 8 bytes for each of micro-batch x length x vocabulary.
+    """
+    computed = compute_dtype(less)
+    wider = (
+        less.autocast_dtype == "none"
+        and less.weights_dtype != "float32"
+        and more.weights_dtype == "float32"
+        and more.autocast_dtype in ("none", computed)
+    )
+    vocabulary = shape_of(setting.model_config).vocabulary
+    if not wider or setting.counts is None or vocabulary is None:
+        return False
+    if "eager" in (more.attention, less.attention) or not _fast_attention(computed, setting):
+        return False
+    gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)
+    return gained >= 8 * _micro(less) * less.sequence_length * vocabulary
+
+
+def _fast_attention(dtype: str, setting: Setting) -> bool:
+    """Whether scaled-dot-product attention has a kernel without stored scores for `dtype`.
+
+    Before compute capability 8.0 there is none for bfloat16, and PyTorch computes in float32.
+    """
+    if setting.device_type == "cpu" or dtype != "bfloat16":
+        return True
+    try:
+        return float(setting.compute_capability or "") >= 8.0
+    except ValueError:
+        return False
+
+
+def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
+    """Whether whole logits are larger than the extra head gradient of the fused loss.
+
+    The fused loss makes the gradient of the output head during the forward pass, twice while it
+    adds up its chunks; whole logits cost at least 8 bytes a token and entry and one such gradient.
+    """
+    hidden = shape_of(setting.model_config).hidden
+    if hidden is None:
+        return False
+    tokens = _micro(config) * config.sequence_length
+    return 8 * tokens >= 2 * DTYPE_BYTES[config.weights_dtype] * hidden
+
+
+def _micro(config: TrainConfig) -> int:
+    size = config.micro_batch_size
+    if not isinstance(size, int):
+        raise ValueError("the micro-batch size is not chosen yet")
+    return size

@@ -1,0 +1,202 @@
+"""What to do next in a survey: which rung, at which micro-batch size, or why a rung is left out.
+
+The ladder is climbed from the leanest rung, so that a rung that runs out tells about the hungrier
+ones. Everything follows from the attempts so far; a resumed survey goes on where it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oomdoctor.analysis.memory.bounds import Bound, lower_bound
+from oomdoctor.analysis.memory.shape import shape_of
+from oomdoctor.analysis.search.dominance import Setting, needs_more
+from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
+from oomdoctor.analysis.search.predicted import Foresight, hopeless, next_foreseen
+from oomdoctor.records.config import AUTO, Rung, TrainConfig
+from oomdoctor.records.machine import DeviceType, GpuFacts
+from oomdoctor.records.model import ParameterCounts, Task
+from oomdoctor.records.result import Attempt
+from oomdoctor.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is the same for all rungs of a survey; None where unknown.
+
+    `usable_bytes` is what a rung may use, headroom already taken off. `fixed_micro_batch` is
+    --micro-batch; a rung that fixes its own goes before it. `model_config` is the content of
+    config.json. `gpu` has the published peaks of the card. `foresights` are predictions by
+    `config.key()` of the rung.
+    """
+
+    usable_bytes: int
+    device_type: DeviceType
+    counts: ParameterCounts | None = None
+    fixed_micro_batch: int | None = None
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    task: Task | None = None
+    compute_capability: str | None = None
+    gpu: GpuFacts | None = None
+    foresights: Mapping[str, Foresight] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NextTry:
+    """Run this rung at this micro-batch size, for this reason."""
+
+    rung: Rung
+    micro_batch_size: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkipRung:
+    """Leave this rung out, for this reason; `missed_by_bytes` where the arithmetic tells it."""
+
+    rung: Rung
+    reason: str
+    missed_by_bytes: int | None
+
+
+def next_step(
+    rungs: tuple[Rung, ...],
+    attempts: Mapping[str, tuple[Attempt, ...]],
+    skipped: Mapping[str, SkipRung],
+    context: Context,
+) -> NextTry | SkipRung | None:
+    """The next try or the next rung to leave out; None when every rung is settled.
+
+    `attempts` is keyed by `config.rung_key()`, so that all sizes of a rung come together;
+    `skipped` by `config.key()` of the rung.
+    """
+    for rung in run_order(rungs, context):
+        if rung.config.key() in skipped:
+            continue
+        tried = attempts_of(rung, attempts)
+        if not tried:
+            skip = (
+                too_big(rung, context)
+                or _foreseen_to_miss(rung, context)
+                or _outdone(rung, rungs, attempts, context)
+            )
+            if skip is not None:
+                return skip
+        step = _next_size(rung, tuple(sample_of(attempt) for attempt in tried), context)
+        if step is not None:
+            return NextTry(rung, step.micro_batch_size, step.why)
+    return None
+
+
+def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
+    """The rungs from lean to hungry; in the order of the recipe where nothing was counted."""
+    counts = context.counts
+    if counts is None:
+        return rungs
+
+    def least(rung: Rung) -> int:
+        foresight = context.foresights.get(rung.config.key())
+        if foresight is not None and foresight.peaks:
+            return min(foresight.peaks.values())
+        return bound_of(rung.config, counts, context).size_bytes
+
+    return tuple(sorted(rungs, key=lambda rung: (least(rung), _hunger(rung.config))))
+
+
+def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:
+    """The next size of a rung: from its predicted edge, or by trial where nothing is predicted."""
+    effective, usable = rung.config.effective_batch_size, context.usable_bytes
+    fixed = fixed_size(rung.config, context)
+    foresight = context.foresights.get(rung.config.key())
+    if foresight is None or not foresight.peaks or fixed is not None:
+        return next_size(effective, samples, usable, fixed)
+    return next_foreseen(effective, samples, usable, foresight)
+
+
+def _foreseen_to_miss(rung: Rung, context: Context) -> SkipRung | None:
+    """A skip where even the smallest size is predicted far above what may be used."""
+    foresight = context.foresights.get(rung.config.key())
+    if rung.config.compile:
+        return None  # predicted as eager, which may need more
+    missed = None if foresight is None else hopeless(foresight, context.usable_bytes)
+    if foresight is None or missed is None:
+        return None
+    least = min(foresight.peaks.values())
+    reason = (
+        f"predicted to need {format_bytes(least)} at least, {format_bytes(missed)} above the "
+        f"{format_bytes(context.usable_bytes)} that may be used; --no-predict measures it"
+    )
+    return SkipRung(rung, reason, missed)
+
+
+def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tuple[Attempt, ...]:
+    """The attempts that belong to a rung: all sizes, or its own where it fixes one."""
+    found = attempts.get(rung.config.rung_key(), ())
+    size = rung.config.micro_batch_size
+    if size == AUTO:
+        return found
+    return tuple(attempt for attempt in found if attempt.config.micro_batch_size == size)
+
+
+def fixed_size(config: TrainConfig, context: Context) -> int | None:
+    """The one micro-batch size to run, None to search."""
+    size = config.micro_batch_size
+    return size if isinstance(size, int) else context.fixed_micro_batch
+
+
+def _hunger(config: TrainConfig) -> int:
+    """Orders rungs whose weights, gradients and states are the same."""
+    return (
+        2 * (config.activation_checkpointing == "none")
+        + 2 * (config.attention == "eager")
+        + (config.loss == "default")
+        + (config.autocast_dtype == "none" and config.weights_dtype == "float32")
+    )
+
+
+def bound_of(config: TrainConfig, counts: ParameterCounts, context: Context) -> Bound:
+    """The floor under a rung's memory that needs no try."""
+    return lower_bound(config, counts, None, all_learn=not shape_of(context.model_config).towers)
+
+
+def too_big(rung: Rung, context: Context) -> SkipRung | None:
+    """A skip where weights, gradients and optimizer states alone exceed what may be used."""
+    if context.counts is None:
+        return None
+    bound = bound_of(rung.config, context.counts, context)
+    missed = bound.size_bytes - context.usable_bytes
+    if missed <= 0:
+        return None
+    reason = (
+        f"cannot fit: {bound.arithmetic}; that alone exceeds the "
+        f"{format_bytes(context.usable_bytes)} that may be used by {format_bytes(missed)}"
+    )
+    return SkipRung(rung, reason, missed)
+
+
+def _outdone(
+    rung: Rung,
+    rungs: tuple[Rung, ...],
+    attempts: Mapping[str, tuple[Attempt, ...]],
+    context: Context,
+) -> SkipRung | None:
+    """A skip when a rung that needs no more, in no respect, ran out at no larger a size."""
+    setting = Setting(
+        context.counts, context.model_config, context.device_type, context.compute_capability
+    )
+    smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
+    for other in rungs:
+        for attempt in attempts_of(other, attempts):
+            if attempt.outcome != "oom":
+                continue
+            raised = needs_more(smallest, attempt.config, setting)
+            if raised is not None:
+                reason = (
+                    f"{other.label} ran out of memory at micro-batch size "
+                    f"{attempt.config.micro_batch_size}, and this rung needs at least as much in "
+                    f"every respect and more by its {' and '.join(raised)}"
+                )
+                return SkipRung(rung, reason, None)
+    return None

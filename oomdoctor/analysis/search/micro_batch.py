@@ -1,0 +1,178 @@
+"""The micro-batch search within one rung: the largest size that fits, then the fastest.
+
+Sizes are the divisors of the effective batch, which keeps it exact. Memory over the micro-batch is
+a maximum of straight lines (one for each moment of the step), so it bends upwards only: the line
+through two sizes that fit promises too much, never too little. It may therefore rule sizes out,
+but a size that it promises counts only once it ran.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oomdoctor.analysis.memory.bounds import DTYPE_BYTES
+from oomdoctor.analysis.speed.throughput import tokens_per_s
+from oomdoctor.records.result import Attempt, Outcome
+from oomdoctor.units import format_bytes
+
+MAX_TRIES = 6
+# A size is ruled out only when the promise is above the budget by more than repeated runs differ.
+CLEAR_MARGIN = 0.03
+# Less of a difference in speed is not worth another try.
+FASTER_BY = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finished try: its size, how it ended, and where it ran its peak and its speed.
+
+    `gradient_bytes` is the most that the gradients of all trainable parameters can take.
+    """
+
+    micro_batch_size: int
+    outcome: Outcome
+    peak_bytes: int | None = None
+    tokens_per_s: float | None = None
+    gradient_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NextSize:
+    """The size to try next and the reason for people."""
+
+    micro_batch_size: int
+    why: str
+
+
+def divisors(effective: int) -> tuple[int, ...]:
+    """The micro-batch sizes that keep the effective batch exact, ascending."""
+    small = [size for size in range(1, math.isqrt(effective) + 1) if effective % size == 0]
+    return tuple(sorted({*small, *(effective // size for size in small)}))
+
+
+def sample_of(attempt: Attempt) -> Sample:
+    """What the search needs of an attempt."""
+    size = attempt.config.micro_batch_size
+    if not isinstance(size, int):
+        raise ValueError("an attempt has an integer micro-batch size")
+    measured = attempt.measurement
+    if measured is None:
+        return Sample(size, attempt.outcome)
+    timing = measured.timing
+    rate = None if timing is None else tokens_per_s(timing, attempt.config)
+    # peft may keep adapters in float32 whatever the base is in.
+    each = DTYPE_BYTES[attempt.config.weights_dtype] if attempt.config.method == "full" else 4
+    gradients = each * measured.trainable_parameters
+    return Sample(size, attempt.outcome, measured.deciding_peak_bytes(), rate, gradients)
+
+
+def next_size(
+    effective: int, samples: tuple[Sample, ...], usable_bytes: int, fixed: int | None = None
+) -> NextSize | None:
+    """The next micro-batch size to try, or None when the search of this rung is over.
+
+    Over means: the fixed size ran; the smallest size ran out; a try ended in another way than
+    "fits" or "oom"; six tries are spent; or the largest and the fastest size are known.
+    """
+    if fixed is not None:
+        return None if samples else NextSize(fixed, "fixed")
+    if not samples:
+        return NextSize(1, "the smallest")
+    fits, above, ceiling = _standing(effective, samples)
+    ended = any(sample.outcome not in ("fits", "oom") for sample in samples)
+    if ended or not fits or len(samples) >= MAX_TRIES:
+        return None
+    larger = _larger(fits, above, ceiling, usable_bytes, effective)
+    return larger or faster(fits, divisors(effective))
+
+
+def untried(effective: int, samples: tuple[Sample, ...], usable_bytes: int) -> tuple[int, ...]:
+    """Sizes above the largest fit that are neither known nor ruled out, for the report to tell."""
+    fits, above, _ = _standing(effective, samples)
+    return tuple(_hopeful(fits, above, usable_bytes, effective)) if fits else ()
+
+
+def _standing(
+    effective: int, samples: tuple[Sample, ...]
+) -> tuple[dict[int, Sample], list[int], int]:
+    """What fits, the sizes above it that are open, and the smallest size known not to fit."""
+    fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
+    largest = max(fits, default=0)
+    others = [s.micro_batch_size for s in samples if s.outcome != "fits"]
+    ceiling = min((size for size in others if size > largest), default=effective + 1)
+    above = [size for size in divisors(effective) if largest < size < ceiling]
+    return fits, above, ceiling
+
+
+def _larger(
+    fits: Mapping[int, Sample], above: list[int], ceiling: int, usable: int, effective: int
+) -> NextSize | None:
+    hopeful = _hopeful(fits, above, usable, effective)
+    if not hopeful:
+        return None
+    if _line(fits) is None:
+        return NextSize(hopeful[0], "second point of the prediction")
+    if ceiling <= effective:
+        # The line promised too much: halve what lies between the last fit and the miss.
+        middle = hopeful[len(hopeful) // 2]
+        return NextSize(middle, f"between {max(fits)} (fits) and {ceiling} (out of memory)")
+    promised = [size for size in hopeful if _promise(fits, size) <= usable]
+    if promised:
+        told = format_bytes(round(_promise(fits, promised[-1])))
+        return NextSize(promised[-1], f"the largest predicted to fit, at {told}")
+    return NextSize(hopeful[0], "the edge of the prediction")
+
+
+def _hopeful(
+    fits: Mapping[int, Sample], above: list[int], usable: int, effective: int
+) -> list[int]:
+    """The sizes above the largest fit that the line does not clearly rule out.
+
+    The whole effective batch in one micro-batch lies below the line by the gradients at most:
+    without accumulation none are kept while activations grow.
+    """
+    limit = usable * (1 + CLEAR_MARGIN)
+    spared = max((sample.gradient_bytes for sample in fits.values()), default=0)
+    return [
+        size
+        for size in above
+        if _promise(fits, size) - (spared if size == effective else 0) <= limit
+    ]
+
+
+def _line(fits: Mapping[int, Sample]) -> tuple[int, int, float] | None:
+    """The last fitting size, its peak, and the bytes for each further sequence."""
+    points = [(size, fits[size].peak_bytes) for size in sorted(fits)]
+    known = [(size, peak) for size, peak in points if peak is not None]
+    if len(known) < 2:
+        return None
+    (small, low), (large, high) = known[-2:]
+    return large, high, max(0.0, (high - low) / (large - small))
+
+
+def _promise(fits: Mapping[int, Sample], size: int) -> float:
+    """The peak at `size` by the line through the two largest sizes that fit; never too high."""
+    line = _line(fits)
+    if line is None:
+        return 0.0
+    last, peak, slope = line
+    return peak + slope * (size - last)
+
+
+def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | None:
+    """A size beside the fastest that may be faster still, when the largest is not the fastest."""
+    rates = {size: s.tokens_per_s for size, s in fits.items() if s.tokens_per_s is not None}
+    if len(rates) < 2:
+        return None
+    best = max(rates, key=lambda size: rates[size])
+    if rates[max(rates)] >= rates[best] * (1 - FASTER_BY):
+        return None
+    upper = min(size for size in rates if size > best)
+    lower = max((size for size in rates if size < best), default=best)
+    for low, high in ((best, upper), (lower, best)):
+        between = [size for size in sizes if low < size < high]
+        if between:
+            return NextSize(between[len(between) // 2], f"may be faster than {best}")
+    return None

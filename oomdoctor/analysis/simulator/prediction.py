@@ -1,0 +1,112 @@
+"""From a simulated rung to attempts as if it had been tried, one a micro-batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from oomdoctor.analysis.memory.overhead import Range
+from oomdoctor.analysis.search.micro_batch import divisors
+from oomdoctor.analysis.simulator.uncertainty import uncertainty_of
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.evidence import ErrorRecord
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.simulation import Forecast, PredictedSize, Prediction, Target
+from oomdoctor.units import format_bytes, format_percent
+
+# Relative error of a predicted peak where no prediction was ever compared.
+_ASSUMED_ERROR = 0.02
+# More sizes than these are not worth their replays: what is between doublings differs by little.
+_MAX_SIZES = 12
+
+
+def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
+    """The micro-batch sizes to predict of a rung, ascending: the fixed one, or the divisors.
+
+    Of very many divisors those stay that are nearest below the doublings.
+    """
+    if fixed is not None:
+        return (fixed,)
+    sizes = divisors(config.effective_batch_size)
+    if len(sizes) <= _MAX_SIZES:
+        return sizes
+    doublings = [1 << power for power in range(config.effective_batch_size.bit_length())]
+    return tuple(sorted({max(s for s in sizes if s <= doubled) for doubled in doublings}))
+
+
+def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction | None:
+    """The prediction that tells of a target; None where none does."""
+    for prediction in predictions:
+        if any(forecast.target == target for forecast in prediction.sizes[0].forecasts):
+            return prediction
+    return None
+
+
+def attempts_of_prediction(
+    config: TrainConfig, prediction: Prediction, target: Target, elapsed_s: float, folder: str
+) -> tuple[Attempt, ...]:
+    """Every predicted size on a target. The time the simulation took stands at the first."""
+    attempts = []
+    for number, size in enumerate(prediction.sizes):
+        forecast = next(f for f in size.forecasts if f.target == target.name)
+        attempts.append(
+            _attempt(config, size, forecast, target, elapsed_s if not number else 0.0, folder)
+        )
+    return tuple(attempts)
+
+
+def with_closeness(
+    result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
+) -> ProbeResult:
+    """The row with a note where its peak is nearer to the limit than predictions are exact."""
+    if result.peak_device_bytes is None:
+        return result
+    known = uncertainty_of(result.config.method, "reserved", errors).share
+    share = _ASSUMED_ERROR if known is None else known
+    held = result.peak_device_bytes - context.likely
+    low = held * (1 - share) + context.low
+    high = held * (1 + share) + context.high
+    if not low <= usable_bytes < high:
+        return result
+    word = "fits" if result.outcome == "fits" else "misses"
+    note = f"{word} by a hair: predictions like this are off by up to {format_percent(share, 1)}"
+    return replace(result, notes=(*result.notes, note))
+
+
+def _attempt(
+    config: TrainConfig,
+    size: PredictedSize,
+    forecast: Forecast,
+    target: Target,
+    elapsed_s: float,
+    folder: str,
+) -> Attempt:
+    measured = size.measurement
+    allocated = measured.peak_allocated_bytes
+    reserved = forecast.peak_reserved_bytes or measured.peak_reserved_bytes
+    held = max(allocated, reserved or 0)
+    if not forecast.fits and allocated + target.overhead_bytes > target.usable_bytes:
+        held = allocated  # what is lacking at least, whatever the allocator gives back
+    peak = held + target.overhead_bytes
+    reason = None
+    if not forecast.fits:
+        reason = (
+            f"needs {format_bytes(peak)}, {format_bytes(peak - target.usable_bytes)} above the "
+            f"{format_bytes(target.usable_bytes)} that may be used"
+        )
+    return Attempt(
+        config=config.with_micro_batch(size.micro_batch_size),
+        outcome="fits" if forecast.fits else "oom",
+        measurement=replace(
+            measured,
+            peak_reserved_bytes=reserved,
+            peak_device_bytes=peak,
+            overhead_bytes=target.overhead_bytes,
+            timing=forecast.timing,
+        ),
+        oom=forecast.oom,
+        failure=None,
+        reason=reason,
+        elapsed_s=elapsed_s,
+        folder=folder,
+    )

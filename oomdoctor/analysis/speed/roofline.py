@@ -1,0 +1,156 @@
+"""Time of a sequence of operators on a card, from what they cost and what the card can do.
+
+    kernel   = ramp + max(FLOPs / (efficiency x peak), bytes / (efficiency x bandwidth)) + unpacking
+    sequence = max(sum of kernels, operators x host time of one)
+
+Kernels of one stream follow each other, so their times add up; within one, arithmetic overlaps with
+memory traffic, so the larger counts. The host issues operators ahead of the device: it costs time
+only where it is the slower of the two. What is left out: other streams, power and heat beyond what
+the efficiencies were measured with, the waves that a small product does not fill, and what a
+trainer does between its steps (reading data, logging).
+
+`scripts/benchmarks/speed.py` prints the errors against recorded runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from oomdoctor.analysis.speed.efficiency import Efficiency, efficiency_of
+from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
+
+if TYPE_CHECKING:
+    from oomdoctor.records.machine import GpuFacts
+
+# Seconds in which a kernel fills the card and drains, beside its work. From copies of 34 and 235 MB
+# in 12.1 and 42.9 us on a GB200 (github pytorch/ao#4247: 7 us and 6.5 TB/s) and products of 1024^3
+# at 106-127 of 165 TFLOP/s on an RTX 4090 (github zzc0721/torch-performance-test-data#78: 4-7 us).
+RAMP_S = 5e-6
+# Seconds of the host for one operator of a transformers model in eager mode, Python, autograd and
+# checkpointing included. LoRA of Qwen-1.8B and 7B takes 125 and 150 ms a micro-step however short
+# the sequence (README of github QwenLM/Qwen, A100, PyTorch 2.0) in 4,900 and 6,500 operators of its
+# own code: 26 and 23 us, with whatever the trainer does between its steps. Hosts differ: with
+# transformers 5 on a server's CPU, tensors of a few bytes and no launches, training takes 8-9.5 us,
+# with checkpointing, whose hooks see every saved tensor, 13-15. A forward pass takes 12 us on a
+# desktop (github bitsandbytes#1851, RTX 5090: 0.48-0.51 ms a layer of 42 operators).
+HOST_S = 24e-6
+# Of the bandwidth that large streams reach: what kernels without vector loads reach. Training of
+# Mistral-7B and PowerLM-3B, full and LoRA, with and without fused norms, rotations and losses (refs
+# of github foundation-model-stack/fms-acceleration @876e2ed6fc, lines "none" against
+# "foak-fast-kernels"): the traffic saved takes 0.467-0.589 s, a third of it regular.
+IRREGULAR = 0.77
+# The same of bitsandbytes' kernel that unpacks 4-bit weights, which looks up each value. The same
+# source, "accelerated-peft-bnb" against LoRA: the part of a step that does not grow with the batch
+# is 3.8 ms longer for each 1e9 weights and pass, two runs, 4.7-5.4 in a third.
+UNPACKING = 0.33
+# Between the host and the card, in bytes/s. PCIe 3.0, 4.0 and 5.0 x16 move 12-13, 24-26 and 50-55
+# GB/s from pinned memory; facts of cards do not tell the slot, and cards sit in older ones.
+LINK_BYTES_PER_S = {"6": 12e9, "7": 12e9, "8": 22e9, "9": 45e9, "10": 45e9, "12": 40e9}
+
+
+def estimate(
+    costs: Iterable[tuple[OpCost, int]],
+    gpu: GpuFacts,
+    calibration: Calibration | None = None,
+    *,
+    host_s: float = HOST_S,
+) -> EstimatedTime | None:
+    """Seconds of the operators in eager mode; call it for a micro-step and for an optimizer step.
+
+    `costs` are operators, each with how often it runs. None where the card's bandwidth or the peak
+    for a type that the operators multiply in is not known, and for cards without a row in the table
+    of efficiencies (AMD).
+    """
+    factors = calibration or Calibration()
+    efficiency = efficiency_of(gpu)
+    if efficiency is None or not gpu.bandwidth_bytes_per_s:
+        return None
+    bandwidth = efficiency.bandwidth * gpu.bandwidth_bytes_per_s
+    spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
+    rates: dict[tuple[str, str], float | None] = {}
+    operators = 0
+    for cost, count in costs:
+        operators += count
+        rate = _link(gpu) if cost.kind == "copy" else bandwidth * _share(cost)
+        moving = cost.bytes_moved / rate * factors.bandwidth
+        computing = 0.0
+        if cost.flops:
+            kind = (cost.kind, cost.dtype)
+            if kind not in rates:
+                rates[kind] = _rate(cost, gpu, efficiency)
+            reached = rates[kind]
+            if reached is None:
+                return None
+            computing = cost.flops / reached * factors.compute
+        spent["compute" if computing > moving else "bandwidth"] += max(computing, moving) * count
+        unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING)
+        spent["bandwidth"] += unpacking * factors.bandwidth * count
+    spent["launch"] = operators * RAMP_S * factors.launch
+    return _summed(spent, operators, operators * host_s * factors.launch, efficiency, rates)
+
+
+def _summed(
+    spent: dict[Bound, float],
+    operators: int,
+    host: float,
+    efficiency: Efficiency,
+    rates: dict[tuple[str, str], float | None],
+) -> EstimatedTime:
+    device = sum(spent.values())
+    shares: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
+    if device > host:
+        shares = {bound: seconds / device for bound, seconds in spent.items()}
+    notes = []
+    if host >= device and operators:
+        notes.append("the host issues operators more slowly than the card runs them")
+    if not efficiency.native_bfloat16 and any(dtype == "bfloat16" for _, dtype in rates):
+        notes.append("this card emulates bfloat16, slower than float32; float16 is native")
+    return EstimatedTime(
+        seconds=max(device, host),
+        device_s=device,
+        host_s=host,
+        operators=operators,
+        bound_by=shares,
+        notes=tuple(notes),
+    )
+
+
+def _share(cost: OpCost) -> float:
+    """Of the bandwidth that large streams reach."""
+    if cost.kind == "irregular":
+        return IRREGULAR
+    return UNPACKING if cost.kind == "quantised" and cost.name.startswith("dequantize") else 1.0
+
+
+def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
+    """FLOP/s that this kind of arithmetic reaches; None where its peak is not known."""
+    if cost.dtype == "bfloat16" and not efficiency.native_bfloat16:
+        plain = gpu.fp32_flops
+        return None if plain is None else plain * efficiency.emulated_bfloat16
+    peak, share = {
+        "bfloat16": (gpu.bf16_flops, efficiency.tensor),
+        "float16": (_float16_peak(gpu), efficiency.tensor),
+        "float32": (gpu.fp32_flops, efficiency.float32),
+        # Twice the rate on paper, but bitsandbytes spends the gain on scaling; int8 peaks are no
+        # part of the facts.
+        "int8": (gpu.fp16_flops, efficiency.tensor),
+        "float8_e4m3fn": (gpu.fp8_flops, efficiency.tensor),
+        "float8_e5m2": (gpu.fp8_flops, efficiency.tensor),
+    }.get(cost.dtype, (None, 0.0))
+    if peak is None:
+        return None
+    if cost.kind == "attention" and cost.dtype != "float32":
+        return peak * efficiency.attention
+    return peak * share
+
+
+def _float16_peak(gpu: GpuFacts) -> float | None:
+    """Pascal has no tensor cores: float16 products are accumulated in, and as fast as, float32."""
+    pascal = (gpu.compute_capability or "").startswith("6.")
+    return gpu.fp32_flops if pascal else gpu.fp16_flops
+
+
+def _link(gpu: GpuFacts) -> float:
+    major = (gpu.compute_capability or "").partition(".")[0]
+    return LINK_BYTES_PER_S.get(major, LINK_BYTES_PER_S["6"])

@@ -1,0 +1,148 @@
+"""What measured times amount to: tokens per second, their spread, and the share of the peak.
+
+Model FLOPs follow appendix B of PaLM (Chowdhery et al., 2022, arXiv:2204.02311): 6N + 12LHQT per
+token. Recomputed activations are not counted, which is what tells MFU from hardware utilisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from oomdoctor.analysis.memory.shape import Shape, shape_of, text_part
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.measurement import Timing
+from oomdoctor.records.model import ParameterCounts, Task
+
+_WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
+_WITH_WINDOW = ("sliding_attention", "chunked_attention")
+
+
+def step_seconds(timing: Timing, config: TrainConfig) -> float:
+    """Seconds of one optimizer step at the effective batch: every micro-step and one update."""
+    return config.accumulation_steps() * timing.micro_step_s + timing.optimizer_step_s
+
+
+def tokens_per_s(timing: Timing, config: TrainConfig) -> float:
+    """Tokens trained per second at the effective batch."""
+    return config.effective_batch_size * config.sequence_length / step_seconds(timing, config)
+
+
+def tokens_per_s_spread(timing: Timing, config: TrainConfig) -> float | None:
+    """The relative spread of `tokens_per_s`; None where a part was timed fewer than two times.
+
+    The spread of the micro-step counts in full for every accumulation step, because what makes a
+    step slow (clock, heat, a neighbour) lasts longer than one step; the two parts are independent.
+    """
+    if timing.micro_step_spread is None or timing.optimizer_step_spread is None:
+        return None
+    micro = config.accumulation_steps() * timing.micro_step_s * timing.micro_step_spread
+    update = timing.optimizer_step_s * timing.optimizer_step_spread
+    return math.hypot(micro, update) / step_seconds(timing, config)
+
+
+def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
+    """The card's dense peak in FLOP/s for the type the rung multiplies in; None when unknown.
+
+    Plain float32 is held against the float32 rate: PyTorch leaves TF32 off for matrix products.
+    """
+    if facts is None:
+        return None
+    rates = {
+        "bfloat16": facts.bf16_flops,
+        "float16": facts.fp16_flops,
+        "float32": facts.fp32_flops,
+    }
+    return rates[compute_dtype(config)]
+
+
+def compute_dtype(config: TrainConfig) -> str:
+    """The type of the matrix products: the autocast type where there is one."""
+    return config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
+
+
+def mfu(
+    rate: float,
+    config: TrainConfig,
+    *,
+    counts: ParameterCounts | None,
+    trainable: int | None,
+    model_config: Mapping[str, Any],
+    task: Task | None,
+    peak: float | None,
+) -> float | None:
+    """Model FLOPs utilisation at `rate` tokens per second against `peak` FLOP/s.
+
+    None where the peak, the counts or the formula are missing (see `flops_per_token`).
+    """
+    if counts is None or not peak:
+        return None
+    flops = flops_per_token(
+        config, counts=counts, trainable=trainable, model_config=model_config, task=task
+    )
+    return None if flops is None else flops * rate / peak
+
+
+def flops_per_token(
+    config: TrainConfig,
+    *,
+    counts: ParameterCounts,
+    trainable: int | None,
+    model_config: Mapping[str, Any],
+    task: Task | None,
+) -> float | None:
+    """Model FLOPs of training on one token, by PaLM's appendix B.
+
+    N is what a token is multiplied with: no input embeddings, of routed experts only the active
+    ones. Full training costs 6N; on a frozen base 4N (forward and input gradients) and 6 for each
+    adapter parameter. The attention term is left out where the config does not tell its sizes, so
+    the figure is rather too low than too high. None for encoder-decoders, where a token passes
+    only one of the two halves, for models with a tower that text does not enter, for images, and
+    for a frozen base with an unknown number of trainable parameters.
+    """
+    shape = shape_of(model_config)
+    if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", "image-classification"):
+        return None
+    size = _multiplied(counts, shape, task)
+    if size is None:
+        return None
+    attention = 12 * _attention_products(shape, model_config, config.sequence_length)
+    if config.method == "full":
+        return 6 * size + attention
+    return None if trainable is None else 4 * size + 6 * trainable + attention
+
+
+def _multiplied(counts: ParameterCounts, shape: Shape, task: Task | None) -> float | None:
+    size = float(counts.total - counts.embedding)
+    if counts.experts:
+        size -= counts.routed_experts * (1 - counts.experts_per_token / counts.experts)
+    if task == "sequence-classification":
+        return size
+    if shape.vocabulary is None or shape.embedding is None:
+        return None
+    # The output head is a product even where it shares its weights with the embedding.
+    return size + min(counts.embedding, shape.vocabulary * shape.embedding)
+
+
+def _attention_products(shape: Shape, config: Mapping[str, Any], length: int) -> float:
+    """L x H x Q x T of PaLM, with T cut to the window in layers that have one; 0 when unknown."""
+    if shape.layers is None or shape.heads is None or shape.head_width is None:
+        return 0.0
+    text = text_part(config)
+    named = text.get("sliding_window") or text.get("attention_chunk_size")
+    window = named if isinstance(named, int) else length
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list | tuple) and len(kinds) == shape.layers:
+        reach = 0
+        for kind in kinds:
+            if kind in _WITHOUT_SCORES:
+                continue
+            reach += min(length, window) if kind in _WITH_WINDOW else length
+    elif length <= window or text.get("use_sliding_window") is False:
+        reach = shape.layers * length
+    else:
+        # Some layers have the window, the config does not say which.
+        return 0.0
+    return shape.heads * shape.head_width * reach

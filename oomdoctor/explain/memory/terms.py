@@ -1,0 +1,23 @@
+"""How many bytes a training needs, in closed form: from the sizes in a config.json, no model built.
+
+Good enough to order remedies and to say what a change gives back; `probe` measures the true
+figure.
+"""
+
+from __future__ import annotations
+
+from oomdoctor.explain.memory.activations import activations, logits
+from oomdoctor.explain.memory.sizes import Sizes
+from oomdoctor.explain.memory.states import Term, gradients, optimizer_states, weights
+from oomdoctor.explain.training.training import Training
+
+
+def terms(sizes: Sizes, training: Training) -> tuple[Term, ...]:
+    """All parts that can be computed, the certain ones first."""
+    sure = (weights, gradients, optimizer_states)
+    found = [part(sizes, training) for part in sure]
+    for unsure in (activations, logits):
+        term = unsure(sizes, training)
+        if term is not None:
+            found.append(term)
+    return tuple(found)

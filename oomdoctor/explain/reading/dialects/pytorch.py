@@ -1,0 +1,213 @@
+"""PyTorch's own out-of-memory messages, of every release and device."""
+
+from __future__ import annotations
+
+import re
+
+from oomdoctor.explain.reading.dialects.dialect import Dialect, figures
+from oomdoctor.explain.reading.figures import SIZE
+
+ASKED = r"Tried to allocate SIZE"
+# "(GPU 0; T total capacity; A already allocated; F free; [M allowed;] R reserved|cached)"
+BRACKETS = figures(
+    requested_bytes=ASKED,
+    capacity_bytes=r"SIZE total capacity",
+    allocated_bytes=r"SIZE already allocated",
+    free_bytes=r"SIZE free",
+    allowed_bytes=r"SIZE allowed",
+    reserved_bytes=r"SIZE (?:reserved in total|cached)",
+)
+# "has a total capacity of T of which F is free. [...] Of the allocated memory A is allocated ..."
+SENTENCES = figures(
+    requested_bytes=ASKED,
+    capacity_bytes=r"total capac(?:i?ty) of SIZE",
+    free_bytes=r"of which SIZE is free",
+    process_bytes=r"this process has SIZE memory in use",
+    allowed_bytes=r"SIZE allowed",
+    allocated_bytes=r"SIZE is allocated by PyTorch",
+    private_pools_bytes=r"SIZE allocated in private pools",
+    reserved_unallocated_bytes=r"SIZE is reserved by PyTorch but unallocated",
+)
+_ASYNC = figures(
+    allocated_bytes=r"Currently allocated\s*: SIZE",
+    requested_bytes=r"Requested\s*: SIZE",
+    capacity_bytes=r"Device limit\s*: SIZE",
+    free_bytes=r"Free \(according to CUDA\)\s*: SIZE",
+    allowed_bytes=r"PyTorch limit[^:]*: SIZE",
+)
+_TRIED = rf"Tried to allocate {SIZE}"
+_ALLOCATOR = "c10/cuda/CUDACachingAllocator.cpp"
+
+TORCH: tuple[Dialect, ...] = (
+    Dialect(
+        "cuda_caching_allocator",
+        "torch up to 0.4, Lua Torch",
+        "THC/generic/THCStorage.cu",
+        re.compile(r"(?:cuda runtime error \(2\)|error=2) : out of memory"),
+    ),
+    Dialect(
+        "cuda_caching_allocator",
+        "torch 1.0-2.0",
+        _ALLOCATOR,
+        re.compile(rf"CUDA out of memory\. {_TRIED}\s*\(GPU"),
+        BRACKETS,
+    ),
+    Dialect(
+        # 2.1 and 2.2 spell it "capacty"; 2.3 may end after "GPU".
+        "cuda_caching_allocator",
+        "torch 2.1 and later",
+        _ALLOCATOR,
+        re.compile(rf"CUDA out of memory\. {_TRIED}"),
+        SENTENCES,
+    ),
+    Dialect(
+        # A log that lost the head of the message.
+        "cuda_caching_allocator",
+        "torch 2.1 and later",
+        _ALLOCATOR,
+        re.compile(
+            rf"(?<!out of memory\. ){_TRIED}\.? GPU \d+ has a total capac"
+            r"|(?<!B\. )(?<!B )(?<!bytes\. )(?<!bytes )GPU \d+ has a total capac(?:i?ty) of \d"
+        ),
+        SENTENCES,
+    ),
+    Dialect(
+        # A paste that begins within the message.
+        "cuda_caching_allocator",
+        "torch 2.1 and later",
+        _ALLOCATOR,
+        re.compile(
+            r"of (?:\S+ \S+ of )?which \S+ \S+ is free"
+            r"|(?:Including non-PyTorch memory, )?this process has \S+ \S+ memory in use"
+            r"|Of the allocated memory \S+ \S+ is allocated by PyTorch"
+        ),
+        SENTENCES,
+        whole_line=True,
+    ),
+    Dialect(
+        "hip",
+        "torch for ROCm, 2.1 and later",
+        "c10/hip/HIPCachingAllocator.cpp",
+        re.compile(rf"HIP out of memory\. {_TRIED}\s*\(GPU"),
+        BRACKETS,
+    ),
+    Dialect(
+        "hip",
+        "torch for ROCm, 2.1 and later",
+        "c10/hip/HIPCachingAllocator.cpp",
+        re.compile(rf"HIP out of memory\. {_TRIED}"),
+        SENTENCES,
+    ),
+    Dialect(
+        "xpu",
+        "torch 2.3 and later",
+        "c10/xpu/XPUCachingAllocator.cpp",
+        re.compile(rf"XPU out of memory\. {_TRIED}"),
+        SENTENCES,
+    ),
+    Dialect(
+        # The budget of a rung on the CPU, held by the allocation trace.
+        "cpu_allocator",
+        "oomdoctor",
+        "oomdoctor/worker/trace.py",
+        re.compile(rf"CPU out of memory\. {_TRIED}"),
+        SENTENCES,
+        resource="host",
+    ),
+    Dialect(
+        # Other backends that took the caching allocator over: torch_npu, torch_mlu, torch_musa.
+        "cuda_caching_allocator",
+        "vendors' builds",
+        "torch_npu/csrc/core/npu/NPUCachingAllocator.cpp",
+        re.compile(rf"\b(?:NPU|MLU|MUSA|HPU) out of memory\. {_TRIED}\s*\("),
+        BRACKETS,
+    ),
+    Dialect(
+        "mps",
+        "torch 1.12 and later",
+        "aten/src/ATen/mps/MPSAllocator.mm",
+        re.compile(r"MPS backend out of memory"),
+        figures(
+            requested_bytes=ASKED,
+            allocated_bytes=r"MPS allocated: SIZE",
+            capacity_bytes=r"max allowed: SIZE",
+        ),
+    ),
+    Dialect(
+        "cuda_malloc_async",
+        "torch 1.13 and later, backend:cudaMallocAsync",
+        "c10/cuda/CUDAMallocAsyncAllocator.cpp",
+        re.compile(
+            r"Allocation on device \d* ?would exceed allowed memory"
+            # ComfyUI passes on the first words only.
+            r"|(?<=OutOfMemoryError: )Allocation on device\b"
+        ),
+        _ASYNC,
+    ),
+    Dialect(
+        # A message that was cut or re-told without its figures.
+        "cuda_caching_allocator",
+        "any torch",
+        _ALLOCATOR,
+        re.compile(r"(?<=Error: )CUDA out of memory\b(?! occurred)"),
+    ),
+    Dialect(
+        "cuda_caching_allocator",
+        "any torch, as a program logs it",
+        _ALLOCATOR,
+        re.compile(r"CUDA out of memory(?:[.!](?: .*)?| error)?$"),
+        whole_line=True,
+    ),
+    Dialect(
+        "cuda_caching_allocator",
+        "accelerate, every size was tried",
+        "accelerate/utils/memory.py",
+        re.compile(r"No executable batch size found, reached zero"),
+    ),
+    Dialect(
+        "cpu_allocator",
+        "torch 1.0 and later",
+        "c10/core/impl/alloc_cpu.cpp",
+        re.compile(r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
+        figures(requested_bytes=r"you tried to allocate SIZE"),
+        resource="host",
+    ),
+    Dialect(
+        "cpu_allocator",
+        "torch 0.4 to 1.x",
+        "TH/THGeneral.cpp",
+        re.compile(
+            r"\$ Torch: not enough memory|enforce fail at CPUAllocator\.cpp(?!.{0,80}DefaultCPU)"
+        ),
+        figures(requested_bytes=r"you tried to allocate SIZE"),
+        resource="host",
+    ),
+    Dialect(
+        "cublas",
+        "any torch",
+        "aten/src/ATen/cuda/Exceptions.h",
+        re.compile(r"(?:CUDA error: )?CUBLAS_STATUS_ALLOC_FAILED"),
+    ),
+    Dialect(
+        "cudnn",
+        "any torch",
+        "aten/src/ATen/cudnn/Exceptions.h",
+        re.compile(
+            r"(?:cuDNN error: )?CUDNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED"
+            # What cuDNN's search answers when no algorithm gets its workspace.
+            r"|Unable to find a valid cuDNN algorithm to run convolution"
+        ),
+    ),
+    Dialect(
+        "hip",
+        "torch for ROCm",
+        "c10/hip/HIPException.cpp",
+        re.compile(r"HIP error: out of memory|hipErrorOutOfMemory"),
+    ),
+    Dialect(
+        "xpu",
+        "SYCL, Level Zero",
+        "unified-runtime",
+        re.compile(r"(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_)?(?:MEMORY|RESOURCES)"),
+    ),
+)

@@ -1,0 +1,139 @@
+"""Failures found in a log, put together: what is told twice, what outlived what, what is the cause.
+
+Knows incidents only, nothing of lines. A launcher, a scheduler and the ranks all report one failure
+in words of their own; here it becomes one finding with its consequences marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from oomdoctor.explain.reading.dialects.dialect import Dialect
+from oomdoctor.records.diagnosis import Incident, ReadPhase
+from oomdoctor.records.measurement import OomEvent
+
+_MOST_QUOTES = 6
+_MOST_LOOK_ALIKES = 3
+
+
+@dataclass(slots=True)
+class Finding:
+    """An incident while the log is still being read.
+
+    `dialect` is None for look-alikes. `moves` is how often the log had shown progress by then,
+    `last_number` the last line that told of it. `strong`: its words alone are a failure.
+    """
+
+    incident: Incident
+    last_number: int
+    moves: int
+    dialect: Dialect | None = None
+    strong: bool = True
+    key: tuple[object, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = _key(self.incident)
+
+    @property
+    def hints_only(self) -> bool:
+        return self.dialect is not None and self.dialect.hints_only
+
+    @property
+    def lived_on(self) -> bool:
+        return self.dialect is not None and self.dialect.lived_on
+
+
+def fold(found: list[Finding], new: Finding) -> None:
+    """Add a finding to the list, or fold it into the one that tells the same failure."""
+    old = next((old for old in found if old.key == new.key), None)
+    if old is None:
+        found.append(new)
+        return
+    had, has = old.incident, new.incident
+    better = has if has.frames and not had.frames else had
+    enough = len(had.lines) >= _MOST_QUOTES
+    old.incident = replace(
+        had,
+        event=_filled(had.event, has.event, better.phase),
+        frames=better.frames,
+        phase=better.phase,
+        where=better.where,
+        recomputing=better.recomputing,
+        lines=had.lines if enough else (*had.lines, *has.lines)[:_MOST_QUOTES],
+        exception=had.exception or has.exception,
+        rank=had.rank if had.rank is not None else has.rank,
+        repeats=had.repeats + 1,
+    )
+    old.last_number, old.moves = new.last_number, new.moves
+    if old.hints_only:
+        old.dialect = new.dialect
+
+
+def incidents_of(found: list[Finding], went_on: Callable[[Finding], bool]) -> tuple[Incident, ...]:
+    """The incidents of a log: memory first, its consequences behind it, then strong look-alikes.
+
+    `went_on` says of a finding whether the log shows the run alive after it.
+    """
+    for finding in found:
+        survived = not finding.hints_only and (_outlived(finding, found) or went_on(finding))
+        finding.incident = replace(finding.incident, survived=survived)
+    memory = [f for f in found if f.dialect is not None]
+    others = [f for f in found if f.dialect is None]
+    told = [f for f in memory if not f.hints_only]
+    hints = [f for f in memory if f.hints_only]
+    causes = [f for f in others if not f.incident.consequence and not f.incident.survived]
+    if hints and not told and causes:
+        # The launcher kills what is left when one process fails.
+        return tuple(f.incident for f in causes[:_MOST_LOOK_ALIKES])
+    if not memory:
+        shown = causes or [f for f in others if not f.incident.consequence] or others
+        return tuple(f.incident for f in shown[:_MOST_LOOK_ALIKES])
+    _mark_consequences(told, hints)
+    ordered = sorted(memory, key=lambda f: f.incident.consequence)
+    strong = [f for f in causes if f.strong]
+    return tuple(f.incident for f in (*ordered, *strong[:_MOST_LOOK_ALIKES]))
+
+
+def _outlived(finding: Finding, found: list[Finding]) -> bool:
+    """Whether a later message shows that the process of this failure of memory was still alive."""
+    if finding.dialect is None or finding.lived_on:
+        return False
+    return any(f.lived_on and f.incident.line_number > finding.last_number for f in found)
+
+
+def _mark_consequences(told: list[Finding], hints: list[Finding]) -> None:
+    """Mark what another failure of the log explains."""
+    reported = any(f.lived_on for f in told)
+    slurm = any(f.incident.event.dialect == "slurm" for f in told)
+    for finding in told:
+        name = finding.incident.event.dialect
+        if (name == "dataloader_worker" and reported) or (name == "host_oom_killer" and slurm):
+            finding.incident = replace(finding.incident, consequence=True)
+    # Several hints of one kill: the first tells it.
+    for finding in hints if told else hints[1:]:
+        finding.incident = replace(finding.incident, consequence=True)
+
+
+def _key(incident: Incident) -> tuple[object, ...]:
+    """What two tellings of one failure have in common."""
+    event = incident.event
+    if event.dialect == "not_oom":
+        return event.dialect, incident.look_alike, incident.exception
+    if incident.resource != "gpu":
+        return event.dialect, incident.resource, event.requested_bytes
+    if event.requested_bytes is None and event.capacity_bytes is None:
+        return event.dialect, incident.rank
+    return (
+        event.dialect,
+        incident.rank,
+        event.requested_bytes,
+        event.capacity_bytes,
+        event.free_bytes,
+        event.allocated_bytes,
+    )
+
+
+def _filled(had: OomEvent, has: OomEvent, phase: ReadPhase) -> OomEvent:
+    process = had.process_bytes if had.process_bytes is not None else has.process_bytes
+    return replace(had, phase=phase, process_bytes=process)

@@ -1,0 +1,111 @@
+"""The phase that the frames of a traceback tell, and the user's own line among them.
+
+The phase is the innermost meaning: the first frame from the inside that a row of the table knows.
+A forward pass or a loss belongs to what it is run for: a backward pass that recomputes it, an
+evaluation, a generation or a start-up around it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from oomdoctor.explain.reading.frames.rows import meaning
+from oomdoctor.records.diagnosis import Frame, ReadPhase
+
+# What a forward pass, a loss or a start-up stands in for when it is run inside of it.
+_AROUND: dict[str, tuple[ReadPhase, ...]] = {
+    "forward": ("backward", "generate", "eval", "load", "init", "data"),
+    "loss": ("backward", "generate", "eval", "init"),
+    "init": ("load", "forward", "generate", "eval", "data", "save"),
+    "load": ("forward",),
+    "save": ("load",),
+    "data": ("eval",),
+    "generate": ("init",),
+}
+# Whose constructor is around a pass does not tell what the pass is for, a model's file is no pass,
+# and TRL generates inside of what prepares a batch: around another meaning these phases need a
+# function that says so.
+_TELLING: dict[str, re.Pattern[str]] = {
+    "init": re.compile(r"(?!(?:\w+\.)?__init__$).*"),
+    "forward": re.compile(
+        r"(?:[\w.]+[._])?_?forward(?:_\w+)?|(?:\w+\.)?_(?:wrapped_)?call_impl|_?training_step"
+    ),
+    "data": re.compile(r"fetch|_next_data|__getitems?__|collate\w*"),
+}
+# The last matrix product makes the logits: with the loss the widest tensors of a step.
+_LOGITS = re.compile(r"modeling_\w+\.py .*\bself\.(?:lm_head|embed_out|output_projection)\(")
+_LIBRARY = re.compile(
+    r"site-packages/|dist-packages/|/lib/python\d|/Lib/|^<(?!ipython|module|stdin)|torchinductor_"
+    r"|/transformers_modules/|unsloth_compiled_cache|\.pyx$|\.pxi$|^/usr/lib/|__torch__"
+    r"|\.venv/lib|/conda/envs/[^/]+/lib/"
+)
+# Raised by a signal in whatever line the main process stood: its frames tell nothing.
+_INTERRUPTED = "torch/utils/data/_utils/signal_handling.py"
+_RECOMPUTING = re.compile(r"torch/utils/checkpoint\.py|deepspeed/.*checkpointing\.py|unsloth_zoo/")
+
+
+def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, Frame | None]:
+    """The phase that the frames tell and the innermost line of the user's own code.
+
+    `context` is text around the failure; it is asked only where the frames tell nothing.
+    """
+    where = next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)
+    phase: ReadPhase = "unknown"
+    interrupted = bool(frames) and frames[-1].file.endswith(_INTERRUPTED)
+    for frame in () if interrupted else reversed(frames):
+        if phase == "unknown":
+            phase = meaning(frame)
+        elif phase == "forward" and _LOGITS.search(f"{frame.file} {frame.code}"):
+            phase = "loss"
+        else:
+            around = meaning(frame, quoted=False)
+            telling = _TELLING.get(around)
+            if around in _AROUND.get(phase, ()) and (
+                telling is None or telling.fullmatch(frame.function)
+            ):
+                phase = around
+    if phase == "unknown" and context:
+        phase = _told_by(context)
+    return phase, where
+
+
+def recomputes(frames: tuple[Frame, ...]) -> bool:
+    """Whether a backward pass was running a checkpointed part of the model again."""
+    backward = [i for i, frame in enumerate(frames) if meaning(frame) == "backward"]
+    return bool(backward) and any(
+        _RECOMPUTING.search(frame.file) for frame in frames[min(backward) :]
+    )
+
+
+# Words beside a message that has no frames: what was being done, by the program that says so.
+_CONTEXT: tuple[tuple[ReadPhase, re.Pattern[str]], ...] = (
+    (
+        "init",
+        re.compile(r"llama_(?:init|kv_cache_init|new_context|load_model|model_load)|load_tensors"),
+    ),
+    (
+        "generate",
+        re.compile(r"ggml_backend_cuda_synchronize|llama_decode|graph_compute|slot update"),
+    ),
+    (
+        "init",
+        re.compile(
+            r"DevicePrimaryCtxRetain|cuCtxCreate|[gG]et_?[mM]em(?:ory)?_?[iI]nfo|mem_get_info|cuInit\b"
+            r"|cudaGetDeviceCount|cudaSetDevice|capturing CUDA graph|Capturing CUDA graph"
+            r"|memory profiling|KV cache|GPU blocks|\bbarrier\(|init_process_group"
+            r"|compile permanent error"
+        ),
+    ),
+    ("backward", re.compile(r"\.backward\(|conv_grad|_grad_(?:input|filter)|gradients/")),
+    ("optimizer", re.compile(r"optimizer\.step\(|scaler\.step\(")),
+    ("save", re.compile(r"Saving (?:model )?checkpoint|save_pretrained|Saving model|torch\.save")),
+    ("eval", re.compile(r"\*\*\*\*\* Running (?:Evaluation|Prediction)|Evaluating:|Validation:")),
+    ("load", re.compile(r"Loading (?:checkpoint shards|weights|safetensors)|from_pretrained")),
+    ("generate", re.compile(r"\.generate\(")),
+    # A kernel that can never run fails when it is first launched: the forward pass comes first.
+    ("forward", re.compile(r"out of resource: shared memory")),
+)
+
+
+def _told_by(context: str) -> ReadPhase:
+    return next((phase for phase, words in _CONTEXT if words.search(context)), "unknown")

@@ -1,0 +1,153 @@
+"""The remedies for what grows with batch and length: activations, attention scores, logits."""
+
+from __future__ import annotations
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.remedies.remedy import (
+    Effect,
+    Row,
+    always,
+    changing,
+    difference,
+    next_batch,
+    rule,
+)
+
+# Families whose linear cross-entropy liger-kernel replaces.
+_LIGER = (
+    "llama", "mistral", "mixtral", "gemma", "qwen", "phi3", "granite", "olmo", "glm4", "smollm",
+)  # fmt: skip
+_LANGUAGE = r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils"
+_NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
+
+
+def _step_is_on(case: Case) -> bool:
+    """A phase whose memory grows with the batch; a compiler sees the whole step at start-up."""
+    if case.phase == "init":
+        return case.dialect in ("xla", "tpu")
+    return case.phase not in ("load", "save", "optimizer", "clip")
+
+
+def _many_sequences(case: Case) -> bool:
+    """A batch of more than one where it matters; evaluation and generation have their own."""
+    if case.phase in ("eval", "generate") or not _step_is_on(case):
+        return False
+    return case.batch is None or case.batch > 1
+
+
+def _long_sequences(case: Case) -> bool:
+    return _step_is_on(case) and (case.setup.sequence_length or 2**20) > 256
+
+
+def _smaller_batch(case: Case) -> Effect:
+    size = next_batch(case)
+    if size is None or case.batch is None:
+        text = "what grows with the batch halves"
+        return difference(case, {}, text, request=0.5)
+    share = 1 - size / case.batch
+    text = f"what grows with the batch shrinks to {size}/{case.batch}"
+    return difference(case, {"micro_batch_size": size}, text, request=share)
+
+
+def _shorter(case: Case) -> Effect:
+    length = case.setup.sequence_length
+    text = "what grows with the length halves"
+    changes = {} if length is None else {"sequence_length": max(1, length // 2)}
+    return difference(case, changes, text, request=0.5)
+
+
+def _can_liger(case: Case) -> bool:
+    """A causal language model of a known family that learns with a loss that is not fused yet."""
+    if case.setup.liger or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
+        return False
+    if not (case.in_training or case.phase == "unknown") or case.framework == "vllm":
+        return False
+    if "logits" in case.elsewhere() and not case.innermost(r"lm_head|logits"):
+        return False
+    known = case.sizes.model_type if case.sizes else (case.setup.model or "").lower()
+    if known:
+        return any(name in known for name in _LIGER)
+    return case.shows(f"(?i:{_LANGUAGE})") or bool(case.logged(_LANGUAGE))
+
+
+def _liger(case: Case) -> Effect:
+    text = "the logits of all tokens never exist at once; the loss is the same"
+    in_loss = case.phase == "loss" or case.tensor_is("logits")
+    return difference(case, {"liger": True}, text, request=1.0 if in_loss else 0.0)
+
+
+def _scores(case: Case) -> Effect:
+    text = "the scores of a layer (batch x heads x length x length) never exist at once"
+    share = 1.0 if case.tensor_is("attention scores") else 0.0
+    return difference(case, {"attention": "sdpa"}, text, request=share)
+
+
+def _not_checkpointed(case: Case) -> bool:
+    if case.setup.checkpointing or case.incident.recomputing:
+        return False
+    if case.training is not None and case.training.checkpointing:
+        return False
+    return case.phase == "unknown" or (
+        case.phase in ("forward", "loss", "backward") and case.in_training
+    )
+
+
+def _offloadable(case: Case) -> bool:
+    smallest = case.batch == 1 or case.setup.checkpointing
+    return bool(smallest) and case.phase in ("forward", "backward", "loss")
+
+
+ACTIVATIONS_ROWS: tuple[Row, ...] = (
+    Row("liger", 0, "compute the loss in chunks (fused linear cross-entropy)", _can_liger, _liger,
+        {"transformers": "TrainingArguments(use_liger_kernel=True)",
+         "trl": "SFTConfig(use_liger_kernel=True)",
+         "pytorch": "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss",
+         "shell": "pip install liger-kernel"},
+        "for models that liger-kernel knows; faster as a rule"),
+    Row("sdpa", 0, "use fused attention instead of eager attention",
+        lambda case: case.setup.attention == "eager", _scores,
+        {"transformers": 'AutoModel.from_pretrained(..., attn_implementation="sdpa")',
+         "trl": 'SFTConfig(model_init_kwargs={"attn_implementation": "sdpa"})',
+         "pytorch": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"}),
+    Row("smaller_batch", 2, "smaller micro-batch$was, more accumulation", _many_sequences,
+        _smaller_batch,
+        {"transformers": "TrainingArguments(per_device_train_batch_size=$batch, "
+                         "gradient_accumulation_steps=$steps)",
+         "trl": "SFTConfig(per_device_train_batch_size=$batch, "
+                "gradient_accumulation_steps=$steps)",
+         "accelerate": "Accelerator(gradient_accumulation_steps=$steps); "
+                       "DataLoader(..., batch_size=$batch)",
+         "deepspeed": '"train_micro_batch_size_per_gpu": $batch, '
+                      '"gradient_accumulation_steps": $steps',
+         "lightning": "Trainer(accumulate_grad_batches=$steps); DataLoader(..., batch_size=$batch)",
+         "pytorch": "DataLoader(..., batch_size=$batch); (loss / $steps).backward()"},
+        "the same gradient; a little slower where the card was busy"),
+    Row("checkpointing", 3, "activation checkpointing", _not_checkpointed,
+        changing("gives back 40 to 70 % of the activations for 20 to 35 % of the speed",
+                 checkpointing=True),
+        {"transformers": "TrainingArguments(gradient_checkpointing=True, "
+                         'gradient_checkpointing_kwargs={"use_reentrant": False})',
+         "trl": "SFTConfig(gradient_checkpointing=True)",
+         "accelerate": "fsdp_config: {fsdp_activation_checkpointing: true}",
+         "deepspeed": "model.gradient_checkpointing_enable()",
+         "pytorch": "model.gradient_checkpointing_enable()  # or torch.utils.checkpoint.checkpoint("
+                    "layer, x, use_reentrant=False)"},
+        "each layer is computed twice: about a third slower, the same result"),
+    Row("offload_activations", 4, "keep activations in host memory", _offloadable,
+        rule("what the layers keep moves over PCIe; slow, the same result"),
+        {"trl": "SFTConfig(activation_offloading=True)",
+         "pytorch": "with torch.autograd.graph.save_on_cpu(pin_memory=True): loss = model(x)"}),
+    Row("shorter_sequence", 6, "shorter sequences (of images: fewer pixels)",
+        _long_sequences, _shorter,
+        {"transformers": "tokenizer(..., truncation=True, max_length=$length)",
+         "trl": "SFTConfig(max_length=$length)",
+         "pytorch": "input_ids = input_ids[:, :$length]"},
+        "what is cut off is not learnt"),
+    Row("completion_only", 1, "fewer logits: shorter pairs, the reference's before the training",
+        lambda case: case.shows(r"dpo|kto|orpo|grpo|logprob|logp"),
+        rule("prompts have no label, yet their logits are made, by both models"),
+        {"trl": "DPOConfig(max_length=1024, precompute_ref_log_probs=True)"}),
+    Row("chunk", 1, "do the computation in pieces", always,
+        rule("the request falls with the number of pieces"),
+        {"pytorch": "torch.cat([f(part) for part in x.split(SIZE)])"}),
+)  # fmt: skip

@@ -1,0 +1,13 @@
+"""All remedies by their key, which the rules in `causes` name."""
+
+from __future__ import annotations
+
+from oomdoctor.explain.remedies.activations import ACTIVATIONS_ROWS
+from oomdoctor.explain.remedies.card import CARD_ROWS
+from oomdoctor.explain.remedies.other import OTHER_ROWS
+from oomdoctor.explain.remedies.states import STATES_ROWS
+from oomdoctor.explain.remedies.steps import STEPS_ROWS
+from oomdoctor.explain.remedies.weights import WEIGHTS_ROWS
+
+_ROWS = (*CARD_ROWS, *ACTIVATIONS_ROWS, *STATES_ROWS, *WEIGHTS_ROWS, *STEPS_ROWS, *OTHER_ROWS)
+TABLE = {row.key: row for row in _ROWS}

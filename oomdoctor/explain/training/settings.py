@@ -1,0 +1,155 @@
+"""What is known of a training: from flags, a configuration file, the log, and the traceback.
+
+The first source that tells a value wins, and where it came from is kept. Nothing is assumed here:
+what nobody told is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oomdoctor.explain.training.names import NAMES, Reader
+from oomdoctor.records.diagnosis import Frame, SettingValue
+from oomdoctor.records.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user told on the command line. `settings` is the content of --config, as read.
+
+    `model_origin` says who named the model: "--model", the configuration file or the log.
+    """
+
+    model: ModelSpec | None = None
+    model_origin: str = "--model"
+    sequence_length: int | None = None
+    micro_batch_size: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A training as far as it is known. `origins` says by field who told it."""
+
+    model: str | None = None
+    micro_batch_size: int | None = None
+    sequence_length: int | None = None
+    accumulation_steps: int | None = None
+    eval_batch_size: int | None = None
+    eval_accumulation_steps: int | None = None
+    method: str | None = None
+    quantization: str | None = None
+    lora_rank: int | None = None
+    lora_targets: tuple[str, ...] | None = None
+    weights_dtype: str | None = None
+    autocast_dtype: str | None = None
+    optimizer: str | None = None
+    checkpointing: bool | None = None
+    attention: str | None = None
+    liger: bool | None = None
+    packing: bool | None = None
+    world_size: int | None = None
+    zero_stage: int | None = None
+    fsdp: bool | None = None
+    offload_optimizer: bool | None = None
+    offload_parameters: bool | None = None
+    workers: int | None = None
+    expandable_segments: bool | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def sharding(self) -> int:
+        """The ZeRO stage that describes how the training is sharded; FSDP is stage 3."""
+        if self.zero_stage is not None:
+            return self.zero_stage
+        return 3 if self.fsdp else 0
+
+
+# field, value, and what a frame of the traceback shows when it is so.
+_SEEN: tuple[tuple[str, Any, str], ...] = (
+    ("checkpointing", True, r"torch/utils/checkpoint\.py"),
+    ("checkpointing", True, r"gradient_checkpointing_func|_gradient_checkpointing"),
+    ("attention", "eager", r" eager_attention_forward\b"),
+    ("attention", "sdpa", r" sdpa_attention_forward\b|sdpa_attention\.py"),
+    ("attention", "flash_attention_2", r"flash_attn_interface\.py|flash_attention\.py"),
+    ("autocast_dtype", "bfloat16", r"torch/amp/autocast_mode\.py|convert_outputs_to_fp32"),
+    ("liger", True, r"liger_kernel/"),
+    ("quantization", "nf4", r"bitsandbytes/.*(?:matmul_4bit|MatMul4Bit|Linear4bit)"),
+    ("quantization", "int8", r"bitsandbytes/.*(?:MatMul8bit|Linear8bit)"),
+    ("method", "qlora", r"peft/tuners/.*/bnb\.py|bitsandbytes/nn/modules\.py"),
+    ("method", "lora", r"/peft/|^peft/"),
+    ("optimizer", "adamw_torch", r" _multi_tensor_adam(?:w)?\b"),
+    ("optimizer", "adamw_torch_fused", r" _fused_adam(?:w)?\b"),
+    ("optimizer", "adafactor", r"adafactor\.py|transformers/optimization\.py step\b"),
+    ("zero_stage", 3, r"deepspeed/.*(?:stage3\.py|partition_parameters\.py)"),
+    ("zero_stage", 2, r"deepspeed/.*stage_1_and_2\.py"),
+    ("fsdp", True, r"torch/distributed/fsdp/"),
+)
+
+
+def setup_of(
+    given: Given,
+    logged: Mapping[str, SettingValue],
+    frames: Sequence[Frame] = (),
+    world_size: int | None = None,
+) -> Setup:
+    """Everything that flags, --config, the log's settings and the frames tell, in this order."""
+    sources = [
+        (given.settings_source or "--config", _flat(given.settings)),
+        ("the log", {**logged}),
+    ]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def learn(name: str, value: Any, origin: str) -> None:
+        if value is not None and name not in values:
+            values[name], origins[name] = value, origin
+
+    learn("micro_batch_size", given.micro_batch_size, "--micro-batch")
+    learn("sequence_length", given.sequence_length, "--seq-len")
+    learn("model", given.model.id if given.model else None, given.model_origin)
+    told = [(name, value, "the traceback") for name, value in _from_frames(frames)]
+    for origin, mapping in sources:
+        for name, names in NAMES.items():
+            learn(name, _find(mapping, names), origin)
+    for name, value, origin in told:
+        learn(name, value, origin)
+    learn("world_size", world_size, "the log")
+    return Setup(**values, origins=origins)
+
+
+def _find(mapping: Mapping[str, Any], names: Sequence[tuple[str, Reader]]) -> Any:
+    for name, read in names:
+        for key in sorted(mapping, key=lambda key: key.count(".")):
+            if key == name or key.endswith(f".{name}"):
+                value = read(mapping[key])
+                if value is not None:
+                    return value
+    return None
+
+
+def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(_walk(mapping, "", 0))
+
+
+def _walk(mapping: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            if depth < 6:
+                yield from _walk(value, f"{path}.", depth + 1)
+        else:
+            yield path, value
+
+
+def _from_frames(frames: Sequence[Frame]) -> Iterator[tuple[str, Any]]:
+    texts = [f"{f.file} {f.function} {f.code or ''}".replace("\\", "/") for f in frames]
+    for name, value, pattern in _SEEN:
+        if any(re.search(pattern, text) for text in texts):
+            yield name, value
+    layers = [t for t in texts if re.search(r"/modeling_\w+\.py forward\b", t)]
+    if len(layers) >= 3:  # model, layer and a part of it: a checkpoint would stand in between
+        yield "checkpointing", False

@@ -1,0 +1,120 @@
+"""This machine as `oomdoctor env` tells it: GPUs, what is possible with them, Slurm, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.render.lists.listing import ListingFormat, grid, render_listing
+from oomdoctor.units import DASH, format_bytes
+
+if TYPE_CHECKING:
+    from oomdoctor.records.machine import Capability, Gpu, Setting
+    from oomdoctor.system.environment import SlurmFacts
+
+_STATES = {"ok": "yes", "missing": "no: missing", "unfit": "no: unfit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What `oomdoctor env` tells about this machine and this interpreter."""
+
+    gpus: tuple[Gpu, ...]
+    driver_version: str | None
+    versions: Mapping[str, str | None]
+    capabilities: tuple[Capability, ...]
+    slurm: SlurmFacts
+    settings: tuple[Setting, ...]
+    memory_available_bytes: int
+
+
+def render_environment(
+    environment: Environment, format: ListingFormat, *, width: int = 100, color: bool = False
+) -> str:
+    """GPUs and who holds their memory, versions and what they make possible, Slurm, settings."""
+    able = tuple(
+        (c.name, c.version or DASH, _STATES[c.state], c.text) for c in environment.capabilities
+    )
+    settings = tuple((s.name, s.value or DASH, s.origin) for s in environment.settings)
+    page = [
+        Section("GPUs", tuple(_gpu_blocks(environment))),
+        Section(
+            "What is possible here",
+            (
+                grid(
+                    (
+                        Column("name"),
+                        Column("version", 1, detail="version {}"),
+                        Column("ready", 0, tone=True),
+                        Column("what it gives, or what is lacking", 2, wraps=True),
+                    ),
+                    able,
+                ),
+            ),
+        ),
+        Section("Slurm", (_slurm(environment.slurm),)),
+        Section(
+            "Settings",
+            (
+                grid(
+                    (Column("name"), Column("value", 1), Column("from", 2, detail="from {}")),
+                    settings,
+                ),
+            ),
+        ),
+    ]
+    return render_listing("env", {"environment": environment}, page, format, width, color)
+
+
+def _gpu_blocks(environment: Environment) -> list[Block]:
+    rows = tuple(
+        (
+            str(gpu.index),
+            gpu.name,
+            format_bytes(gpu.total_bytes),
+            format_bytes(gpu.free_bytes),
+            gpu.compute_capability or DASH,
+            gpu.uuid,
+        )
+        for gpu in environment.gpus
+    )
+    driver = f"driver {environment.driver_version}" if environment.driver_version else "no driver"
+    memory = f"{format_bytes(environment.memory_available_bytes)} of host memory available"
+    blocks: list[Block] = [Note(f"{driver}; {memory}", "normal")]
+    if not rows:
+        return [*blocks, Note("no GPU: probe runs on the CPU", "normal")]
+    columns = (
+        Column("#", right=True),
+        Column("name"),
+        Column("memory", 1, right=True, detail="memory {}"),
+        Column("free", 1, right=True, detail="{} free"),
+        Column("capability", 2, right=True, detail="compute capability {}"),
+        Column("uuid", 3),
+    )
+    blocks.append(Grid(columns, rows))
+    held = tuple(
+        (str(gpu.index), str(p.pid), p.name or DASH, format_bytes(p.used_bytes))
+        for gpu in environment.gpus
+        for p in gpu.processes
+    )
+    if held:
+        names = (Column("GPU", right=True), Column("pid", right=True), Column("process"))
+        blocks.append(Grid((*names, Column("holds", right=True)), held))
+    return blocks
+
+
+def _slurm(slurm: SlurmFacts) -> Block:
+    if slurm.job_id is None:
+        where = "a login node: Slurm is installed, but this is not in a job"
+        return Note(where if slurm.on_login_node else "not in a Slurm job", "normal")
+    return Facts(
+        (
+            ("job", slurm.job_id),
+            ("node", slurm.node or DASH),
+            ("partition", slurm.partition or DASH),
+            ("GPUs", slurm.gpus or DASH),
+            ("memory", format_bytes(slurm.memory_bytes)),
+        )
+    )

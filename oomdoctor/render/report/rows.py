@@ -1,0 +1,90 @@
+"""How long the rows of a data set are, and which of them a rung takes."""
+
+from __future__ import annotations
+
+from oomdoctor.records.rows import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate
+
+_SHAPES = {"longest": "longest row", "p95": "95th percentile", "packed": "packed"}
+_LEGEND = (
+    "A batch is padded to its longest row. (in brackets): does not fit. mb: the micro-batch size "
+    "taken, the least that was tried where nothing fits."
+)
+
+
+def length_sections(answer: LengthsAnswer | None, *, cards: int, verbose: bool) -> list[Section]:
+    """The verdict, the distribution and, for one card, a row a rung; none without a data file."""
+    if answer is None:
+        return []
+    lengths = answer.distribution
+    verdict = tuple(Note(f"{text}.", "strong") for text in answer.verdict)
+    sections = [
+        Section("Row lengths", (*verdict, Facts(tuple(_facts(lengths, verbose))), _bins(lengths)))
+    ]
+    if answer.lines and cards == 1:
+        title = "What is needed by row length"
+        sections.append(Section(title, (_peaks(answer), Note(_LEGEND))))
+    return sections
+
+
+def _facts(lengths: LengthDistribution, verbose: bool) -> list[tuple[str, str]]:
+    counted = "approximately, by " if lengths.approximate else "by the tokenizer of "
+    sources = ", ".join(f"{name} ({rows:,})" for name, rows in lengths.sources.items())
+    pairs = [
+        ("File", f"{lengths.file}, {lengths.rows:,} rows, {format_count(lengths.tokens)} tokens"),
+        ("Counted", f"{counted}{lengths.tokenizer}; from {sources}"),
+        (
+            "Tokens in a row",
+            f"median {lengths.p50:,}, 90th percentile {lengths.p90:,}, 95th {lengths.p95:,}, "
+            f"99th {lengths.p99:,}, longest {lengths.longest.tokens:,}",
+        ),
+        ("Longest rows", ", ".join(f"{r.row:,} ({r.tokens:,})" for r in lengths.longest_rows)),
+    ]
+    if lengths.unread_rows:
+        told = "; ".join(
+            f"row {row.row:,} {row.reason}" for row in lengths.unread[: None if verbose else 3]
+        )
+        many = f"{lengths.unread_rows:,} row{'s' if lengths.unread_rows > 1 else ''}"
+        pairs.append(("Not counted", f"{many}: {told}"))
+    if verbose and lengths.elapsed_s:
+        pairs.append(("Speed", f"{format_rate(lengths.rows / lengths.elapsed_s)} rows/s"))
+    return pairs
+
+
+def _bins(lengths: LengthDistribution) -> Grid:
+    """The histogram as rows: how many rows have how many tokens."""
+    rows = []
+    low = 0
+    for found in lengths.histogram:
+        share = found.rows / lengths.rows
+        told = format_percent(share, 3 if 0 < share < 0.001 else 1)
+        rows.append((f"{low:,} to {found.up_to_tokens:,}", f"{found.rows:,}", told))
+        low = found.up_to_tokens + 1
+    columns = (
+        Column("tokens", right=True),
+        Column("rows", right=True),
+        Column("share", right=True),
+    )
+    return Grid(columns, tuple(rows))
+
+
+def _peaks(answer: LengthsAnswer) -> Block:
+    rows = tuple((line.label, *map(_peak, line.peaks)) for line in answer.lines)
+    shapes = tuple(
+        Column(_head(shape), place, right=True, detail=f"{_head(shape)}: {{}}")
+        for place, shape in enumerate(answer.shapes, 1)
+    )
+    return Grid((Column("rung"), *shapes), rows)
+
+
+def _head(shape: LengthShape) -> str:
+    return f"{_SHAPES[shape.name]}: {shape.tokens:,}"
+
+
+def _peak(peak: LengthPeak) -> str:
+    if peak.fits is None:
+        return DASH
+    size = f" mb {peak.micro_batch_size}" if peak.micro_batch_size else ""
+    text = f"{format_bytes(peak.peak_device_bytes)}{size}"
+    return text if peak.fits else f"({text})"

@@ -1,0 +1,240 @@
+"""The parent's side of the worker host: start it, hand it jobs, end what hangs.
+
+One host serves a survey; it forks a child per job (see `oomdoctor.worker.host` for the protocol),
+except a simulator, which runs them itself and dies with one that hangs. Nothing here judges how a
+child ended: that is `launch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from oomdoctor.errors import OomDoctorError, machine_error
+from oomdoctor.system.environment import variable
+
+START_LIMIT_S = 600.0  # importing torch from a cold network file system takes minutes
+KILL_LIMIT_S = 30.0
+_POLL_S = 0.1
+
+Ended = Literal["exited", "deadline", "stopped", "host_died"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnd:
+    """How a child ended: `status` is its exit code or minus the signal; None if unknown."""
+
+    how: Ended
+    status: int | None
+    elapsed_s: float
+
+
+class WorkerHost:
+    """A running worker host; a context manager that ends it with everything it started.
+
+    Invariant: at most one job is in flight, and after `run` returned none is. Without `isolated`
+    jobs run in the host's own process: simulations only.
+    """
+
+    def __init__(
+        self, python: str, environment: dict[str, str], folder: Path, *, isolated: bool = True
+    ) -> None:
+        self._python, self._isolated = python, isolated
+        self._environment = environment | {"PYTHONPATH": _python_path(folder)}
+        self._log = folder / "host.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the host; None before the first job and after it died."""
+        return None if self._process is None else self._process.pid
+
+    def run(
+        self,
+        job: Path,
+        reply: Path,
+        log: Path,
+        *,
+        deadline_s: float,
+        on_poll: Callable[[], None],
+        stop: Callable[[], bool],
+    ) -> ChildEnd:
+        """Run one job to its end, its deadline (seconds from its start), or until `stop()`.
+
+        Raises:
+            OomDoctorError: the interpreter cannot run the worker at all (exit 5).
+        """
+        if not self._ready(stop):
+            return ChildEnd("stopped", None, 0.0)
+        try:
+            return self._serve_one(job, reply, log, deadline_s, on_poll, stop)
+        except BaseException:
+            self.close()  # a job left in flight would answer in the name of the next one
+            raise
+
+    def _serve_one(
+        self,
+        job: Path,
+        reply: Path,
+        log: Path,
+        deadline_s: float,
+        on_poll: Callable[[], None],
+        stop: Callable[[], bool],
+    ) -> ChildEnd:
+        assert self._process is not None and self._process.stdin is not None
+        begin = time.monotonic()
+        request = {"job": str(job), "reply": str(reply), "log": str(log)}
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.close()
+            return ChildEnd("host_died", None, 0.0)
+        pid: int | None = None
+        how: Ended = "exited"
+        killed_at = begin
+        while True:
+            event = self._next_event(_POLL_S)
+            if event is _CLOSED:
+                status = self.close()
+                if not self._isolated and pid is not None:  # the job was the host
+                    return ChildEnd(how, status, time.monotonic() - begin)
+                return ChildEnd("host_died", None, time.monotonic() - begin)
+            on_poll()
+            if event is not None and "started" in event:
+                pid = event["started"]
+            if event is not None and "exited" in event:
+                return ChildEnd(how, event["status"], time.monotonic() - begin)
+            if pid is None:
+                continue
+            if how != "exited":
+                if time.monotonic() - killed_at > KILL_LIMIT_S:
+                    self.close()  # it cannot even die, as in a hung driver: leave it behind
+                    return ChildEnd(how, None, time.monotonic() - begin)
+                continue
+            if stop():
+                how = "stopped"
+            elif time.monotonic() - begin > deadline_s:
+                how = "deadline"
+            if how != "exited":
+                killed_at = time.monotonic()
+                _kill_group(pid)
+
+    def close(self) -> int | None:
+        """End the host and with it every process of its jobs; its exit status where it is known."""
+        process, self._process, self._unread = self._process, None, b""
+        if process is None:
+            return None
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        _kill_group(process.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(KILL_LIMIT_S)
+        return None
+
+    def start(self) -> None:
+        """Start the host without waiting for it, so that it can load its libraries meanwhile.
+
+        Raises:
+            OomDoctorError: the interpreter cannot be started at all (exit 5).
+        """
+        if self._process is not None:
+            return
+        self._is_ready = False
+        mode = "--host" if self._isolated else "--simulator"
+        with self._log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    [self._python, "-P", "-m", "oomdoctor.worker", mode],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise machine_error(
+                    "python_unusable",
+                    f"the interpreter {self._python} cannot be started: {error.strerror}",
+                    "give the python you train with: --python /path/to/python",
+                ) from None
+
+    def _ready(self, stop: Callable[[], bool]) -> bool:
+        """Wait until the host has said "ready"; False when `stop()` came first."""
+        self.start()
+        if self._is_ready:
+            return True
+        begin = time.monotonic()
+        while not stop():
+            event = self._next_event(_POLL_S)
+            if event is _CLOSED or time.monotonic() - begin > START_LIMIT_S:
+                self.close()
+                raise self._cannot_start()
+            if event is not None and "ready" in event:
+                self._is_ready = True
+                return True
+        self.close()
+        return False
+
+    def _cannot_start(self) -> OomDoctorError:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it said nothing"
+        hint = "see the whole message in " + str(self._log)
+        if "No module named" in last:
+            hint = f"install it where you train: {self._python} -m pip install torch transformers"
+        return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
+
+    def _next_event(self, wait_s: float) -> dict[str, Any] | None:
+        """The next line of the protocol; None after `wait_s`; `_CLOSED` when the host is gone."""
+        assert self._process is not None and self._process.stdout is not None
+        while b"\n" not in self._unread:
+            descriptor = self._process.stdout.fileno()
+            if not select.select([descriptor], [], [], wait_s)[0]:
+                return None
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                return _CLOSED
+            self._unread += chunk
+        line, self._unread = self._unread.split(b"\n", 1)
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+
+_CLOSED: dict[str, Any] = {"closed": True}
+
+
+def _kill_group(pid: int) -> None:
+    """SIGKILL to the process group of `pid`, or to `pid` alone before it leads one."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+            return
+
+
+def _python_path(folder: Path) -> str:
+    """A path that offers this very package to another interpreter, and nothing else of ours."""
+    library = folder / "lib"
+    library.mkdir(exist_ok=True)
+    package = Path(__file__).resolve().parents[2]
+    with contextlib.suppress(FileExistsError):
+        (library / package.name).symlink_to(package, target_is_directory=True)
+    return os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))

@@ -1,0 +1,207 @@
+"""One job in a process of its own, and a verdict on however it ended: a total function.
+
+Every end has one row in `classify`: a reply, a kill, a signal, a silent exit, an unreadable reply,
+a deadline. Nothing a child does can end the survey.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from oomdoctor.analysis.verdict import fits
+from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.records.codec import CodecError, dumps, loads
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.result import Attempt, Failure, Outcome, ProbeJob, Reply
+from oomdoctor.runs.jobs.host import ChildEnd, WorkerHost
+from oomdoctor.system.machine.memory import oom_kills
+
+JOB, REPLY, LOG = "job.json", "reply.json", "log.txt"
+LOG_TAIL_LINES = 30
+LOG_TAIL_CHARACTERS = 4000
+
+
+class Stopped(Exception):  # noqa: N818  (no error: the user or the scheduler asked for it)
+    """The survey was told to stop while a job ran."""
+
+
+def launch(
+    host: WorkerHost,
+    job: ProbeJob,
+    folder: Path,
+    *,
+    usable_bytes: int | None,
+    deadline_s: float,
+    on_phase: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> tuple[Attempt, Reply | None]:
+    """Run `job` in `folder` (job, reply and log stay there) and say how it ended.
+
+    `deadline_s` bounds the child from its start. `usable_bytes` is what a measured peak is held
+    against. The reply is returned beside the attempt where there is one: an inspection and a
+    prediction are in it.
+
+    Raises:
+        Stopped: `stop()` became true; the child is gone.
+        OomDoctorError: no worker can be started (exit 5).
+    """
+    (folder / JOB).write_text(dumps(job))
+    seen = ""
+
+    def poll() -> None:
+        nonlocal seen
+        phase = _last_phase(folder)
+        if phase and phase != seen:
+            seen = phase
+            on_phase(phase)
+
+    kills_before = oom_kills()
+    end = host.run(
+        folder / JOB,
+        folder / REPLY,
+        folder / LOG,
+        deadline_s=deadline_s,
+        on_poll=poll,
+        stop=stop,
+    )
+    if end.how == "stopped":
+        raise Stopped
+    reply, fault = _read_reply(folder / REPLY)
+    attempt = classify(
+        job.config,
+        end,
+        reply,
+        fault,
+        usable_bytes=usable_bytes,
+        deadline_s=deadline_s,
+        last_phase=_last_phase(folder),
+        log_tail=log_tail(folder / LOG),
+        killed_for_memory=oom_kills() > kills_before,
+        folder=folder.name,
+    )
+    return attempt, reply
+
+
+def classify(
+    config: TrainConfig,
+    end: ChildEnd,
+    reply: Reply | None,
+    reply_fault: str | None,
+    *,
+    usable_bytes: int | None,
+    deadline_s: float,
+    last_phase: str | None,
+    log_tail: str,
+    killed_for_memory: bool,
+    folder: str,
+) -> Attempt:
+    """The attempt that a child's end and its files amount to. A complete reply always counts."""
+
+    def attempt(outcome: Outcome, reason: str | None, failure: Failure | None = None) -> Attempt:
+        return Attempt(
+            config=config,
+            outcome=outcome,
+            measurement=reply.measurement if reply else None,
+            oom=reply.oom if reply else None,
+            failure=failure,
+            reason=reason,
+            elapsed_s=end.elapsed_s,
+            folder=folder,
+        )
+
+    signal_name = _signal_name(end.status)
+
+    def failure(code: str, message: str) -> Failure:
+        exit_code = end.status if end.status is not None and end.status >= 0 else None
+        return Failure(code, message, exit_code, signal_name, last_phase, log_tail)
+
+    if reply is not None:
+        return _of_reply(reply, attempt, failure, usable_bytes, signal_name)
+    where = f" in phase {last_phase}" if last_phase else ""
+    if end.how == "deadline":
+        message = f"stopped after {deadline_s:.0f} s{where}"
+        return attempt("timed_out", message, failure("deadline", message))
+    if end.how == "host_died":
+        message = f"the worker host died{where}"
+        return attempt("crashed", message, failure("host_died", message))
+    if signal_name == "SIGKILL" and killed_for_memory:
+        message = f"killed{where} because the host memory ran out"
+        return attempt("host_oom", message, failure("host_oom_killed", message))
+    if signal_name:
+        message = f"ended by {signal_name}{where}"
+        if signal_name == "SIGKILL":
+            message += "; if nobody sent it, the host memory ran out"
+        return attempt("crashed", message, failure("signal", message))
+    event = parse_oom(log_tail, last_phase or "unknown")
+    if event is not None:
+        # bitsandbytes prints its out-of-memory and ends the process.
+        return replace(attempt("oom", None), oom=event)
+    if reply_fault:
+        message = f"the reply cannot be read: {reply_fault}"
+        return attempt("crashed", message, failure("unreadable_reply", message))
+    message = f"exited with code {end.status}{where} without a reply"
+    return attempt("crashed", message, failure("no_reply", message))
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a worker's output, for people."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4 * LOG_TAIL_CHARACTERS))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]
+
+
+def _of_reply(
+    reply: Reply,
+    attempt: Callable[..., Attempt],
+    failure: Callable[[str, str], Failure],
+    usable_bytes: int | None,
+    signal_name: str | None,
+) -> Attempt:
+    if reply.status == "measured" and reply.measurement is not None:
+        outcome, reason = fits(reply.measurement, usable_bytes or 0)
+        if signal_name and reason is None:
+            reason = f"the worker ended by {signal_name} after its reply, which is complete"
+        return attempt(outcome, reason)
+    if reply.status in ("inspected", "predicted", "counted"):
+        return attempt("fits", None)
+    if reply.status == "failed":
+        told = reply.failure
+        code, message = (told.code, told.message) if told else ("unknown", "no reason was given")
+        return attempt("failed", _first_line(f"{code}: {message}"), failure(code, message))
+    return attempt(reply.status, reply.reason)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0]
+
+
+def _read_reply(path: Path) -> tuple[Reply | None, str | None]:
+    try:
+        return loads(Reply, path.read_text()), None
+    except FileNotFoundError:
+        return None, None
+    except (OSError, UnicodeDecodeError, CodecError) as error:
+        return None, str(error)
+
+
+def _last_phase(folder: Path) -> str | None:
+    try:
+        return (folder / REPLY).with_suffix(".phase").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _signal_name(status: int | None) -> str | None:
+    if status is None or status >= 0:
+        return None
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

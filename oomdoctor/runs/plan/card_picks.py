@@ -1,0 +1,70 @@
+"""A card's line in a plan: what may be used of it, and the best rung of each method on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from oomdoctor.analysis.rank import rank
+from oomdoctor.records.plan import ByteRange, CardPick, CardPicks, CardPlan
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.runs.plan.cards import Card
+
+
+def card_plan(card: Card, rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPlan:
+    """The card with its picks. A sweep has no picks: its rows are no ladder."""
+    swept = request.plan is not None and request.plan.sweep is not None
+    none = CardPicks(None, None, None)
+    return CardPlan(
+        name=card.name,
+        compute_capability=card.facts.compute_capability if card.facts else None,
+        memory_bytes=card.memory_bytes,
+        total_bytes=card.total_bytes,
+        total_source=card.total_source,
+        headroom_bytes=card.headroom_bytes,
+        usable_bytes=card.usable_bytes,
+        context=ByteRange(**asdict(card.context)),
+        fitting=sum(row.outcome == "fits" for row in rows),
+        rungs=len(rows),
+        picks=none if swept else _picks(rows, request),
+    )
+
+
+def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
+    by_key = {row.key: row for row in rows}
+    picks = rank(rows, request.rank_by).picks
+    found = {}
+    for method in ("full", "lora", "qlora"):
+        best = by_key.get(getattr(picks, method) or "") or _nearest(rows, method)
+        found[method] = _pick(best) if best is not None else None
+    return CardPicks(**found)
+
+
+def _nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
+    """The rung of a method that lacks least, of those for which that is known.
+
+    A simulated rung goes before one with a lower bound only, which lacks less by nature.
+    """
+    missed = [r for r in rows if r.config.method == method and r.missed_by_bytes is not None]
+    return min(missed, key=lambda r: (_by_formula(r), r.missed_by_bytes or 0), default=None)
+
+
+def _by_formula(row: ProbeResult) -> bool:
+    """Whether all that is known of what a rung lacks is a formula's lower bound."""
+    return row.missed_by_bytes is not None and row.measurement is None
+
+
+def _pick(row: ProbeResult) -> CardPick:
+    return CardPick(
+        key=row.key,
+        label=row.label,
+        fits=row.outcome == "fits",
+        micro_batch_size=row.micro_batch_size,
+        gradient_accumulation_steps=row.gradient_accumulation_steps,
+        peak_device_bytes=row.peak_device_bytes,
+        tokens_per_s=row.tokens_per_s,
+        tokens_per_s_spread=row.tokens_per_s_spread,
+        tokens_time_s=row.tokens_time_s,
+        missed_by_bytes=row.missed_by_bytes,
+        by_formula=_by_formula(row),
+    )

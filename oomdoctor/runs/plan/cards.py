@@ -1,0 +1,141 @@
+"""The devices a plan is made for: published cards by name, or a bare size."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.memory.overhead import (
+    LIBRARY_BYTES,
+    Range,
+    context_bytes,
+    device_total_bytes,
+)
+from oomdoctor.records.costs import Calibration
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.simulation import Target
+from oomdoctor.system import catalogue
+from oomdoctor.system.store.calibration import Learned, newest
+from oomdoctor.units import format_bytes, parse_size
+
+# Kernels, and with them workspaces, are those of an A100 where no card is named.
+_USUAL_CAPABILITY = "8.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A device to predict for, in bytes; `facts` is None for a bare size."""
+
+    name: str
+    facts: GpuFacts | None
+    memory_bytes: int
+    total_bytes: int
+    total_source: str
+    headroom_bytes: int
+    context: Range
+    speed: Calibration | None = None  # what `probe` learned of the card
+    asked_as: str | None = None  # a name that it shares with the `variants`
+    variants: tuple[str, ...] = ()
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a rung may use, context included."""
+        return self.total_bytes - self.headroom_bytes
+
+    @property
+    def capability(self) -> str:
+        """The compute capability that is assumed."""
+        known = self.facts.compute_capability if self.facts else None
+        return known or _USUAL_CAPABILITY
+
+    def target(self) -> Target:
+        """What the worker has to know of the card."""
+        return Target(
+            name=self.name,
+            total_bytes=self.total_bytes,
+            usable_bytes=self.usable_bytes,
+            overhead_bytes=self.context.likely,
+            gpu=self.facts,
+            calibration=self.speed,
+        )
+
+
+def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
+    """The devices of a plan, the smallest memory first; `headroom` is a share of the total.
+
+    Raises:
+        ValueError: a name is neither a known card nor a size.
+    """
+    if plan.all_gpus:
+        known = [facts for facts in catalogue.gpus() if facts.vendor == "NVIDIA"]
+        cards = [_card(facts, headroom) for facts in known]
+    else:
+        cards = [card_named(name, headroom) for name in plan.gpus]
+    unique = {card.name: card for card in cards}
+    return tuple(sorted(unique.values(), key=lambda card: (card.memory_bytes, card.total_bytes)))
+
+
+def card_named(text: str, headroom: float) -> Card:
+    """The card of that name or alias, or a device of that size: `24GiB` has a unit, `4090` none.
+
+    Of several variants with that name, the one with the least memory.
+
+    Raises:
+        ValueError: it is neither; the nearest names are told.
+    """
+    stripped = text.strip()
+    if not stripped.isdigit():
+        with suppress(ValueError):
+            return _sized(parse_size(stripped), headroom)
+    facts = catalogue.find_gpu(stripped)
+    if facts is not None:
+        return _card(facts, headroom)
+    variants = catalogue.gpu_variants(stripped)
+    if variants:
+        others = tuple(gpu.name for gpu in variants[1:])
+        return replace(_card(variants[0], headroom), asked_as=stripped, variants=others)
+    nearest = catalogue.nearest_gpus(stripped)
+    meant = f"the nearest names: {', '.join(nearest)}" if nearest else "`oomdoctor gpus` lists them"
+    raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
+
+
+def _card(facts: GpuFacts, headroom: float) -> Card:
+    total, source = device_total_bytes(facts)
+    learned = newest(lambda name: catalogue.find_gpu(name) == facts)
+    return Card(
+        name=facts.name,
+        facts=facts,
+        memory_bytes=facts.memory_bytes,
+        total_bytes=total,
+        total_source=source,
+        headroom_bytes=round(total * headroom),
+        context=_context(facts, learned),
+        speed=learned.speed if learned is not None else None,
+    )
+
+
+def _context(facts: GpuFacts, learned: Learned | None) -> Range:
+    """What `probe` measured on such a card, else what others did."""
+    if learned is None or learned.overhead_bytes is None:
+        return context_bytes(facts)
+    measured = learned.overhead_bytes
+    by = f"driver {learned.driver_version}" if learned.driver_version else "driver unknown"
+    return Range(
+        low=measured,
+        likely=measured,
+        high=measured + LIBRARY_BYTES,
+        source=f"measured by probe on such a card, {by}",
+    )
+
+
+def _sized(size: int, headroom: float) -> Card:
+    return Card(
+        name=format_bytes(size),
+        facts=None,
+        memory_bytes=size,
+        total_bytes=size,
+        total_source="as asked for",
+        headroom_bytes=round(size * headroom),
+        context=context_bytes(None),
+    )

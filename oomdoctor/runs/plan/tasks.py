@@ -1,0 +1,111 @@
+"""What a plan has to simulate: rungs, taken through the sweep, for all cards at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
+from oomdoctor.analysis.simulator.prediction import sizes_to_predict
+from oomdoctor.records.config import Rung
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import Inspection, ProbeJob
+from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.runs.plan.cards import Card
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One simulation: a rung at some micro-batch sizes, for all cards."""
+
+    rung: Rung
+    sizes: tuple[int, ...]
+    cards: tuple[Card, ...]
+
+
+def context_of(
+    card: Card, request: SurveyRequest, spec: ModelSpec, inspection: Inspection
+) -> Context:
+    """What is the same for all rungs on a card."""
+    return Context(
+        usable_bytes=card.usable_bytes,
+        device_type="cuda",
+        counts=inspection.parameters,
+        fixed_micro_batch=request.micro_batch_size,
+        model_config=spec.config,
+        task=spec.task,
+        compute_capability=card.capability,
+        gpu=card.facts,
+    )
+
+
+def swept(rung: Rung, plan: PlanRequest) -> tuple[Rung, ...]:
+    """The rung at every sequence length of the sweep; the rung itself where none is swept."""
+    if plan.sweep is None or plan.sweep.key != "sequence_length":
+        return (rung,)
+    return tuple(
+        Rung(rung.label, replace(rung.config, sequence_length=value)) for value in plan.sweep.values
+    )
+
+
+def tasks_of(
+    plan: PlanRequest,
+    rungs: tuple[Rung, ...],
+    cards: tuple[Card, ...],
+    contexts: dict[str, Context],
+) -> tuple[Task, ...]:
+    """Every simulation of a plan, in the order of the ladder; `contexts` by name of the card."""
+    known = [contexts[card.name] for card in cards]
+    return tuple(
+        Task(variant, _sizes(variant, plan, known), cards)
+        for rung in rungs
+        for variant in swept(rung, plan)
+    )
+
+
+def shown(task: Task, plan: PlanRequest) -> Rung:
+    """The rung with a label that says which of the plan's simulations this is."""
+    label, config = task.rung.label, task.rung.config
+    if plan.sweep is not None and plan.sweep.key == "sequence_length":
+        label += f" at {config.sequence_length:,} tokens"
+    return Rung(label, config)
+
+
+def job_of(
+    task: Task, plan: PlanRequest, spec: ModelSpec, inspection: Inspection, seed: int
+) -> ProbeJob:
+    """The job of a worker process that simulates the task."""
+    return ProbeJob(
+        mode="simulate",
+        label=task.rung.label,
+        model=spec,
+        config=task.rung.config.with_micro_batch(task.sizes[0]),
+        device_type="cuda",
+        seed=seed,
+        simulation=SimulationRequest(
+            micro_batch_sizes=task.sizes,
+            targets=tuple(card.target() for card in task.cards),
+            stacks=inspection.stacks,
+            detail=plan.why is not None,
+            every_size=plan.sweep is not None,
+        ),
+    )
+
+
+def _sizes(rung: Rung, plan: PlanRequest, contexts: list[Context]) -> tuple[int, ...]:
+    config = rung.config
+    if plan.sweep is not None and plan.sweep.key == "micro_batch_size":
+        return plan.sweep.values
+    fixed = fixed_size(config, contexts[0])
+    if plan.sweep is not None:
+        return (fixed or 1,)
+    sizes = sizes_to_predict(config, fixed)
+    # Where not even the weights have room, the smallest size tells how far off it is.
+    hopeless = all(_never_fits(rung, context) for context in contexts)
+    return sizes[:1] if hopeless else sizes
+
+
+def _never_fits(rung: Rung, context: Context) -> bool:
+    assert context.counts is not None
+    return bound_of(rung.config, context.counts, context).size_bytes > context.usable_bytes

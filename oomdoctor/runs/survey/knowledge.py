@@ -1,0 +1,89 @@
+"""What a survey learns about its GPU from the first rung that it measures.
+
+The context's bytes and the kernels' speed are the same for all rungs, so one measurement corrects
+the predictions of the others, now and in later runs on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.analysis.search.predicted import Foresight
+from oomdoctor.analysis.speed.throughput import tokens_per_s
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.config import Rung
+from oomdoctor.records.costs import Calibration
+from oomdoctor.records.result import Attempt
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.machine.devices import Device, driver_version
+from oomdoctor.system.store.calibration import Learned, recall, remember
+
+_FACTORS = (0.2, 5.0)  # beyond these the prediction is at fault, not the machine
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """Constants of one machine. `learned` is None until they were measured; never on the CPU."""
+
+    device: Device
+    versions: Mapping[str, str | None]
+    learned: Learned | None = None
+    settled: bool = False
+
+    @classmethod
+    def of(cls, device: Device, versions: Mapping[str, str | None]) -> Knowledge:
+        """What earlier surveys on this machine left."""
+        if device.gpu is None:
+            return cls(device, versions, settled=True)
+        return cls(device, versions, recall(device.gpu.name, driver_version(), versions))
+
+    def learn(
+        self, rung: Rung, attempt: Attempt, foresights: Mapping[str, Foresight]
+    ) -> Mapping[str, Foresight]:
+        """Take the constants from the first measured rung; the foresights they correct."""
+        measured, size = attempt.measurement, attempt.config.micro_batch_size
+        if self.settled or measured is None or self.device.gpu is None:
+            return foresights
+        assert isinstance(size, int)
+        self.settled = True
+        before = self.learned
+        gpu = self.device.gpu
+        assumed = before.overhead_bytes if before is not None else None
+        if assumed is None:
+            assumed = context_bytes(find_gpu(gpu.name, gpu.total_bytes)).likely
+        overhead = measured.overhead_bytes
+        foresight = foresights.get(rung.config.key())
+        rate = foresight.rates.get(size) if foresight is not None else None
+        factor = 1.0
+        if rate is not None and measured.timing is not None:
+            factor = rate / tokens_per_s(measured.timing, attempt.config)
+        self.learned = Learned(
+            gpu_name=gpu.name,
+            driver_version=driver_version(),
+            overhead_bytes=overhead if overhead is not None else assumed,
+            speed=_scaled(before.speed if before is not None else Calibration(), factor),
+            rungs=1 + (before.rungs if before is not None else 0),
+        )
+        # What was learned serves this survey also where it cannot be kept.
+        with contextlib.suppress(OomDoctorError, OSError):
+            remember(self.learned, self.versions)
+        shift = self.learned.overhead_bytes - assumed if self.learned.overhead_bytes else 0
+        return {key: _corrected(known, shift, factor) for key, known in foresights.items()}
+
+
+def _corrected(foresight: Foresight, shift: int, factor: float) -> Foresight:
+    return replace(
+        foresight,
+        peaks={size: peak + shift for size, peak in foresight.peaks.items()},
+        rates={size: rate / factor for size, rate in foresight.rates.items()},
+    )
+
+
+def _scaled(speed: Calibration, factor: float) -> Calibration:
+    def moved(known: float) -> float:
+        return min(max(known * factor, _FACTORS[0]), _FACTORS[1])
+
+    return Calibration(moved(speed.compute), moved(speed.bandwidth), moved(speed.launch))

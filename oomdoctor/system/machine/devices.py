@@ -1,0 +1,220 @@
+"""The machine: which device a survey runs on, and what the report says about it.
+
+A device is chosen by UUID, because NVML counts by PCI bus and ignores CUDA_VISIBLE_DEVICES while
+CUDA counts the fastest first. Where that order cannot be known, the user is asked, never guessed
+for. What torch makes of the device is the worker's business.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomdoctor.errors import OomDoctorError, machine_error, usage_error
+from oomdoctor.records.machine import DeviceType, Gpu, Machine
+from oomdoctor.system.environment import slurm, variable
+from oomdoctor.system.machine.capabilities import capabilities, installed_versions
+from oomdoctor.system.machine.memory import available_memory, total_memory
+from oomdoctor.system.machine.nvml import driver_version, list_gpus, why_no_driver
+from oomdoctor.units import format_bytes
+
+__all__ = [
+    "Device",
+    "available_memory",
+    "capabilities",
+    "choose_device",
+    "describe",
+    "driver_version",
+    "installed_versions",
+    "list_gpus",
+    "total_memory",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The chosen device; `gpu` is None for the CPU."""
+
+    type: DeviceType
+    gpu: Gpu | None
+
+
+def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
+    """The device for "auto", "cpu", "cuda", "cuda:N" or a (shortened) UUID of `list_gpus()`.
+
+    "auto" and "cuda" take the first GPU that CUDA_VISIBLE_DEVICES allows; of different GPUs without
+    that variable the one with the highest compute capability, then the most memory. "auto" falls
+    back to the CPU. "cuda:N" counts as CUDA does for this environment. A UUID is taken even when
+    CUDA_VISIBLE_DEVICES hides it, because it was asked for by name.
+
+    Raises:
+        OomDoctorError: the name means nothing or more than one thing (exit 2); there is no GPU, or
+            none that may be used (exit 5).
+    """
+    word = choice.strip().lower()
+    if word == "cpu":
+        return Device("cpu", None)
+    if word.startswith(("gpu-", "mig-")):
+        return Device("cuda", _by_uuid(choice.strip(), gpus))
+    number = word.removeprefix("cuda:")
+    if word not in ("auto", "cuda") and not (number != word and _is_index(number)):
+        raise usage_error(
+            "unknown_device",
+            f"{choice!r} is not a device",
+            "write auto, cpu, cuda, cuda:N or the UUID of a GPU; `oomdoctor env` lists them",
+        )
+    allowed = _visible(gpus)
+    if word == "auto":
+        return Device("cuda", allowed[0]) if allowed else Device("cpu", None)
+    if not allowed:
+        raise _no_gpu(gpus)
+    if word == "cuda":
+        return Device("cuda", allowed[0])
+    if not _cuda_order_is_known(gpus) and variable("CUDA_VISIBLE_DEVICES") is None:
+        raise _ambiguous(word, gpus)
+    if int(number) >= len(allowed):
+        raise usage_error(
+            "unknown_device",
+            f"there is no {word}: CUDA counts {_counted(allowed)} here",
+            _choices(allowed),
+        )
+    return Device("cuda", allowed[int(number)])
+
+
+def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
+    """The machine as the report shows it; processes other than this one that hold GPU memory."""
+    gpu, memory = device.gpu, total_memory()
+    return Machine(
+        device=device.type,
+        gpu_name=gpu.name if gpu else None,
+        gpu_uuid=gpu.uuid if gpu else None,
+        total_bytes=gpu.total_bytes if gpu else memory,
+        compute_capability=gpu.compute_capability if gpu else None,
+        driver_version=driver_version() if gpu else None,
+        cpu_name=cpu_name(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_bytes=memory,
+        memory_available_bytes=available_memory(),
+        hostname=platform.node(),
+        slurm_job_id=slurm().job_id,
+        other_processes=tuple(p for p in gpu.processes if p.pid != os.getpid()) if gpu else (),
+        versions=dict(versions),
+    )
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """The processor's name; None where the kernel does not tell, as on most ARM machines."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, None) or None
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs in the order CUDA numbers them for this environment.
+
+    The rules of CUDA_VISIBLE_DEVICES (CUDA C++ Programming Guide, environment variables): the list
+    ends at the first entry that names no device, and an entry given twice leaves nothing.
+    """
+    value = variable("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return gpus if _cuda_order_is_known(gpus) else tuple(sorted(gpus, key=_slowness))
+    chosen: list[Gpu] = []
+    for entry in (part.strip() for part in value.split(",")):
+        if _is_index(entry) and not _cuda_order_is_known(gpus):
+            raise _ambiguous(f"CUDA_VISIBLE_DEVICES={value}", gpus)
+        numbered = _is_index(entry)
+        found = gpus[int(entry) :][:1] if numbered else _matching(entry, gpus)
+        if len(found) != 1:
+            break
+        if found[0] in chosen:
+            return ()
+        chosen += found
+    return tuple(chosen)
+
+
+def _cuda_order_is_known(gpus: tuple[Gpu, ...]) -> bool:
+    """Whether CUDA's numbers are NVML's: alike GPUs, or numbering by PCI bus, and no slices."""
+    if len(gpus) < 2:
+        return True
+    if any(gpu.uuid.startswith("MIG-") for gpu in gpus):
+        return False
+    by_bus = variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return by_bus or len({(gpu.name, gpu.total_bytes) for gpu in gpus}) == 1
+
+
+def _slowness(gpu: Gpu) -> tuple[tuple[int, ...], int, int]:
+    capability = tuple(-int(part) for part in (gpu.compute_capability or "0").split("."))
+    return capability, -gpu.total_bytes, gpu.index
+
+
+def _matching(uuid: str, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs whose UUID is or begins with this one, as CUDA also accepts it shortened."""
+    if not uuid.lower().startswith(("gpu-", "mig-")):
+        return ()
+    return tuple(gpu for gpu in gpus if gpu.uuid.lower().startswith(uuid.lower()))
+
+
+def _by_uuid(uuid: str, gpus: tuple[Gpu, ...]) -> Gpu:
+    if not gpus:
+        raise _no_gpu(gpus)
+    found = _matching(uuid, gpus)
+    if len(found) != 1:
+        what = "no GPU has" if not found else f"{len(found)} GPUs have"
+        raise usage_error(
+            "unknown_device", f"{what} a UUID that begins with {uuid}", _choices(found or gpus)
+        )
+    return found[0]
+
+
+def _ambiguous(what: str, gpus: tuple[Gpu, ...]) -> OomDoctorError:
+    sliced = any(gpu.uuid.startswith("MIG-") for gpu in gpus)
+    reason = (
+        "a GPU is split into MIG instances, which have no fixed number"
+        if sliced
+        else "the GPUs differ, and only CUDA knows which it counts as the fastest"
+    )
+    remedy = "" if sliced else "; or number them by PCI bus with CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    return usage_error(
+        "ambiguous_device",
+        f"{what} does not say which GPU is meant: {reason}",
+        _choices(gpus) + remedy,
+    )
+
+
+def _no_gpu(gpus: tuple[Gpu, ...]) -> OomDoctorError:
+    if gpus:
+        value = variable("CUDA_VISIBLE_DEVICES")
+        return machine_error(
+            "no_gpu",
+            f"CUDA_VISIBLE_DEVICES={value!r} hides every one of the {_counted(gpus)} here",
+            f"unset CUDA_VISIBLE_DEVICES; or name a GPU: {_choices(gpus)}",
+        )
+    reason = why_no_driver() or "the NVIDIA driver shows no GPU that can be used"
+    hint = "measure on the CPU with --device cpu"
+    if slurm().on_login_node:
+        hint = f"this is a Slurm login node: srun --gres=gpu:1 oomdoctor probe ...; or {hint}"
+    elif "nvidia-ml-py" in reason:
+        hint = f"pip install nvidia-ml-py; or {hint}"
+    else:
+        hint = f"see what `nvidia-smi` says; or {hint}"
+    return machine_error("no_gpu", f"there is no GPU to run on: {reason}", hint)
+
+
+def _counted(gpus: tuple[Gpu, ...]) -> str:
+    return f"{len(gpus)} GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+
+
+def _choices(gpus: tuple[Gpu, ...]) -> str:
+    return " or ".join(
+        f"--device {gpu.uuid} ({gpu.name}, {format_bytes(gpu.total_bytes)})" for gpu in gpus
+    )

@@ -1,0 +1,140 @@
+"""The GPUs as the NVIDIA driver reports them, through NVML and without a CUDA context.
+
+What the driver does not say is None. With MIG switched on, the instances stand in the list instead
+of their GPU, because CUDA can use nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.records.machine import Gpu, GpuProcess
+from oomdoctor.system.machine.memory import total_memory
+
+_LOG = logging.getLogger(__name__)
+
+
+def open_nvml() -> Any:
+    """The initialised NVML binding; `nvmlShutdown` is the caller's duty.
+
+    Raises:
+        ImportError: nvidia-ml-py is not installed.
+        pynvml.NVMLError: there is no driver, or it does not answer.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def list_gpus() -> tuple[Gpu, ...]:
+    """All GPUs and MIG instances the driver shows this process; empty without a driver."""
+    nvml, _ = _try_open()
+    if nvml is None:
+        return ()
+    try:
+        found: list[Gpu] = []
+        for index in range(_ask(nvml, "nvmlDeviceGetCount") or 0):
+            handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
+                found += _gpus_of(nvml, index, handle)
+        return tuple(found)
+    finally:
+        _ask(nvml, "nvmlShutdown")
+
+
+def driver_version() -> str | None:
+    """The version of the NVIDIA driver, such as `570.124.06`; None without one."""
+    nvml, _ = _try_open()
+    if nvml is None:
+        return None
+    try:
+        return _text(_ask(nvml, "nvmlSystemGetDriverVersion"))
+    finally:
+        _ask(nvml, "nvmlShutdown")
+
+
+def why_no_driver() -> str | None:
+    """Why NVML cannot be asked, as half a sentence; None when it answers."""
+    nvml, reason = _try_open()
+    if nvml is not None:
+        _ask(nvml, "nvmlShutdown")
+    return reason
+
+
+def process_name(pid: int, proc: Path = Path("/proc")) -> str | None:
+    """The command of a process; None where it is gone or lives in another pid namespace."""
+    try:
+        return (proc / str(pid) / "comm").read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _try_open() -> tuple[Any | None, str | None]:
+    try:
+        return open_nvml(), None
+    except ImportError:
+        return None, "the package nvidia-ml-py is not installed"
+    except Exception as error:  # noqa: BLE001 - pynvml's error class exists only with pynvml
+        return None, f"the NVIDIA driver does not answer ({error})"
+
+
+def _ask(nvml: Any, function: str, *args: Any) -> Any:
+    """The driver's answer; None where it has none (not supported, no permission, too old)."""
+    try:
+        return getattr(nvml, function)(*args)
+    except nvml.NVMLError as error:
+        _LOG.debug("%s%s: %s", function, args[1:], error)
+        return None
+
+
+def _gpus_of(nvml: Any, index: int, handle: Any) -> list[Gpu]:
+    capability = _capability(nvml, handle)
+    mode = _ask(nvml, "nvmlDeviceGetMigMode", handle)
+    if not mode or not mode[0]:
+        gpu = _gpu(nvml, index, handle, capability)
+        return [gpu] if gpu else []
+    slots = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
+    handles = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots]
+    instances = [_gpu(nvml, index, h, capability) for h in handles if h is not None]
+    if not instances:
+        _LOG.warning("GPU %d is in MIG mode but has no instance, so nothing can run on it", index)
+    return [gpu for gpu in instances if gpu]
+
+
+def _gpu(nvml: Any, index: int, handle: Any, capability: str | None) -> Gpu | None:
+    uuid = _text(_ask(nvml, "nvmlDeviceGetUUID", handle))
+    if uuid is None:  # without it no process can be pinned to this device
+        _LOG.warning("GPU %d has no UUID and is left out", index)
+        return None
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    return Gpu(
+        index=index,
+        uuid=uuid,
+        name=_text(_ask(nvml, "nvmlDeviceGetName", handle)) or "unnamed GPU",
+        # An integrated GPU (GB10, Jetson) has no memory of its own: it uses the host's.
+        total_bytes=int(memory.total) if memory else total_memory(),
+        free_bytes=int(memory.free) if memory else None,
+        compute_capability=capability,
+        processes=_processes(nvml, handle),
+    )
+
+
+def _capability(nvml: Any, handle: Any) -> str | None:
+    pair = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    return f"{pair[0]}.{pair[1]}" if pair else None
+
+
+def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
+    used: dict[int, int | None] = {}
+    for kind in ("Compute", "Graphics"):
+        for process in _ask(nvml, f"nvmlDeviceGet{kind}RunningProcesses", handle) or ():
+            # A process with both kinds of context is reported twice with the same figure.
+            used[process.pid] = used.get(process.pid) or process.usedGpuMemory
+    return tuple(GpuProcess(pid, process_name(pid), size) for pid, size in sorted(used.items()))
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

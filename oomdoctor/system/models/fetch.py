@@ -1,0 +1,211 @@
+"""Gets the config.json of a model from the Hugging Face cache or the hub, or says why not.
+
+The only module that knows huggingface_hub, which it imports when asked for something. Endpoint,
+cache folder and offline switch are read from the environment at each call, because
+huggingface_hub freezes them at its import.
+"""
+
+from __future__ import annotations
+
+import ssl
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from oomdoctor.errors import OomDoctorError, model_error
+from oomdoctor.records.model import ModelRef
+from oomdoctor.system.catalogue import find_model, nearest_models
+from oomdoctor.system.environment import hf_home, is_true, variable
+from oomdoctor.system.models.checkpoint import missing_config
+
+CONFIG = "config.json"
+# A login node often drops packets instead of refusing them; longer would look like a hang.
+CONNECT_TIMEOUT_S = 5.0
+
+
+def cached_config(ref: ModelRef) -> Path:
+    """config.json in the cache, in the folder of its commit.
+
+    Raises:
+        OomDoctorError: not_cached, bad_model_name or no_huggingface_hub.
+    """
+    hub = _huggingface_hub()
+    try:
+        path = hub.try_to_load_from_cache(
+            ref.name, CONFIG, cache_dir=_cache_dir(), revision=ref.revision
+        )
+    except hub.errors.HFValidationError:
+        raise bad_name(ref) from None
+    if not isinstance(path, str):
+        raise model_error(
+            "not_cached",
+            f"{ref.name} is not in the Hugging Face cache ({_cache_dir()})",
+            f"fetch it with `hf download {ref.name} {CONFIG}`, or leave --source away",
+        )
+    return Path(path)
+
+
+def hub_config(ref: ModelRef) -> Path:
+    """config.json fetched from the hub into the cache.
+
+    Raises:
+        OomDoctorError: offline, hub_unreachable, gated, bad_token, model_not_found,
+            revision_not_found, no_config, peft_adapter, bad_model_name, cache_unwritable or
+            no_huggingface_hub.
+    """
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if is_true(name):
+            cached = "" if ref.source == "hub" else "is not in the Hugging Face cache and "
+            raise model_error(
+                "offline",
+                f"{ref.name} {cached}cannot be fetched: {name} is set",
+                suggest(ref.name, f"unset {name}, or fetch it where there is a network"),
+            )
+    return _download(ref, CONFIG)
+
+
+def bad_name(ref: ModelRef) -> OomDoctorError:
+    """The error for a name that no model can have."""
+    return model_error(
+        "bad_model_name",
+        f"{ref.name!r} is neither a folder nor a name the hub could have",
+        suggest(ref.name, "give a folder, or a Hugging Face id (ORG/NAME)"),
+    )
+
+
+def suggest(name: str, hint: str) -> str:
+    """The hint, and built-in models that are spelt alike."""
+    near = nearest_models(name)
+    return f"{hint}; built in are {', '.join(near)}" if near else hint
+
+
+def _download(ref: ModelRef, file: str) -> Path:
+    hub = _huggingface_hub()
+    hub.utils.disable_progress_bars()
+    endpoint = variable("HF_ENDPOINT") or None
+    try:
+        url = hub.hf_hub_url(ref.name, file, revision=ref.revision, endpoint=endpoint)
+        if reason := _silence(url):
+            raise _unreachable(ref, reason)
+        return Path(
+            hub.hf_hub_download(
+                ref.name,
+                file,
+                revision=ref.revision,
+                cache_dir=_cache_dir(),
+                endpoint=endpoint,
+                etag_timeout=CONNECT_TIMEOUT_S,
+            )
+        )
+    except OomDoctorError:
+        raise
+    except Exception as error:  # the network library below differs by version
+        raise _explain(ref, file, error, hub.errors) from error
+
+
+def _explain(ref: ModelRef, file: str, error: Exception, errors: Any) -> OomDoctorError:
+    """What a failed download means to a person. Order matters: gated is a kind of not found."""
+    if isinstance(error, errors.HFValidationError):
+        return bad_name(ref)
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        # What huggingface_hub makes of any failure to ask; the reason is behind it.
+        cause = error.__cause__
+        error = cause if isinstance(cause, Exception) else error
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, errors.GatedRepoError) or status == 403:
+        return _refused(ref, status)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return model_error(
+            "model_not_found",
+            f"{ref.name} is not on the hub, or it is private and this machine may not see it",
+            suggest(ref.name, "check the spelling; for a private model run `hf auth login`"),
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return model_error(
+            "revision_not_found",
+            f"{ref.name} has no revision {ref.revision} on the hub",
+            "leave --revision away for the main branch",
+        )
+    if isinstance(error, errors.EntryNotFoundError) and status == 404:
+        return missing_config(ref.name, _adapter_config(ref) if file == CONFIG else None)
+    if status == 401:
+        return model_error(
+            "bad_token",
+            "the hub does not accept the token of this machine",
+            "run `hf auth login` again or correct HF_TOKEN; --source catalogue uses built-in facts",
+        )
+    if isinstance(error, OSError) and error.filename:
+        return model_error(
+            "cache_unwritable",
+            f"{ref.name} cannot be kept in the cache: {error.filename}: {error.strerror}",
+            "free some space, or set HF_HUB_CACHE to a folder you may write to",
+        )
+    return _unreachable(ref, type(error).__name__)
+
+
+def _unreachable(ref: ModelRef, reason: str) -> OomDoctorError:
+    return model_error(
+        "hub_unreachable",
+        f"the hub could not be reached for {ref.name} ({reason})",
+        suggest(ref.name, "check the network, HF_ENDPOINT and the proxy"),
+    )
+
+
+def _silence(url: str) -> str | None:
+    """Why nobody answers at `url`; None when somebody does, be it with a refusal.
+
+    Asked once and first: huggingface_hub, depending on its version, tries for up to a minute,
+    which on a node without a network is the usual case.
+    """
+    try:
+        with urlopen(Request(url, method="HEAD"), timeout=CONNECT_TIMEOUT_S):
+            return None
+    except HTTPError as error:
+        error.close()
+        return f"HTTP {error.code}" if error.code >= 500 else None
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):  # huggingface_hub has certificates of its own
+            return None
+        return str(getattr(reason, "strerror", None) or reason)
+
+
+def _refused(ref: ModelRef, status: int | None) -> OomDoctorError:
+    if status == 403:
+        why, way = "this account may not read it", "ask for access on its page on the hub"
+    else:
+        why, way = "this machine is not logged in", "run `hf auth login` or set HF_TOKEN"
+    if find_model(ref.name):
+        way += "; or use the built-in architecture facts with --source catalogue"
+    return model_error("gated", f"{ref.name} is gated and {why}", way)
+
+
+def _adapter_config(ref: ModelRef) -> Path | None:
+    """adapter_config.json of a repository without config.json, where there is one."""
+    try:
+        return _download(ref, "adapter_config.json")
+    except OomDoctorError:
+        return None
+
+
+def _cache_dir() -> Path:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if given := variable(name):
+            return Path(given).expanduser()
+    return hf_home() / "hub"
+
+
+def _huggingface_hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ImportError:
+        raise model_error(
+            "no_huggingface_hub",
+            "huggingface_hub is not installed, so neither its cache nor the hub can be read",
+            "run `pip install huggingface_hub`, or use --source catalogue or a local folder",
+        ) from None
+    return huggingface_hub

@@ -1,0 +1,200 @@
+"""Finds a model: local folder, Hugging Face cache, hub (config.json only), built-in catalogue.
+
+Never loads weights and never imports torch; huggingface_hub is imported only when a name is not a
+local folder. What was done instead of what was asked comes back as notes for the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import OomDoctorError, model_error
+from oomdoctor.records.model import ModelRef, ModelSource, ModelSpec
+from oomdoctor.system.catalogue import CatalogueModel, find_model, model_types
+from oomdoctor.system.models import fetch
+from oomdoctor.system.models.checkpoint import config_beside, read_config
+from oomdoctor.system.models.tasks import (
+    TASK_ARCHITECTURES,
+    architecture_of,
+    other_input,
+    task_of,
+    text_part,
+)
+
+__all__ = ["TASK_ARCHITECTURES", "resolve", "resolve_with_notes", "task_of"]
+
+# Failures of the hub that built-in facts may stand in for.
+_STAND_IN = frozenset(
+    {
+        "gated",
+        "bad_token",
+        "model_not_found",
+        "bad_model_name",
+        "not_cached",
+        "offline",
+        "hub_unreachable",
+        "cache_unwritable",
+        "no_huggingface_hub",
+    }
+)
+_TASK_CLASSES = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "image-classification": "AutoModelForImageClassification",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A config and where it is from, before it is known what it can be trained for."""
+
+    id: str
+    source: ModelSource
+    config: Mapping[str, Any]
+    path: str | None = None
+    revision: str | None = None
+    known: CatalogueModel | None = None
+    notes: tuple[str, ...] = ()
+
+
+def resolve(ref: ModelRef) -> ModelSpec:
+    """The model that `ref` names; see `resolve_with_notes`."""
+    return resolve_with_notes(ref)[0]
+
+
+def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model that `ref` names, and sentences for the report about what is not as asked.
+
+    `ref.source` forces one place; "auto" takes the first of local folder, cache, hub and built-in
+    catalogue that has it, the catalogue also when the hub cannot be asked or refuses.
+
+    Raises:
+        OomDoctorError: exit 4. Codes: model_path_missing, not_a_folder, no_config, peft_adapter,
+            broken_config, unsupported_architecture, unsupported_task, gated, bad_token,
+            model_not_found, revision_not_found, bad_model_name, not_cached, not_in_catalogue,
+            offline, hub_unreachable, cache_unwritable, no_huggingface_hub.
+    """
+    found = _find(ref)
+    notes = list(found.notes)
+    config: dict[str, Any] = dict(found.config)
+    if ref.task == "causal-lm" and (foreign := other_input(config)):
+        part = text_part(config)
+        if part is not None:
+            notes.append(f"the language model alone: the parts for {foreign} are left out")
+            config = dict(part)
+    task = task_of(config, ref.task)
+    if quantised := config.pop("quantization_config", None):
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        notes.append(
+            f"the checkpoint is stored quantised ({method or 'unknown method'}); "
+            "synthetic weights are built in each rung's own weights_dtype and quantization"
+        )
+    model_type = str(config["model_type"])
+    if config.get("auto_map") and model_type not in model_types() and not ref.trust_remote_code:
+        notes.append(
+            "config.json names code of its own (auto_map), which is not run without "
+            f"--trust-remote-code; transformers must know {model_type} itself"
+        )
+    counted = found.known is not None and found.known.auto_class == _TASK_CLASSES.get(task)
+    spec = ModelSpec(
+        id=found.id,
+        source=found.source,
+        architecture=architecture_of(config),
+        model_type=model_type,
+        task=task,
+        config=config,
+        parameters=found.known.parameters if found.known is not None and counted else None,
+        revision=found.revision,
+        path=found.path,
+        trust_remote_code=ref.trust_remote_code,
+    )
+    return spec, tuple(notes)
+
+
+def _find(ref: ModelRef) -> _Found:
+    if not ref.name.strip():
+        raise fetch.bad_name(ref)
+    if ref.source == "catalogue":
+        return _from_catalogue(ref)
+    if ref.source == "local" or (ref.source == "auto" and _is_path(ref.name)):
+        return _from_folder(ref)
+    if ref.source == "hub":
+        return _from_hub(ref)
+    try:
+        return _from_cache(ref)
+    except OomDoctorError as error:
+        if ref.source == "cache" or error.code not in _STAND_IN:
+            raise
+    try:
+        return _from_hub(ref)
+    except OomDoctorError as error:
+        if error.code not in _STAND_IN or find_model(ref.name) is None:
+            raise
+        return _from_catalogue(ref, f"{error.message}; built-in facts used")
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name means a folder: by its spelling, or because there is one."""
+    return name.startswith((".", "/", "~")) or name.endswith("/") or _exists(Path(name))
+
+
+def _from_folder(ref: ModelRef) -> _Found:
+    try:
+        given = Path(ref.name).expanduser()
+    except RuntimeError:  # ~name of an unknown user
+        given = Path(ref.name)
+    if not _exists(given):
+        hint = fetch.suggest(given.name, "check the path, or give a Hugging Face id (ORG/NAME)")
+        raise model_error("model_path_missing", f"{ref.name} is not there", hint)
+    config = read_config(config_beside(given))
+    folder = given if given.is_dir() else given.parent
+    name = str(folder) if folder.name else folder.resolve().name
+    notes = (f"--revision {ref.revision} means nothing for a local folder",) if ref.revision else ()
+    return _Found(name, "local", config, path=str(folder.resolve()), notes=notes)
+
+
+def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
+    known = find_model(ref.name)
+    if known is None:
+        raise model_error(
+            "not_in_catalogue",
+            f"{ref.name} is not in the built-in catalogue",
+            fetch.suggest(ref.name, "`oomdoctor models` lists what is"),
+        )
+    notes = [reason] if reason else []
+    wanted = ref.name.strip().lower()
+    ids = (known.id, *known.aliases)
+    name = next(i for i in ids if wanted in (i.lower(), i.lower().rpartition("/")[2]))
+    if name != known.id:
+        notes.append(
+            f"built-in facts are those of {known.id}, which has the same parameter shapes; "
+            "context length and RoPE may differ"
+        )
+    if ref.revision:
+        notes.append(f"--revision {ref.revision} means nothing for built-in facts")
+    return _Found(name, "catalogue", known.config, known=known, notes=tuple(notes))
+
+
+def _from_cache(ref: ModelRef) -> _Found:
+    return _snapshot(ref, "cache", fetch.cached_config(ref))
+
+
+def _from_hub(ref: ModelRef) -> _Found:
+    return _snapshot(ref, "hub", fetch.hub_config(ref))
+
+
+def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> _Found:
+    """A config.json in the cache: snapshots/COMMIT/config.json."""
+    folder = path.parent
+    return _Found(ref.name, source, read_config(path), path=str(folder), revision=folder.name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a file name, or in a folder that may not be read
+        return False

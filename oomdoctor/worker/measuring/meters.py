@@ -1,0 +1,186 @@
+"""Peaks by step and phase, on CUDA from the caching allocator, on the CPU from the trace.
+
+Both meters have the same five methods; `for_job` chooses. What is measured here is measured on
+steps of their own, never on the timed ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from oomdoctor.analysis.memory.phases import Window
+from oomdoctor.records.measurement import PhaseMemory
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.measuring import nvml
+from oomdoctor.worker.tracing.trace import AllocationTrace
+
+
+@dataclass(slots=True)
+class DeviceTotals:
+    """What is known of the device besides phase peaks; None where the device has no such thing."""
+
+    overhead_bytes: int | None = None
+    allocation_retries: int | None = None
+    memory_stats: Mapping[str, int] = field(default_factory=dict)
+
+
+class Meter(Protocol):
+    """Watches the memory of one device while phases go by."""
+
+    peaks: dict[Window, PhaseMemory]
+
+    def recording(self) -> AbstractContextManager[Any]: ...
+
+    def on_host(self) -> AbstractContextManager[None]: ...
+
+    def enter(self, step: str, phase: str) -> None: ...
+
+    def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace: ...
+
+    def totals(self, managed_bytes: int) -> DeviceTotals: ...
+
+
+def for_job(job: ProbeJob) -> Meter:
+    """The meter of the job's device; on CUDA this creates the context."""
+    return CpuMeter(job.budget_bytes) if job.device_type == "cpu" else CudaMeter(job)
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident set of this process so far (Linux counts it in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class CpuMeter:
+    """Tensor bytes of every operator's results; crossing the budget raises out of memory."""
+
+    def __init__(self, budget: int | None) -> None:
+        self.peaks: dict[Window, PhaseMemory] = {}
+        self.trace = AllocationTrace("cpu", limit=budget)
+        self._window: Window | None = None
+
+    def recording(self) -> AbstractContextManager[Any]:
+        return self.trace.recording()
+
+    def on_host(self) -> AbstractContextManager[None]:
+        return self.trace.paused()
+
+    def enter(self, step: str, phase: str) -> None:
+        if self._window is not None:
+            worst = self.peaks.get(self._window)
+            peak = max(self.trace.window_peak, worst.peak_allocated_bytes if worst else 0)
+            self.peaks[self._window] = PhaseMemory(peak)
+        self._window = (step, phase)
+        self.trace.enter(phase)
+
+    def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace:
+        self.trace.vocabulary, self.trace.tokens = vocabulary, tokens
+        return self.trace
+
+    def totals(self, managed_bytes: int) -> DeviceTotals:
+        return DeviceTotals()
+
+
+class CudaMeter:
+    """Peaks of PyTorch's caching allocator, and what the process takes beside it."""
+
+    def __init__(self, job: ProbeJob) -> None:
+        import torch
+
+        self.peaks: dict[Window, PhaseMemory] = {}
+        self._window: Window | None = None
+        self._uuid = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self._used_before = nvml.used_bytes(self._uuid)
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")  # the context exists only after a first allocation
+        torch.cuda.synchronize()
+        self._budget = job.budget_bytes
+        self._outside_at_start = self._outside_the_allocator()
+        self._cap()
+
+    def _cap(self) -> None:
+        """Let the allocator have what the budget leaves beside the context and the libraries.
+
+        So a cache that reaches the limit is freed and used again, as on a card of that size. Called
+        before each watched step, because libraries come with the first use of their kernels.
+        """
+        import torch
+
+        if self._budget is None:
+            return
+        total = torch.cuda.mem_get_info()[1]
+        allowed = self._budget - (self._outside_the_allocator() or 0)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / total)))
+
+    def _overhead(self, managed_bytes: int) -> int | None:
+        """Context and libraries. Paged states lie on the device only while there is room for them,
+
+        so they are no need of the rung and are told apart (`managed_bytes`).
+        """
+        outside, start = self._outside_the_allocator(), self._outside_at_start
+        if outside is None or start is None:
+            return None
+        return max(start, outside - managed_bytes)
+
+    def _outside_the_allocator(self) -> int | None:
+        import torch
+
+        used = nvml.used_bytes(self._uuid)
+        if used is None or self._used_before is None:
+            return None
+        return max(0, used - self._used_before - int(torch.cuda.memory_reserved()))
+
+    def recording(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def on_host(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def enter(self, step: str, phase: str) -> None:
+        import torch
+
+        if self._window is not None and self._window[0] != step:
+            self._cap()
+        if self._window is not None:
+            worst = self.peaks.get(self._window, PhaseMemory(0, 0))
+            self.peaks[self._window] = PhaseMemory(
+                max(torch.cuda.max_memory_allocated(), worst.peak_allocated_bytes),
+                max(torch.cuda.max_memory_reserved(), worst.peak_reserved_bytes or 0),
+            )
+        self._window = (step, phase)
+        torch.cuda.reset_peak_memory_stats()
+
+    def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace:
+        return AllocationTrace("cuda", vocabulary=vocabulary, tokens=tokens)
+
+    def totals(self, managed_bytes: int) -> DeviceTotals:
+        import torch
+
+        stats = torch.cuda.memory_stats()
+        return DeviceTotals(
+            overhead_bytes=self._overhead(managed_bytes),
+            allocation_retries=int(stats.get("num_alloc_retries", 0)),
+            memory_stats={
+                name: int(value)
+                for name, value in stats.items()
+                if name.startswith(_TOLD_STATS) and isinstance(value, int)
+            },
+        )
+
+
+_TOLD_STATS = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_device_alloc",
+    "num_device_free",
+    "allocated_bytes.all",
+    "reserved_bytes.all",
+    "active_bytes.all",
+    "inactive_split_bytes.all",
+    "segment.all",
+)

@@ -1,0 +1,96 @@
+"""The measurement as a record, from the meter, the trace and the timing."""
+
+from __future__ import annotations
+
+from oomdoctor.analysis.memory.phases import Window, peak_phase, worst_by_phase
+from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
+from oomdoctor.worker.measuring import meters
+from oomdoctor.worker.tracing.trace import AllocationTrace
+from oomdoctor.worker.training import optimizers
+from oomdoctor.worker.training.attention_kernel import attention_kernel
+from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.inspection import installed_versions
+
+
+def summarise(
+    setup: Setup,
+    meter: meters.Meter,
+    totals: meters.DeviceTotals,
+    trace: AllocationTrace,
+    losses: list[float],
+    timing: Timing,
+    skipped: int,
+) -> Measurement:
+    """Everything that was measured of one rung; `totals` as they stood after the memory steps."""
+    windows = {w: memory for w, memory in meter.peaks.items() if w[0] != "end"}
+    phases = worst_by_phase(windows)
+    told = peak_phase(phases)
+    peak_allocated = max(memory.peak_allocated_bytes for memory in phases.values())
+    reserved = [m.peak_reserved_bytes for m in phases.values() if m.peak_reserved_bytes is not None]
+    peak_reserved = max(reserved) if reserved else None
+    peak_device = None
+    if peak_reserved is not None and totals.overhead_bytes is not None:
+        peak_device = peak_reserved + totals.overhead_bytes
+    trainable, parameters = count_parameters(setup)
+    return Measurement(
+        peak_allocated_bytes=peak_allocated,
+        peak_reserved_bytes=peak_reserved,
+        peak_device_bytes=peak_device,
+        overhead_bytes=totals.overhead_bytes,
+        peak_rss_bytes=meters.peak_rss_bytes(),
+        peak_phase=told,
+        phases=phases,
+        first_step=_of_step(windows, "first"),
+        steady=_of_step(windows, "steady"),
+        breakdown=_breakdown(trace, peak_allocated, told),
+        allocation_retries=totals.allocation_retries,
+        managed_bytes=optimizers.managed_bytes(setup.trainer.optimizer),
+        timing=timing,
+        attention_kernel=attention_kernel(setup, trace.attention_ops),
+        trainable_parameters=trainable,
+        parameters=parameters,
+        losses=tuple(losses),
+        skipped_optimizer_steps=skipped,
+        notes=tuple(setup.notes),
+        versions=installed_versions(),
+        memory_stats=totals.memory_stats,
+    )
+
+
+def _of_step(windows: dict[Window, PhaseMemory], step: str) -> dict[str, PhaseMemory]:
+    return {phase: memory for (name, phase), memory in windows.items() if name == step}
+
+
+def _breakdown(
+    trace: AllocationTrace, peak_allocated: int, peak_phase: PhaseName
+) -> Breakdown | None:
+    """What the traced peak is made of, brought up to the allocator's own figure.
+
+    On CUDA the allocator also holds what operators keep inside themselves (cuBLAS workspaces,
+    rounding to 512 bytes): that difference is "other". The trace is of a steady training step, so
+    a peak while loading or evaluating has no breakdown; nor has one whose trace is far off.
+    """
+    if trace.device_type == "cuda" and peak_phase in ("load", "eval"):
+        return None
+    parts = dict(trace.breakdown())
+    missing = peak_allocated - trace.peak
+    if missing < 0 or missing > 0.25 * peak_allocated:
+        return None
+    return Breakdown(
+        weights_bytes=parts["weights"],
+        gradients_bytes=parts["gradients"],
+        optimizer_bytes=parts["optimizer"],
+        activations_bytes=parts["activations"],
+        logits_bytes=parts["logits"],
+        other_bytes=parts["inputs"] + parts["temporary"] + missing,
+    )
+
+
+def count_parameters(setup: Setup) -> tuple[int, int]:
+    """(trainable, all) parameters; peft knows that four-bit weights are packed two to a byte."""
+    model = setup.model
+    if hasattr(model, "get_nb_trainable_parameters"):
+        trainable, total = model.get_nb_trainable_parameters()
+        return int(trainable), int(total)
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, train in sizes if train), sum(n for n, _ in sizes)

@@ -1,0 +1,168 @@
+"""Times of real steps after warm-up, with as many repetitions as the spread asks for.
+
+On CUDA by events, so that queued work is timed where it runs; on the CPU by the clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from oomdoctor.records.measurement import Timing
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.progress import Marks
+from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.step import training_step
+
+MAX_WARMUP = 5
+MANY = 8
+STEADY = 0.05  # two successive steps this close together end the warm-up
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Seconds of one optimizer step: its micro-steps in order, and what comes after them."""
+
+    micro: list[float]
+    optimizer: float
+    skipped: bool
+
+    @property
+    def total(self) -> float:
+        return sum(self.micro) + self.optimizer
+
+
+def time_steps(
+    setup: Setup,
+    batches: list[dict[str, Any]],
+    job: ProbeJob,
+    marks: Marks,
+) -> tuple[Timing, int]:
+    """The timing of a rung and how many optimizer steps the gradient scaler skipped.
+
+    `marks` are those the Trainer was built with. Steps that the scaler skipped have no
+    optimizer time and are not counted.
+    """
+    start = time.perf_counter()
+    warmup = _warm_up(setup, batches, marks, start + job.timing_limit_s / 3)
+    skipped = sum(step.skipped for step in warmup)
+    steps: list[StepTimes] = []
+    stopped_by: Literal["spread", "step_limit", "time_limit"] = "step_limit"
+    settled = 0  # steps in a row after which the spread was small: once may be luck
+    while len(steps) < job.max_timed_steps:
+        step = _one_step(setup, batches, marks)
+        skipped += step.skipped
+        if not step.skipped:
+            steps.append(step)
+        late = time.perf_counter() - start > job.timing_limit_s
+        spread = relative_spread([step.total for step in steps])
+        small = spread is not None and spread <= job.spread_target
+        settled = settled + 1 if small else 0
+        if len(steps) >= job.min_timed_steps and settled >= 2:
+            stopped_by = "spread"
+            break
+        if late and (steps or skipped > job.max_timed_steps):
+            stopped_by = "time_limit"
+            break
+    used = steps or warmup
+    accumulation = job.config.accumulation_steps()
+    per_step = [_mean_micro_step(step.micro, accumulation) for step in used]
+    optimizer = [step.optimizer for step in used]
+    return (
+        Timing(
+            micro_step_s=statistics.median(per_step),
+            micro_step_spread=relative_spread(per_step),
+            optimizer_step_s=statistics.median(optimizer),
+            optimizer_step_spread=relative_spread(optimizer),
+            first_untraced_step_s=warmup[0].total,
+            warmup_steps=len(warmup),
+            timed_steps=len(used),
+            stopped_by=stopped_by,
+        ),
+        skipped,
+    )
+
+
+def relative_spread(samples: list[float]) -> float | None:
+    """Half the distance between the quartiles over the median; None for fewer than two samples.
+
+    Quartiles of a handful mean little: below `MANY` samples it is half the whole range.
+    """
+    if len(samples) < 2:
+        return None
+    lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    if len(samples) < MANY:
+        lower, upper = min(samples), max(samples)
+    return (upper - lower) / 2 / middle
+
+
+def _mean_micro_step(micro: list[float], accumulation: int) -> float:
+    """The mean micro-step of a full accumulation from a first and a later one.
+
+    The first makes the gradients, the others add to them, so they differ and are weighted.
+    """
+    if len(micro) == 1:
+        return micro[0]
+    later = statistics.fmean(micro[1:])
+    return (micro[0] + (accumulation - 1) * later) / accumulation
+
+
+def _warm_up(
+    setup: Setup,
+    batches: list[dict[str, Any]],
+    marks: Marks,
+    deadline: float,
+) -> list[StepTimes]:
+    steps = [_one_step(setup, batches, marks)]
+    while len(steps) < MAX_WARMUP and time.perf_counter() < deadline:
+        steps.append(_one_step(setup, batches, marks))
+        before, after = steps[-2].total, steps[-1].total
+        if not steps[-1].skipped and abs(after - before) <= STEADY * before:
+            break
+    return steps
+
+
+def _one_step(
+    setup: Setup,
+    batches: list[dict[str, Any]],
+    marks: Marks,
+) -> StepTimes:
+    stamps: list[tuple[str, Any]] = []
+    stamp = _cuda_stamp if setup.device.type == "cuda" else time.perf_counter
+
+    def mark(phase: str) -> None:
+        if phase != "backward":
+            stamps.append((phase, stamp()))
+
+    marks.listen(mark)
+    training_step(setup, batches, marks)
+    stamps.append(("end", stamp()))
+    if setup.device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+    spans = [
+        (phase, _seconds(begin, end)) for (phase, begin), (_, end) in itertools.pairwise(stamps)
+    ]
+    return StepTimes(
+        micro=[span for phase, span in spans if phase == "forward"],
+        optimizer=sum(span for phase, span in spans if phase == "optimizer"),
+        skipped=bool(getattr(setup.trainer.accelerator, "optimizer_step_was_skipped", False)),
+    )
+
+
+def _cuda_stamp() -> Any:
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds(begin: Any, end: Any) -> float:
+    if isinstance(begin, float):
+        return float(end - begin)
+    return float(begin.elapsed_time(end)) / 1000

@@ -1,0 +1,185 @@
+"""Counts the tokens of every row of a data file with the tokenizer that would train on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.analysis.rows.distribution import Tally
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.rows import CountedRows, LengthsRequest
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.rows.files import Row, open_rows
+from oomdoctor.worker.rows.text import NoTextError, RowText, Template, text_of
+
+_BATCH_ROWS = 512
+_BATCH_CHARACTERS = 4_000_000  # a batch of long rows is cut before its tokens fill the memory
+_THREADS = "2"  # more are killed on login nodes
+_BYTES = re.compile(r"bytes/(\d+(?:\.\d+)?)")
+
+
+class TokenizerError(Exception):
+    """No tokenizer could be had; the text says which was looked for and why it failed."""
+
+
+class NoRowsError(Exception):
+    """The file has no row with a length; the text says what is wrong with the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """How texts are counted: `count` takes texts of one kind and whether special tokens are added.
+
+    `template` writes conversations as text, None where there is no chat template.
+    """
+
+    name: str
+    approximate: bool
+    template: Template | None
+    count: Callable[[list[str], bool], list[int]]
+
+
+def count_lengths(job: ProbeJob, progress: PhaseFile) -> CountedRows:
+    """The lengths of all rows of the job's file; the progress file tells the row reached.
+
+    Raises:
+        TokenizerError: there is no tokenizer.
+        DataFileError: the file cannot be read.
+        NoRowsError: no row has a length.
+    """
+    request = job.lengths
+    assert request is not None
+    counter = counter_of(request, job.model)
+    begin = time.monotonic()
+    tally = Tally()
+    with open_rows(Path(request.file)) as (rows, share):
+        for batch in _batches(rows):
+            _count_batch(batch, request, counter, tally)
+            progress.enter(f"row {batch[-1].number:,}, {share():.0%}")
+    if not tally.rows:
+        first = tally.first_unread
+        told = f"row {first.row} {first.reason}" if first is not None else "it is empty"
+        raise NoRowsError(f"{request.file} has no row with a text: {told}")
+    return tally.counted(
+        request.file,
+        counter.name,
+        approximate=counter.approximate,
+        elapsed_s=time.monotonic() - begin,
+    )
+
+
+def counter_of(request: LengthsRequest, model: ModelSpec) -> Counter:
+    """What counts the request's rows: a tokenizer, or bytes by a divisor.
+
+    Raises:
+        TokenizerError: there is no tokenizer.
+    """
+    by_bytes = _BYTES.fullmatch(request.tokenizer or "")
+    if by_bytes is not None:
+        each = float(by_bytes[1])
+        return Counter(
+            request.tokenizer or "",
+            approximate=True,
+            template=None,
+            count=lambda texts, special: [-int(-len(t.encode()) // each) for t in texts],
+        )
+    name, tokenizer = _tokenizer(_places(request, model), model.trust_remote_code)
+
+    def template(messages: Any, tools: Any) -> str:
+        text: str = tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False)
+        return text
+
+    def count(texts: list[str], special: bool) -> list[int]:
+        encoded = tokenizer(
+            texts,
+            add_special_tokens=special,
+            truncation=False,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    return Counter(name, False, template if tokenizer.chat_template else None, count)
+
+
+def _places(request: LengthsRequest, model: ModelSpec) -> list[tuple[str, str | None]]:
+    """Where the tokenizer may be, each with its revision: what was named, or the model's own."""
+    if request.tokenizer is not None:
+        return [(request.tokenizer, None)]
+    places: list[tuple[str, str | None]] = []
+    if model.path is not None:
+        places.append((model.path, None))
+    if model.source != "local":
+        places.append((model.id, model.revision))
+    return places
+
+
+def _tokenizer(places: Sequence[tuple[str, str | None]], trust: bool) -> tuple[str, Any]:
+    """The first tokenizer to be had: what is on this machine, before the hub is asked."""
+    # Before the first one is loaded: the worker's own environment forbids it threads.
+    os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": _THREADS}
+    from transformers import AutoTokenizer
+
+    told = ""
+    for local in (True, False):
+        for place, revision in places:
+            try:
+                return place, AutoTokenizer.from_pretrained(
+                    place, revision=revision, local_files_only=local, trust_remote_code=trust
+                )
+            except Exception as error:  # noqa: BLE001  (each library below fails in its own way)
+                told = str(error) or type(error).__name__
+    names = " or ".join(dict.fromkeys(place for place, _ in places))
+    raise TokenizerError(f"{names}: {' '.join(told.split())}")
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Rows in batches of bounded size, so that many are encoded at once."""
+    batch: list[Row] = []
+    characters = 0
+    for row in rows:
+        batch.append(row)
+        characters += _characters(row.value)
+        if len(batch) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _characters(value: Any) -> int:
+    """Characters of the texts in a row, however deep they stand."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
+
+
+def _count_batch(batch: list[Row], request: LengthsRequest, counter: Counter, tally: Tally) -> None:
+    found: list[tuple[int, RowText]] = []
+    for row in batch:
+        try:
+            if row.fault is not None:
+                raise NoTextError(row.fault)
+            found.append((row.number, text_of(row.value, request.text_field, counter.template)))
+        except NoTextError as error:
+            tally.add_unread(row.number, str(error))
+    counted: list[tuple[int, int, str]] = []
+    for special in (True, False):
+        alike = [(number, text) for number, text in found if text.special is special]
+        if alike:
+            lengths = counter.count([text.text for _, text in alike], special)
+            counted += [
+                (number, tokens, text.source)
+                for (number, text), tokens in zip(alike, lengths, strict=True)
+            ]
+    for number, tokens, source in sorted(counted):
+        tally.add(number, tokens, source)

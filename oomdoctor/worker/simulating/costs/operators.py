@@ -1,0 +1,253 @@
+"""What an operator costs: its FLOPs and the bytes it moves, read off its tensors.
+
+Called for every operator that a dispatch mode sees, over real or fake tensors on any device. What
+is known of an operator (which arguments are tensors, which of them it writes) comes from its schema
+and is worked out once; a call then only reads sizes. The exceptions to "reads its inputs, writes
+its outputs" are the tables below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+from oomdoctor.records.costs import OpCost, OpKind
+from oomdoctor.worker.simulating.costs.flops import (
+    CONVOLUTIONS,
+    FOUR_BIT_PRODUCTS,
+    GROUPED_MATMULS,
+    INT8_PRODUCTS,
+    MATMULS,
+    Flops,
+    flop_formula,
+    position_of,
+)
+
+# A view that its schema does not declare as one, and storage without contents: no kernel runs.
+# Declared views, and what returns no tensor, need no list.
+_WITHOUT_KERNEL = frozenset(
+    (
+        *("_unsafe_view", "set_", "resize_"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+    )
+)
+# Arguments that give only their shape, or are overwritten unread.
+_UNREAD = {
+    "copy_": ("self",),
+    "zero_": ("self",),
+    "fill_": ("self",),
+    "_foreach_copy_": ("self",),
+    "_foreach_zero_": ("self",),
+    "zeros_like": ("self",),
+    "ones_like": ("self",),
+    "full_like": ("self",),
+    "rand_like": ("self",),
+    "randn_like": ("self",),
+    "new_zeros": ("self",),
+    "new_ones": ("self",),
+    "new_full": ("self",),
+    "bernoulli_": ("self",),
+    "nll_loss_forward": ("self",),
+    "nll_loss_backward": ("self",),
+}
+# Of these arguments only as much is read as the result holds.
+_GATHERED = {
+    "embedding": "weight",
+    "index": "self",
+    "index_select": "self",
+    "gather": "self",
+    "take": "self",
+}
+# In-place operators that read and write only the places which their values go to.
+_SCATTERED = {
+    "index_put_": "values",
+    "_index_put_impl_": "values",
+    "index_add_": "source",
+    "index_copy_": "source",
+    "scatter_": "src",
+    "scatter_add_": "src",
+}
+_PACKED = 0.5  # bytes of a weight in 4 bits
+# Optimizers whose schema allows writing the gradients (to unscale them), which training here
+# never asks for.
+_GRADIENT_ARGUMENTS = frozenset(("grads", "g"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A tensor argument, or a list of them: where it stands and how often its bytes move."""
+
+    position: int
+    name: str
+    passes: int  # 0 unread, 1 read, 2 read and written
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What the schema of one operator says.
+
+    `gathers`: reads of a table as much as it writes. `source`: the argument that a copy between
+    devices comes from. `flops` is None where there is no product. `unpacked`: the argument that is
+    the shape of a packed weight. `pointwise`: PyTorch's own kernel, bound by bandwidth, which is
+    slower where its tensors differ.
+    """
+
+    name: str
+    kind: OpKind
+    arguments: tuple[_Argument, ...]
+    writes_result: bool
+    gathers: bool
+    source: int | None
+    flops: Flops | None
+    unpacked: int | None
+    pointwise: bool
+
+
+def cost_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any
+) -> OpCost | None:
+    """The cost of one call of the `OpOverload` `func`; None when no kernel runs on the device.
+
+    FLOPs count a multiply and an add as two, by `torch.utils.flop_counter`, except that causal
+    attention counts half: its kernels skip the masked blocks. Bytes are inputs read once and
+    outputs written once, without caches and without what an operator allocates inside itself.
+    """
+    rule = _rule(func)
+    if rule is None:
+        return None
+    kwargs = kwargs or {}
+    moved = 0
+    dtype = None
+    for argument in rule.arguments:
+        position = argument.position
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        if value is None:
+            continue
+        if dtype is None:
+            dtype = _dtype_of(value)
+        if argument.passes:
+            moved += argument.passes * _bytes_of(value)
+    if rule.writes_result:
+        written = _bytes_of(result)
+        moved += 2 * written if rule.gathers else written
+        if dtype is None:
+            dtype = _dtype_of(result)
+    flops = rule.flops(args, kwargs, result) if rule.flops is not None else 0.0
+    kind = rule.kind
+    if rule.source is not None and _device_type(args[rule.source]) != _device_type(result):
+        kind = "copy"
+    elif rule.pointwise and not _alike(rule, args, result):
+        kind = "irregular"
+    unpacked = 0.0 if rule.unpacked is None else _unpacked_bytes(args[0], args[rule.unpacked])
+    return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked)
+
+
+@cache
+def _rule(func: Any) -> _Rule | None:
+    schema = func._schema
+    space, _, name = schema.name.partition("::")
+    writes_result = any(_is_tensor(r.type) and r.alias_info is None for r in schema.returns)
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if name in _WITHOUT_KERNEL or not (writes_result or written):
+        return None
+    kind = _kind(space, name)
+    return _Rule(
+        name=name,
+        kind=kind,
+        arguments=tuple(
+            _Argument(position, argument.name, _passes(name, argument))
+            for position, argument in enumerate(schema.arguments)
+            if _is_tensor(argument.type)
+        ),
+        writes_result=writes_result,
+        gathers=name in _GATHERED,
+        source={"_to_copy": 0, "copy_": 1}.get(name),
+        flops=flop_formula(func, name),
+        unpacked=position_of(func, "shapeB") if name in FOUR_BIT_PRODUCTS else None,
+        pointwise=kind == "elementwise" and space == "aten",
+    )
+
+
+def _is_tensor(kind: Any) -> bool:
+    return "Tensor" in str(kind)
+
+
+def _passes(name: str, argument: Any) -> int:
+    if _GATHERED.get(name) == argument.name:
+        return 0
+    if name in _SCATTERED:
+        # The places that the values go to are read and written, the values read.
+        return {_SCATTERED[name]: 3, "self": 0}.get(argument.name, 1)
+    reads = argument.name not in _UNREAD.get(name, ()) and not argument.is_out
+    writes = argument.alias_info is not None and argument.alias_info.is_write
+    return int(reads) + int(writes and argument.name not in _GRADIENT_ARGUMENTS)
+
+
+def _kind(space: str, name: str) -> OpKind:
+    if "attention" in name or "flash_attn" in space:
+        return "attention"
+    if name in CONVOLUTIONS:
+        return "conv"
+    if name in MATMULS or name in GROUPED_MATMULS or name in INT8_PRODUCTS:
+        return "matmul"
+    if space == "bitsandbytes" and "optimizer" not in name:
+        return "quantised"
+    return "elementwise"
+
+
+def _alike(rule: _Rule, args: Sequence[Any], result: Any) -> bool:
+    """Whether all tensors that move are contiguous and equal in shape and type.
+
+    Only then PyTorch's TensorIterator walks them with vector loads. Lists go to kernels that take
+    each of their tensors so.
+    """
+    tensors = [args[a.position] for a in rule.arguments if a.passes and a.position < len(args)]
+    tensors += result if isinstance(result, tuple) else [result]
+    known = None
+    for tensor in tensors:
+        if not hasattr(tensor, "stride") or not tensor.dim():
+            continue  # a list, or a number
+        if known is None:
+            if not tensor.is_contiguous():
+                return False
+            known = tensor.dtype, tensor.shape, tensor.stride()
+        elif (tensor.dtype, tensor.shape, tensor.stride()) != known:
+            return False
+    return True
+
+
+def _unpacked_bytes(activations: Any, shape: Sequence[int]) -> float:
+    """The weight in 4 bits read and in the type of the activations written.
+
+    An upper bound for few rows: bitsandbytes 0.50 does not unpack for at most 512 of them
+    (backends/cuda/ops.py `_gemm_4bit_use_custom_cuda`); versions before it always do.
+    """
+    return float(prod(shape) * (_PACKED + activations.element_size()))
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(_bytes_of(item) for item in value)
+    return value.numel() * value.element_size() if hasattr(value, "element_size") else 0
+
+
+def _dtype_of(value: Any) -> Any:
+    while isinstance(value, list | tuple):
+        if not value:
+            return None
+        value = value[0]
+    return getattr(value, "dtype", None)
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _device_type(tensor: Any) -> Any:
+    # Asking a fake tensor for `device` costs a dispatch of its own.
+    fake = getattr(tensor, "fake_device", None)
+    return (tensor.device if fake is None else fake).type

@@ -1,0 +1,252 @@
+"""What a CUDA kernel takes from the caching allocator and a fake CPU tensor does not show.
+
+Two kinds: blocks that a kernel takes and gives back inside one operator (`hidden_blocks`), and the
+cuBLAS workspaces, which stay until the process ends (`lasting_workspace`). Every rule names the
+upstream source it was read from. An operator without a rule has no scratch, or scratch that was
+left out on purpose:
+
+- reductions (Reduce.cuh), scans, sorts and top-k of routers: at most a few MiB, gone at once, and
+  never while the peak is made;
+- layer_norm backward: since torch 2.8 partial sums, but only above 64 Ki rows;
+- foreach and fused optimizers: their tables travel as kernel arguments (MultiTensorApply.cuh), and
+  the copies of foreach optimizers are results, so the trace sees them;
+- convolutions: cuDNN chooses the workspace at run time, there is no formula to take it from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oomdoctor.worker.simulating.cuda import attention_scratch as attention
+
+MIB = 1024**2
+WORKSPACES = ("cublas", "cublas of the autograd thread")  # of the forward pass, of the backward
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Traits of the simulated GPU that decide kernels and workspaces."""
+
+    compute_capability: tuple[int, int]
+    multiprocessors: int | None = None
+
+
+Rule = Callable[[Mapping[str, Any], Card], tuple[int, ...]]
+
+
+def has_rule(func: Any) -> bool:
+    """Whether the kernel of `func` is known to hold blocks while it runs."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and schema.name in _RULES
+
+
+def hidden_blocks(func: Any, args: Any, kwargs: Any, result: Any, card: Card) -> tuple[int, ...]:
+    """Bytes (unrounded) of each block that the CUDA kernel of `func` holds while it runs.
+
+    The blocks live together, and together with the results; all are free when `func` returns.
+    Only shapes, strides and dtypes are read, so fake tensors do. An unknown operator gives ().
+    """
+    if not has_rule(func):
+        return ()
+    schema = func._schema
+    names = (argument.name for argument in schema.arguments)
+    named = {argument.name: argument.default_value for argument in schema.arguments}
+    named.update(zip(names, args, strict=False))
+    named.update(kwargs or {})
+    return _RULES[schema.name](named, card)
+
+
+def lasting_workspace(func: Any, card: Card) -> tuple[str, int] | None:
+    """The cuBLAS workspace that `func` needs: its name and bytes; None for no cuBLAS operator.
+
+    The first operator with a name takes the block and the process keeps it. There are two names:
+    the map of workspaces is keyed by (handle, stream) and handles belong to threads, and on CUDA
+    the autograd engine runs in a thread of its own (CublasHandlePool.cpp, `setWorkspaceForHandle`,
+    torch 2.0-2.13). Recomputing under activation checkpointing runs in that thread, too. cuBLASLt
+    shares the same block (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`); before torch 2.11 it had 1 MiB of
+    its own, see `_addmm`.
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None or schema.name not in _CUBLAS_OPERATORS:
+        return None
+    import torch
+
+    in_backward = torch._C._current_graph_task_id() != -1
+    return WORKSPACES[in_backward], workspace_bytes(card)
+
+
+def workspace_bytes(card: Card) -> int:
+    """Bytes of one cuBLAS workspace (CublasHandlePool.cpp, `parseChosenWorkspaceSize`).
+
+    `CUBLAS_WORKSPACE_CONFIG` decides where it is set. The default is :4096:2:16:8, which is
+    8,519,680 bytes, and 32 MiB on Hopper; from torch 2.12 on Blackwell as well (pull 175344).
+    """
+    pools = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pools:
+        return sum(int(kib) * int(count) for kib, count in pools) * 1024
+    major = card.compute_capability[0]
+    large = (9,) if torch_release() < (2, 12) else (9, 10, 12)
+    return 32 * MIB if major in large else (2 * 4096 + 8 * 16) * 1024
+
+
+def torch_release() -> tuple[int, int]:
+    """Major and minor number of the installed torch."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Bytes of a dense copy."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """Embedding.cu `embedding_dense_backward_cuda`, EmbeddingBackwardKernel.cu (torch 1.11-2.13).
+
+    Up to 3,072 tokens one kernel does it in place. Above, the indices are sorted, cut into
+    segments (six index arrays in all), and one fp32 row is kept for each token. The sort's own
+    buffers are free again before those rows are taken, and smaller.
+    """
+    grad, indices = named["grad_output"], named["indices"]
+    copy = () if grad.is_contiguous() else (tensor_bytes(grad),)
+    tokens = indices.numel()
+    if tokens <= 3072 and not named["scale_grad_by_freq"]:
+        return copy
+    arrays = (tensor_bytes(indices),) * 6
+    return (*copy, *arrays, tokens * grad.shape[-1] * max(4, grad.element_size()))
+
+
+def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """Indexing.cu `index_put_with_sort_kernel`, used when values are accumulated (torch 2.0-2.13).
+
+    Linear, sorted, original and counted indices, and the radix sort's second buffers for keys and
+    values, 8 bytes each; a dense copy of values that are strided or broadcast.
+    """
+    indices = [index for index in named["indices"] if index is not None]
+    if not named["accumulate"] or not indices or any(str(i.dtype) == "torch.bool" for i in indices):
+        return ()
+    target, values = named["self"], named["values"]
+    count = max(index.numel() for index in indices)
+    indexed = 1
+    for size, index in zip(target.shape, named["indices"], strict=False):
+        indexed *= size if index is not None else 1
+    rows = count * (target.numel() // max(1, indexed))
+    dense = values.is_contiguous() and values.numel() == rows
+    copies = () if dense else (rows * values.element_size(),)
+    if not target.is_contiguous():
+        copies = (*copies, tensor_bytes(target))
+    return (*copies, *(8 * count,) * 4, 16 * count)
+
+
+def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl` (torch 2.1-2.13).
+
+    One partial sum for each chunk of 65,536 elements, with as many chunks for every tensor as the
+    largest one has: a large embedding among many small tensors makes MiBs of it.
+    """
+    tensors = [tensor for tensor in named["self"] if tensor.numel()]
+    if not tensors:
+        return ()
+    chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
+    partial = max(4, tensors[0].element_size())
+    return chunks * len(tensors) * partial, 320 * partial
+
+
+def _matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """cuBlasCommonArgs.h `prepare_matrix_for_cublas`, Blas.cpp: operands it must copy first."""
+    operands = [
+        named[name] for name in ("self", "mat1", "mat2", "batch1", "batch2") if name in named
+    ]
+    return tuple(tensor_bytes(operand) for operand in operands[-2:] if not _fits_cublas(operand))
+
+
+def _addmm(named: Mapping[str, Any], card: Card) -> tuple[int, ...]:
+    """As `_matmul`; with a bias vector it goes to cuBLASLt (CUDABlas.cpp `gemm_and_bias`).
+
+    Before torch 2.11 cuBLASLt had a workspace of 1 MiB of its own: taken for the call up to 2.6,
+    kept afterwards.
+    """
+    separate = torch_release() < (2, 11) and named["self"].dim() == 1
+    return (*_matmul(named, card), *((MIB,) if separate else ()))
+
+
+def _fits_cublas(matrix: Any) -> bool:
+    if matrix.dim() < 2:
+        return True
+    (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
+    row_major = across == 1 and down >= max(1, columns)
+    column_major = down == 1 and across >= max(1, rows)
+    return bool(row_major or column_major or rows == 1 or columns == 1)
+
+
+def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantised weight.
+
+    With nested constants also those, twice in fp32. Fused kernels spare this up to 1,536 tokens on
+    some cards and shapes; the backward pass dequantises in any case, so the peak stays.
+    """
+    tokens = named["A"].numel() // named["A"].shape[-1]
+    if tokens <= 4:  # `_GEMM_4BIT_CUSTOM_FLOOR_M`: always fused
+        return ()
+    rows, columns = named["shapeB"]
+    nested = named["absmax_8bit"]
+    constants = () if nested is None else (4 * nested.numel(),) * 2
+    return (*constants, rows * columns * named["A"].element_size())
+
+
+def _int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """bitsandbytes backends/default/ops.py `int8_scaled_mm`: an int32 product, then fp16.
+
+    The fp16 result is a block of its own where another dtype is asked for (0.46-0.50).
+    """
+    elements = named["A"].numel() // named["A"].shape[-1] * named["B"].shape[0]
+    as_asked = named["dtype"] is None or str(named["dtype"]) == "torch.float16"
+    return (4 * elements,) if as_asked else (4 * elements, 2 * elements)
+
+
+def _int8_quant(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """bitsandbytes backends/cuda/ops.py `int8_vectorwise_quant`: |A| and the mask of outliers."""
+    if not named["threshold"]:
+        return ()
+    return tensor_bytes(named["A"]), named["A"].numel()
+
+
+_CUBLAS_OPERATORS = frozenset(
+    {
+        *(
+            f"aten::{name}"
+            for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
+        ),
+        "aten::linear",
+        "aten::_addmm_activation",
+        "aten::_int_mm",
+        "aten::_scaled_mm",
+        "bitsandbytes::gemm_4bit",
+    }
+)
+
+_RULES: dict[str, Rule] = {
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::index_put": _index_put,
+    "aten::index_put_": _index_put,
+    "aten::_index_put_impl_": _index_put,
+    "aten::_foreach_norm": _foreach_norm,
+    "aten::mm": _matmul,
+    "aten::bmm": _matmul,
+    "aten::baddbmm": _matmul,
+    "aten::addmm": _addmm,
+    "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
+    "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
+    "aten::_scaled_dot_product_efficient_attention_backward": (
+        lambda named, card: attention.efficient(named, card.compute_capability)
+    ),
+    "bitsandbytes::gemm_4bit": _gemm_4bit,
+    "bitsandbytes::int8_scaled_mm": _int8_matmul,
+    "bitsandbytes::int8_vectorwise_quant": _int8_quant,
+}

@@ -1,0 +1,125 @@
+"""Which module and which repeating unit an operator belongs to, forward and backward.
+
+Forward: hooks on the modules. Backward: every node of the autograd graph has the sequence number
+of the operator that made it, and the hooks noted at which number each module began and ended.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from oomdoctor.analysis.simulator.tape import Region
+
+_ACCUMULATES = 2**63  # AccumulateGrad has the largest number there is, to run at once
+
+
+class Place(NamedTuple):
+    """A module by its path, "" outside of all, and a unit of a stack or None."""
+
+    module: str
+    region: Region | None
+
+
+NOWHERE = Place("", None)
+
+
+class Whereabouts:
+    """Follows a model while it runs. `module` is a path, `region` a unit of a stack or None."""
+
+    def __init__(self) -> None:
+        self.module = ""
+        self.region: Region | None = None
+        self._units: Mapping[str, Region] = {}
+        self._last: set[str] = set()  # paths of the last layer of each stack
+        self._stack: list[Place] = []
+        self._numbers: list[int] = []  # sequence numbers at which `_places` began
+        self._places: list[Place] = []
+        self._backward = False
+
+    def follow(self, model: Any, units: Mapping[str, Region]) -> None:
+        """Hook every module of `model`; `units` names the layers that repeat, by path."""
+        self._units = units
+        self._last = set({stack: path for path, (stack, _) in units.items()}.values())
+        for path, module in model.named_modules():
+            if path in units:
+                self._follow_layer(path, module)
+            else:
+                module.register_forward_pre_hook(self._entering(path))
+                module.register_forward_hook(self._leaving(path), always_call=True)
+
+    def enter(self, phase: str) -> None:
+        """A phase begins: nothing of the model is running."""
+        self._backward = phase == "backward"
+        self.module, self.region = "", None
+        self._stack.clear()
+        if phase == "forward":
+            self._numbers.clear()
+            self._places.clear()
+
+    def look(self) -> None:
+        """Before an operator: in a backward pass, ask the graph where it belongs."""
+        if not self._backward or self._stack:
+            return
+        import torch
+
+        node = torch._C._current_autograd_node()
+        number = -1 if node is None else node._sequence_nr()
+        if not 0 <= number < _ACCUMULATES:
+            return
+        place = bisect_right(self._numbers, number) - 1
+        if place >= 0:
+            self.module, self.region = self._places[place]
+
+    def _follow_layer(self, path: str, layer: Any) -> None:
+        """transformers 4 checkpoints some models' `layer.forward`, which calls no hooks."""
+        forward, entering, leaving = layer.forward, self._entering(path), self._leaving(path)
+
+        @functools.wraps(forward)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            entering(layer, args)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                leaving(layer, args, None)
+
+        layer.forward = followed
+
+    def _entering(self, path: str) -> Any:
+        def hook(module: Any, args: Any) -> None:
+            self._stack.append(Place(self.module, self.region))
+            self.module = path
+            self.region = self._units.get(path, self.region)
+            self._note()
+
+        return hook
+
+    def _leaving(self, path: str) -> Any:
+        unit = self._units.get(path)
+
+        def hook(module: Any, args: Any, output: Any) -> None:
+            if not self._stack:
+                return
+            self.module, outer = self._stack.pop()
+            if unit is not None and not self._backward:
+                # What is freed between two layers belongs to the one before.
+                self.region = None if path in self._last else unit
+            else:
+                self.region = outer
+            self._note()
+
+        return hook
+
+    def _note(self) -> None:
+        if self._backward:
+            return  # a recomputation: its graph is never walked
+        import torch
+
+        number = torch.autograd._get_sequence_nr()
+        if self._numbers and self._numbers[-1] == number:
+            self._places[-1] = Place(self.module, self.region)
+        else:
+            self._numbers.append(number)
+            self._places.append(Place(self.module, self.region))

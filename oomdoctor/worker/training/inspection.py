@@ -1,0 +1,153 @@
+"""What the user's interpreter and device are, and how many parameters the model has by role.
+
+The model is declared on the meta device: no weights, no download, a second or two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from importlib import metadata
+from typing import Any
+
+from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.result import Inspection, ProbeJob
+from oomdoctor.worker.training.layers import stacks_of
+from oomdoctor.worker.training.model_config import auto_class, load_config
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "bitsandbytes",
+    "flash-attn",
+    "liger-kernel",
+    "triton",
+)
+
+
+def inspect_model(job: ProbeJob) -> Inspection:
+    """Parameter counts, limits, versions and device of a job.
+
+    Raises:
+        UnsupportedError: transformers does not know the architecture.
+    """
+    import torch
+
+    config = load_config(job.model)
+    # What a model's module imports, which fails under the meta device (torch 2.6).
+    importlib.import_module("torch._dynamo")
+    with torch.device("meta"):
+        model = auto_class(job.model.task).from_config(
+            config, trust_remote_code=job.model.trust_remote_code
+        )
+    name = total = free = capability = None
+    if job.device_type == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        free, total = torch.cuda.mem_get_info(0)
+        name, capability = properties.name, f"{properties.major}.{properties.minor}"
+    return Inspection(
+        architecture=type(model).__name__,
+        parameters=count_parameters(model, config),
+        max_sequence_length=_max_sequence_length(config),
+        versions=installed_versions(),
+        device_name=name,
+        device_total_bytes=total,
+        device_free_bytes=free,
+        compute_capability=capability,
+        stacks=stacks_of(model, config),
+    )
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Versions of what decides memory and speed, from package metadata; torch with its build."""
+    import platform
+
+    import torch
+
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    versions["torch"] = torch.__version__
+    versions["cuda"] = torch.version.cuda or torch.version.hip
+    return versions
+
+
+def count_parameters(model: Any, config: Any) -> ParameterCounts:
+    """Parameters of a declared model by role; a tied weight counts once, as an embedding.
+
+    A linear weight is one of a module that bitsandbytes would replace: a `Linear` or transformers'
+    `Conv1D` other than the output head.
+    """
+    import torch
+
+    outside = {id(p) for p in _embedding_parameters(model)}
+    seen: set[int] = set()
+    linear = embedding = rest = routed = 0
+    for path, module in model.named_modules():
+        for parameter in module._parameters.values():
+            if parameter is None or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            size = parameter.numel()
+            is_linear = isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+            if id(parameter) in outside:
+                embedding += size
+            elif is_linear and parameter.dim() == 2:
+                linear += size
+            else:
+                rest += size
+            if _is_routed(path):
+                routed += size
+    text = config.get_text_config()
+    experts = _first_number(text, ("num_local_experts", "num_experts", "n_routed_experts"))
+    used = _first_number(text, ("num_experts_per_tok", "top_k_experts", "moe_top_k"))
+    return ParameterCounts(
+        total=linear + embedding + rest,
+        linear=linear,
+        embedding=embedding,
+        rest=rest,
+        buffers_bytes=sum(b.numel() * b.element_size() for b in model.buffers()),
+        routed_experts=routed if experts else 0,
+        experts=experts if routed else 0,
+        experts_per_token=used if routed else 0,
+    )
+
+
+def _embedding_parameters(model: Any) -> list[Any]:
+    modules = []
+    for find in (model.get_input_embeddings, model.get_output_embeddings):
+        # A model with code of its own may not say; then its embeddings count as "rest".
+        with contextlib.suppress(NotImplementedError, AttributeError):
+            modules.append(find())
+    return [p for module in modules if module is not None for p in module.parameters()]
+
+
+def _is_routed(path: str) -> bool:
+    parts = path.split(".")
+    return "experts" in parts or "local_experts" in parts
+
+
+def _first_number(config: Any, names: tuple[str, ...]) -> int:
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int):
+            return value
+    return 0
+
+
+def _max_sequence_length(config: Any) -> int | None:
+    """The number of positions a row may have, None where the architecture sets no limit."""
+    text = config.get_text_config()
+    limit = getattr(text, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    # RoBERTa and its kin count positions from the padding id on.
+    pad = getattr(text, "pad_token_id", None)
+    kin = ("roberta", "xlm-roberta", "camembert", "longformer")
+    offset = pad + 1 if text.model_type in kin and isinstance(pad, int) else 0
+    return limit - offset

@@ -1,0 +1,67 @@
+"""The transformers configuration and Auto class of a model that was found."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.records.model import ModelSpec, Task
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+AUTO_CLASSES: dict[Task, str] = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "image-classification": "AutoModelForImageClassification",
+}
+
+
+def load_config(spec: ModelSpec) -> Any:
+    """The transformers configuration of a model that was found, without the network.
+
+    Raises:
+        UnsupportedError: this transformers does not know the architecture.
+    """
+    from transformers import AutoConfig
+
+    with tempfile.TemporaryDirectory() as folder:
+        place, revision = _config_place(spec, Path(folder))
+        try:
+            config = AutoConfig.from_pretrained(
+                place, revision=revision, trust_remote_code=spec.trust_remote_code
+            )
+        except (KeyError, ValueError) as error:
+            raise UnsupportedError(
+                f"this transformers does not know the architecture {spec.model_type!r}: {error}"
+            ) from error
+    # Synthetic weights are quantised by the rung, never by the checkpoint's own settings.
+    if getattr(config, "quantization_config", None) is not None:
+        del config.quantization_config
+    text = config.get_text_config()
+    if getattr(text, "pad_token_id", None) is None and spec.task == "sequence-classification":
+        eos = getattr(text, "eos_token_id", None)
+        text.pad_token_id = config.pad_token_id = eos if isinstance(eos, int) else 0
+    return config
+
+
+def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
+    """Where transformers reads the configuration from, and the revision there.
+
+    The content that was found, in a folder of its own; but a model with code of its own has to be
+    read from where its code is.
+    """
+    if spec.trust_remote_code and "auto_map" in spec.config:
+        has_code = spec.path is not None and any(Path(spec.path).glob("*.py"))
+        return (spec.path or "", None) if has_code else (spec.id, spec.revision)
+    (scratch / "config.json").write_text(json.dumps(dict(spec.config)))
+    return str(scratch), None
+
+
+def auto_class(task: Task) -> Any:
+    """The transformers Auto class of a task."""
+    import transformers
+
+    return getattr(transformers, AUTO_CLASSES[task])

@@ -1,0 +1,214 @@
+"""A model with random weights, built from its configuration straight onto the device.
+
+Parameters are declared on the meta device and made one by one, so there is never a second copy,
+and a quantised model never exists in full precision. Buffers are computed where they are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+STANDARD_DEVIATION = 0.02  # the usual initializer_range: keeps activations and losses finite
+
+
+def build_model(
+    auto_class: Any,
+    model_config: Any,
+    *,
+    dtype: Any,
+    attention: str,
+    quantization: Any,
+    device: Any,
+    seed: int,
+    trust_remote_code: bool,
+) -> Any:
+    """The model of `auto_class` with synthetic weights of `dtype` on `device`, in train mode.
+
+    `quantization` is a transformers quantisation configuration or None. Raises what transformers
+    raises for an unknown architecture or attention implementation (ValueError, ImportError).
+    """
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    model = declare_model(
+        auto_class,
+        model_config,
+        dtype=dtype,
+        attention=attention,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    if quantization is not None:
+        _prepare_quantized(model, quantization, device)
+    with unset_fake_temporarily():
+        model.tie_weights()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(seed)
+        _materialise(model, dtype, device)
+    if quantization is not None:
+        model.hf_quantizer.postprocess_model(model)
+    return model.train()
+
+
+def declare_model(
+    auto_class: Any,
+    model_config: Any,
+    *,
+    dtype: Any,
+    attention: str,
+    device: Any,
+    trust_remote_code: bool,
+) -> Any:
+    """The model with parameters on the meta device and buffers on `device`."""
+    from accelerate import init_empty_weights
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    # Quantised parameters cannot be declared of fake tensors; weights become fake where they are
+    # made.
+    with unset_fake_temporarily(), init_empty_weights(include_buffers=False), device:
+        return auto_class.from_config(
+            model_config,
+            attn_implementation=attention,
+            trust_remote_code=trust_remote_code,
+            **{dtype_keyword(): dtype},
+        )
+
+
+def dtype_keyword() -> str:
+    """The name transformers gives the dtype argument: `torch_dtype` until 4.55, then `dtype`."""
+    import transformers
+
+    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
+    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor stands for one of a simulated device."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def _prepare_quantized(model: Any, quantization: Any, device: Any) -> None:
+    """Swap the linear layers as `from_pretrained` does before it loads weights."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from transformers.quantizers import AutoHfQuantizer
+
+    quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=False)
+    device_map = {"": str(device)}
+    try:
+        quantizer.validate_environment(device_map=device_map)
+    except (RuntimeError, ImportError) as error:
+        raise UnsupportedError(
+            f"this transformers cannot use bitsandbytes on {device.type}: {error}"
+        ) from error
+    with unset_fake_temporarily():
+        quantizer.preprocess_model(
+            model=model, device_map=device_map, keep_in_fp32_modules=_kept_in_fp32(model)
+        )
+    model.hf_quantizer = quantizer
+
+
+def _kept_in_fp32(model: Any) -> list[str]:
+    return list(getattr(model, "_keep_in_fp32_modules", None) or [])
+
+
+def _fp32_names(model: Any, dtype: Any) -> list[str]:
+    """Parts of parameter names that `from_pretrained` keeps in fp32 (T5's wo in fp16, for one)."""
+    import torch
+
+    names = list(getattr(model, "_keep_in_fp32_modules_strict", None) or [])
+    if dtype == torch.float16:
+        names += _kept_in_fp32(model)
+    return names
+
+
+def _materialise(model: Any, dtype: Any, device: Any) -> None:
+    import torch
+
+    fp32_names = _fp32_names(model, dtype)
+    made: dict[int, Any] = {}  # tied weights are one parameter under several names
+    for prefix, module in model.named_modules():
+        for name, declared in list(module._parameters.items()):
+            if declared is None or declared.device.type != "meta":
+                continue
+            if id(declared) not in made:
+                full_name = f"{prefix}.{name}"
+                wanted = (
+                    torch.float32
+                    if any(part in full_name.split(".") for part in fp32_names)
+                    else declared.dtype
+                )
+                made[id(declared)] = _parameter(declared, full_name, wanted, dtype, device)
+            module._parameters[name] = made[id(declared)]
+        for declared in [buffer for buffer in module._buffers.values() if buffer is not None]:
+            buffer = _buffer(declared, device)
+            # Rotary embeddings of transformers 4 keep theirs as a plain attribute as well.
+            for names in (module._buffers, vars(module)):
+                names.update({name: buffer for name in names if names[name] is declared})
+
+
+def _buffer(declared: Any, device: Any) -> Any:
+    """The buffer; on a simulated device a fake one, whose views share its storage."""
+    import torch
+
+    if is_fake(declared) or not is_fake(torch.empty(0)):
+        return declared
+    return torch.empty_like(declared, device=device)
+
+
+def _parameter(declared: Any, name: str, wanted: Any, dtype: Any, device: Any) -> Any:
+    import torch
+
+    kind = type(declared).__name__
+    if kind in ("Params4bit", "Int8Params"):
+        return _quantised_parameter(declared, kind, dtype, device)
+    value = torch.empty(declared.shape, dtype=wanted, device=device)
+    if value.dim() >= 2:
+        value.normal_(0.0, STANDARD_DEVIATION)
+    else:
+        value.fill_(1.0 if name.endswith("weight") else 0.0)
+    return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
+
+
+def _quantised_parameter(declared: Any, kind: str, dtype: Any, device: Any) -> Any:
+    """One random weight, quantised on its way to the device as transformers' quantizers do."""
+    import bitsandbytes
+    import torch
+
+    value = torch.empty(declared.shape, dtype=dtype, device=device)
+    value.normal_(0.0, STANDARD_DEVIATION)
+    settings = dict(declared.__dict__)
+    if is_fake(value):
+        return _fake_quantised(value, kind, settings)
+    if kind == "Int8Params":
+        settings.pop("SCB", None)
+        value = value.to("cpu")  # bitsandbytes quantises to int8 on the way from the CPU
+    return getattr(bitsandbytes.nn, kind)(value, requires_grad=False, **settings).to(device)
+
+
+def _fake_quantised(value: Any, kind: str, settings: dict[str, Any]) -> Any:
+    """What bitsandbytes' parameter classes hold, on a plain parameter.
+
+    Their classes cannot wrap fake tensors; the layers only look for these attributes.
+    """
+    import bitsandbytes
+    import torch
+
+    if kind == "Int8Params":
+        stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(value.to(torch.float16))
+        parameter = torch.nn.Parameter(stored, requires_grad=False)
+        vars(parameter).update(settings, CB=stored, SCB=scales)
+        return parameter
+    stored, state = bitsandbytes.functional.quantize_4bit(
+        value,
+        blocksize=settings["blocksize"],
+        compress_statistics=settings["compress_statistics"],
+        quant_type=settings["quant_type"],
+        quant_storage=settings["quant_storage"],
+    )
+    parameter = torch.nn.Parameter(stored, requires_grad=False)
+    vars(parameter).update(settings, quant_state=state, bnb_quantized=True)
+    return parameter
