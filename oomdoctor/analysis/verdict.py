@@ -219,12 +219,12 @@ def _notes(
     ]
     if fixed_size(rung.config, context) is not None:
         return tuple(notes)
-    effective, foresight = (
+    effective, prediction = (
         rung.config.effective_batch_size,
-        context.foresights.get(rung.config.key()),
+        context.predictions.get(rung.config.key()),
     )
-    if foresight is not None and foresight.peaks:
-        unknown = open_sizes(effective, samples, context.usable_bytes, foresight)
+    if prediction is not None and prediction.peaks:
+        unknown = open_sizes(effective, samples, context.usable_bytes, prediction)
     else:
         unknown = untried(effective, samples, context.usable_bytes)
     if unknown and not notes:

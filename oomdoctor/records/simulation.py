@@ -76,7 +76,7 @@ class PhasePeak:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class DevicePrediction:
     """A micro-batch size on one device: whether it fits, and how long a step would take.
 
     `peak_reserved_bytes` is None where the peak allocated alone decides, and `oom` tells the first
@@ -97,7 +97,7 @@ class PredictedSize:
 
     micro_batch_size: int
     measurement: Measurement
-    forecasts: tuple[Forecast, ...]
+    devices: tuple[DevicePrediction, ...]
     phases: tuple[PhasePeak, ...] = ()
 
 

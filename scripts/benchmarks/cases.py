@@ -116,8 +116,8 @@ def predict(case: Case, detail: bool = False) -> Outcome:
     target = Target(case.gpu, usable, usable, context_bytes(gpu).likely, gpu)
     prediction = simulated(case, (target,), detail=detail)
     (size,) = prediction.sizes
-    (forecast,) = size.forecasts
-    fits = forecast.fits if case.ran_out_at_bytes is not None else None
+    (predicted,) = size.devices
+    fits = predicted.fits if case.ran_out_at_bytes is not None else None
     found = predicted_bytes(case, prediction)
     return Outcome(case, found, fits, size.phases, time.perf_counter() - begin)
 

@@ -17,7 +17,7 @@ from row_lengths import Lengths
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
 from oomdoctor.analysis.simulator.depth import IrregularError
-from oomdoctor.analysis.simulator.playback import Layout, Rung
+from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -137,7 +137,7 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
     """The rung's events at each length, from a recording of its own."""
     job = recorder.job
     assert job.simulation is not None
-    rung = Rung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
+    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
     for length in lengths:
         recorder.job = replace(job, config=replace(job.config, sequence_length=length))
         made = recorder.record(job.simulation.micro_batch_sizes[0], card)

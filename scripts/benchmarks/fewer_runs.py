@@ -29,21 +29,21 @@ class Survey:
 def main() -> int:
     """Run both and compare; exit code 3 where they disagree about what fits."""
     options = parse_options()
-    blind, foreseen = survey(options, "--no-predict"), survey(options, "--predict")
+    blind, predicted = survey(options, "--no-predict"), survey(options, "--predict")
     sys.stdout.write(
         f"{'':12} {'worker runs':>12} {'skipped':>8} {'seconds':>8}\n"
         f"{'blind':12} {blind.runs:12} {blind.skipped:8} {blind.seconds:8.0f}\n"
-        f"{'predicted':12} {foreseen.runs:12} {foreseen.skipped:8} {foreseen.seconds:8.0f}\n"
-        f"{'ratio':12} {blind.runs / max(foreseen.runs, 1):12.2f} {'':8} "
-        f"{blind.seconds / foreseen.seconds:8.2f}\n"
+        f"{'predicted':12} {predicted.runs:12} {predicted.skipped:8} {predicted.seconds:8.0f}\n"
+        f"{'ratio':12} {blind.runs / max(predicted.runs, 1):12.2f} {'':8} "
+        f"{blind.seconds / predicted.seconds:8.2f}\n"
     )
     for label, size in blind.largest.items():
-        if foreseen.largest.get(label) != size:
+        if predicted.largest.get(label) != size:
             sys.stdout.write(
                 f"{label}: largest micro-batch {size} without, "
-                f"{foreseen.largest.get(label)} with prediction\n"
+                f"{predicted.largest.get(label)} with prediction\n"
             )
-    return 0 if blind.largest == foreseen.largest else 3
+    return 0 if blind.largest == predicted.largest else 3
 
 
 def survey(options: argparse.Namespace, flag: str) -> Survey:

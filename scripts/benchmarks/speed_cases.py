@@ -175,7 +175,7 @@ def predict(run: Run) -> Speed:
         for name in run.kernels:
             stack.enter_context(old_kernels.KERNELS[name].apply(run.case.config))
         (size,) = simulated(run.case, (card, slow)).sizes
-    timing, slowed = (forecast.timing for forecast in size.forecasts)
+    timing, slowed = (predicted.timing for predicted in size.devices)
     if timing is None or slowed is None:
         return Speed(run, None, "device", "a peak of the card is not known")
     waits = slowed.micro_step_s > _WAITS * timing.micro_step_s

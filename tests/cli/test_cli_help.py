@@ -121,7 +121,12 @@ def test_help_loads_nothing_but_typer_and_the_command_line():
     assert tops - {"oomdoctor"} <= THEIRS
 
 
-RENDERERS = {f"oomdoctor.render.{name}" for name in ("document", "table", "view", "diagnosis")}
+RENDERERS = {
+    "document": "oomdoctor.render.formats.document",
+    "table": "oomdoctor.render.formats.table",
+    "page": "oomdoctor.render.report.page",
+    "diagnosis": "oomdoctor.render.diagnosis.page",
+}
 
 
 @pytest.mark.parametrize(
@@ -129,15 +134,15 @@ RENDERERS = {f"oomdoctor.render.{name}" for name in ("document", "table", "view"
     [
         (LISTING.format(""), {"table"}),
         (LISTING.format("--json"), {"table", "document"}),
-        ("import oomdoctor.cli.progress", set()),
+        ("import oomdoctor.cli.streams.progress", set()),
         (ERROR_AS.format("json"), {"document"}),
         (ERROR_AS.format("csv"), {"document"}),
-        (ERROR_AS.format("markdown"), {"document", "view"}),
-        (ERROR_AS.format("table"), {"table", "view"}),
+        (ERROR_AS.format("markdown"), {"document", "page"}),
+        (ERROR_AS.format("table"), {"table", "page"}),
     ],
 )
 def test_a_renderer_is_loaded_for_its_format_only(code, renderers):
-    assert loaded(code) & RENDERERS == {f"oomdoctor.render.{name}" for name in renderers}
+    assert loaded(code) & set(RENDERERS.values()) == {RENDERERS[name] for name in renderers}
 
 
 def test_a_listing_knows_nothing_of_reports():

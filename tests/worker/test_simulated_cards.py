@@ -27,11 +27,11 @@ def job_for(*targets: Target, sizes: tuple[int, ...] = (1, 2, 4, 8), **rung: Any
 
 def told_of(name: str, predictions: tuple[Prediction, ...]) -> list[tuple[Any, ...]]:
     return [
-        (size.micro_batch_size, forecast.fits, size.measurement.phases, forecast.timing)
+        (size.micro_batch_size, predicted.fits, size.measurement.phases, predicted.timing)
         for prediction in predictions
         for size in prediction.sizes
-        for forecast in size.forecasts
-        if forecast.target == name
+        for predicted in size.devices
+        if predicted.target == name
     ]
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny_models import tiny_job
 
-from oomdoctor.analysis.simulator.playback import Rung, phase_peak_positions
+from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import Forecast, SimulationRequest, Target
+from oomdoctor.records.simulation import DevicePrediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.recipes.recipes import load_recipe
 from oomdoctor.worker.measuring.measure import measure
@@ -70,7 +70,7 @@ def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[
     """Unrounded peaks of tensor bytes by (step, phase)."""
     shallow = bool(changes.get("stacks"))
     with Recorder(simulation_job(job, **changes), PhaseFile(None), shallow=shallow) as recorder:
-        rung = Rung(recorder.depths, CATEGORIES_OF_STEPS)
+        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
         recorded = recorder.record(size)
         rung.add(size, recorded.tape, recorded.taken)
     accumulates = size < job.config.effective_batch_size
@@ -186,12 +186,12 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
     job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
     with Recorder(job, PhaseFile(None), shallow=False) as recorder:
-        rung = Rung({}, CATEGORIES_OF_STEPS)
+        rung = RecordedRung({}, CATEGORIES_OF_STEPS)
         for size in (2, 4):
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)
         told = rung.layout(8, accumulates=True)
-        itself = Rung({}, CATEGORIES_OF_STEPS)
+        itself = RecordedRung({}, CATEGORIES_OF_STEPS)
         recorded = recorder.record(8)
         itself.add(8, recorded.tape, recorded.taken)
     assert told.events == itself.layout(8, accumulates=True).events
@@ -223,15 +223,15 @@ LARGE = Target(
 SMALL = Target("small", 8 * MIB, 8 * MIB, 4 * MIB, None)
 
 
-def forecasts(*targets: Target, number: int = -1) -> tuple[Forecast, ...]:
+def devices(*targets: Target, number: int = -1) -> tuple[DevicePrediction, ...]:
     job = replace(tiny_job("dense"), mode="simulate")
     job = replace(job, simulation=SimulationRequest((1, 2), targets))
     (prediction,) = simulate(job, PhaseFile(None))
-    return prediction.sizes[number].forecasts
+    return prediction.sizes[number].devices
 
 
 def test_each_device_gets_its_own_answer() -> None:
-    large, small = forecasts(LARGE, SMALL)
+    large, small = devices(LARGE, SMALL)
     assert large.fits
     assert large.timing is not None
     assert large.timing.stopped_by == "estimated"
@@ -241,7 +241,7 @@ def test_each_device_gets_its_own_answer() -> None:
 
 
 def test_one_device_that_is_too_small_gets_the_words_of_torch() -> None:
-    (small,) = forecasts(SMALL, number=0)
+    (small,) = devices(SMALL, number=0)
     assert small.oom is not None
     assert small.oom.dialect == "cuda_caching_allocator"
     assert small.oom.requested_bytes is not None

@@ -14,7 +14,7 @@ from oomdoctor.analysis.memory.bounds import Bound, lower_bound
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
-from oomdoctor.analysis.search.predicted import Foresight, hopeless, next_foreseen
+from oomdoctor.analysis.search.predicted import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.records.config import AUTO, Rung, TrainConfig
 from oomdoctor.records.machine import DeviceType, GpuFacts
 from oomdoctor.records.model import ParameterCounts, Task
@@ -28,7 +28,7 @@ class Context:
 
     `usable_bytes` is what a rung may use, headroom already taken off. `fixed_micro_batch` is
     --micro-batch; a rung that fixes its own goes before it. `model_config` is the content of
-    config.json. `gpu` has the published peaks of the card. `foresights` are predictions by
+    config.json. `gpu` has the published peaks of the card. `predictions` are predictions by
     `config.key()` of the rung.
     """
 
@@ -40,7 +40,7 @@ class Context:
     task: Task | None = None
     compute_capability: str | None = None
     gpu: GpuFacts | None = None
-    foresights: Mapping[str, Foresight] = field(default_factory=dict)
+    predictions: Mapping[str, RungPrediction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def next_step(
         if not tried:
             skip = (
                 too_big(rung, context)
-                or _foreseen_to_miss(rung, context)
+                or _predicted_to_miss(rung, context)
                 or _outdone(rung, rungs, attempts, context)
             )
             if skip is not None:
@@ -97,9 +97,9 @@ def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
         return rungs
 
     def least(rung: Rung) -> int:
-        foresight = context.foresights.get(rung.config.key())
-        if foresight is not None and foresight.peaks:
-            return min(foresight.peaks.values())
+        prediction = context.predictions.get(rung.config.key())
+        if prediction is not None and prediction.peaks:
+            return min(prediction.peaks.values())
         return bound_of(rung.config, counts, context).size_bytes
 
     return tuple(sorted(rungs, key=lambda rung: (least(rung), _hunger(rung.config))))
@@ -109,21 +109,21 @@ def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> Nex
     """The next size of a rung: from its predicted edge, or by trial where nothing is predicted."""
     effective, usable = rung.config.effective_batch_size, context.usable_bytes
     fixed = fixed_size(rung.config, context)
-    foresight = context.foresights.get(rung.config.key())
-    if foresight is None or not foresight.peaks or fixed is not None:
+    prediction = context.predictions.get(rung.config.key())
+    if prediction is None or not prediction.peaks or fixed is not None:
         return next_size(effective, samples, usable, fixed)
-    return next_foreseen(effective, samples, usable, foresight)
+    return next_predicted(effective, samples, usable, prediction)
 
 
-def _foreseen_to_miss(rung: Rung, context: Context) -> SkipRung | None:
+def _predicted_to_miss(rung: Rung, context: Context) -> SkipRung | None:
     """A skip where even the smallest size is predicted far above what may be used."""
-    foresight = context.foresights.get(rung.config.key())
+    prediction = context.predictions.get(rung.config.key())
     if rung.config.compile:
         return None  # predicted as eager, which may need more
-    missed = None if foresight is None else hopeless(foresight, context.usable_bytes)
-    if foresight is None or missed is None:
+    missed = None if prediction is None else out_of_reach(prediction, context.usable_bytes)
+    if prediction is None or missed is None:
         return None
-    least = min(foresight.peaks.values())
+    least = min(prediction.peaks.values())
     reason = (
         f"predicted to need {format_bytes(least)} at least, {format_bytes(missed)} above the "
         f"{format_bytes(context.usable_bytes)} that may be used; --no-predict measures it"

@@ -63,7 +63,7 @@ class Categories:
     inputs: str
 
 
-class Rung:
+class RecordedRung:
     """Recordings of a rung at some micro-batch sizes, and layouts of any size made from them.
 
     `depths` are (simulated, real) units by stack. The inputs on a tape are those of `held`

@@ -11,7 +11,7 @@ from oomdoctor.analysis.simulator.uncertainty import uncertainty_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.evidence import ErrorRecord
 from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.simulation import Forecast, PredictedSize, Prediction, Target
+from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 from oomdoctor.units import format_bytes, format_percent
 
 # Relative error of a predicted peak where no prediction was ever compared.
@@ -37,7 +37,7 @@ def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
 def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction | None:
     """The prediction that tells of a target; None where none does."""
     for prediction in predictions:
-        if any(forecast.target == target for forecast in prediction.sizes[0].forecasts):
+        if any(predicted.target == target for predicted in prediction.sizes[0].devices):
             return prediction
     return None
 
@@ -48,9 +48,9 @@ def attempts_of_prediction(
     """Every predicted size on a target. The time the simulation took stands at the first."""
     attempts = []
     for number, size in enumerate(prediction.sizes):
-        forecast = next(f for f in size.forecasts if f.target == target.name)
+        predicted = next(f for f in size.devices if f.target == target.name)
         attempts.append(
-            _attempt(config, size, forecast, target, elapsed_s if not number else 0.0, folder)
+            _attempt(config, size, predicted, target, elapsed_s if not number else 0.0, folder)
         )
     return tuple(attempts)
 
@@ -76,35 +76,35 @@ def with_closeness(
 def _attempt(
     config: TrainConfig,
     size: PredictedSize,
-    forecast: Forecast,
+    predicted: DevicePrediction,
     target: Target,
     elapsed_s: float,
     folder: str,
 ) -> Attempt:
     measured = size.measurement
     allocated = measured.peak_allocated_bytes
-    reserved = forecast.peak_reserved_bytes or measured.peak_reserved_bytes
+    reserved = predicted.peak_reserved_bytes or measured.peak_reserved_bytes
     held = max(allocated, reserved or 0)
-    if not forecast.fits and allocated + target.overhead_bytes > target.usable_bytes:
+    if not predicted.fits and allocated + target.overhead_bytes > target.usable_bytes:
         held = allocated  # what is lacking at least, whatever the allocator gives back
     peak = held + target.overhead_bytes
     reason = None
-    if not forecast.fits:
+    if not predicted.fits:
         reason = (
             f"needs {format_bytes(peak)}, {format_bytes(peak - target.usable_bytes)} above the "
             f"{format_bytes(target.usable_bytes)} that may be used"
         )
     return Attempt(
         config=config.with_micro_batch(size.micro_batch_size),
-        outcome="fits" if forecast.fits else "oom",
+        outcome="fits" if predicted.fits else "oom",
         measurement=replace(
             measured,
             peak_reserved_bytes=reserved,
             peak_device_bytes=peak,
             overhead_bytes=target.overhead_bytes,
-            timing=forecast.timing,
+            timing=predicted.timing,
         ),
-        oom=forecast.oom,
+        oom=predicted.oom,
         failure=None,
         reason=reason,
         elapsed_s=elapsed_s,

@@ -102,8 +102,8 @@ def _sizes(rung: Rung, plan: PlanRequest, contexts: list[Context]) -> tuple[int,
         return (fixed or 1,)
     sizes = sizes_to_predict(config, fixed)
     # Where not even the weights have room, the smallest size tells how far off it is.
-    hopeless = all(_never_fits(rung, context) for context in contexts)
-    return sizes[:1] if hopeless else sizes
+    out_of_reach = all(_never_fits(rung, context) for context in contexts)
+    return sizes[:1] if out_of_reach else sizes
 
 
 def _never_fits(rung: Rung, context: Context) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.overhead import context_bytes
-from oomdoctor.analysis.search.predicted import Foresight
+from oomdoctor.analysis.search.predicted import RungPrediction
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung
@@ -41,12 +41,12 @@ class Knowledge:
         return cls(device, versions, recall(device.gpu.name, driver_version(), versions))
 
     def learn(
-        self, rung: Rung, attempt: Attempt, foresights: Mapping[str, Foresight]
-    ) -> Mapping[str, Foresight]:
-        """Take the constants from the first measured rung; the foresights they correct."""
+        self, rung: Rung, attempt: Attempt, predictions: Mapping[str, RungPrediction]
+    ) -> Mapping[str, RungPrediction]:
+        """Take the constants from the first measured rung; the predictions they correct."""
         measured, size = attempt.measurement, attempt.config.micro_batch_size
         if self.settled or measured is None or self.device.gpu is None:
-            return foresights
+            return predictions
         assert isinstance(size, int)
         self.settled = True
         before = self.learned
@@ -55,8 +55,8 @@ class Knowledge:
         if assumed is None:
             assumed = context_bytes(find_gpu(gpu.name, gpu.total_bytes)).likely
         overhead = measured.overhead_bytes
-        foresight = foresights.get(rung.config.key())
-        rate = foresight.rates.get(size) if foresight is not None else None
+        prediction = predictions.get(rung.config.key())
+        rate = prediction.rates.get(size) if prediction is not None else None
         factor = 1.0
         if rate is not None and measured.timing is not None:
             factor = rate / tokens_per_s(measured.timing, attempt.config)
@@ -71,14 +71,14 @@ class Knowledge:
         with contextlib.suppress(OomDoctorError, OSError):
             remember(self.learned, self.versions)
         shift = self.learned.overhead_bytes - assumed if self.learned.overhead_bytes else 0
-        return {key: _corrected(known, shift, factor) for key, known in foresights.items()}
+        return {key: _corrected(known, shift, factor) for key, known in predictions.items()}
 
 
-def _corrected(foresight: Foresight, shift: int, factor: float) -> Foresight:
+def _corrected(prediction: RungPrediction, shift: int, factor: float) -> RungPrediction:
     return replace(
-        foresight,
-        peaks={size: peak + shift for size, peak in foresight.peaks.items()},
-        rates={size: rate / factor for size, rate in foresight.rates.items()},
+        prediction,
+        peaks={size: peak + shift for size, peak in prediction.peaks.items()},
+        rates={size: rate / factor for size, rate in prediction.rates.items()},
     )
 
 

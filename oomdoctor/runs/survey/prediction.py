@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
-from oomdoctor.analysis.search.predicted import Foresight
+from oomdoctor.analysis.search.predicted import RungPrediction
 from oomdoctor.analysis.simulator.prediction import (
     attempts_of_prediction,
     prediction_for,
@@ -36,14 +36,14 @@ _HERE = "this device"
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class LadderPrediction:
     """Predictions by `config.key()` of a rung; empty where nothing could be predicted."""
 
-    foresights: dict[str, Foresight] = field(default_factory=dict)
+    predictions: dict[str, RungPrediction] = field(default_factory=dict)
     peaks: dict[tuple[str, int], PredictedPeak] = field(default_factory=dict)  # by key and size
 
 
-def foresee(
+def predict_ladder(
     request: SurveyRequest,
     folder: RunFolder,
     spec: ModelSpec,
@@ -55,7 +55,7 @@ def foresee(
     *,
     on_event: Listener,
     stop: Callable[[], bool],
-) -> Foreseen:
+) -> LadderPrediction:
     """Simulate the rungs for the device of a survey; a rung that cannot be is left out."""
     target = _target(budget, context, learned)
     jobs = [
@@ -63,7 +63,7 @@ def foresee(
         for rung in rungs
         if _is_open(rung, context)
     ]
-    found = Foreseen()
+    found = LadderPrediction()
     simulators = Simulators(request.python, folder, request.rung_limit_s, stop)
     try:
         with simulators:
@@ -86,13 +86,13 @@ def foresee(
     return found
 
 
-def with_prediction(result: ProbeResult, rung: Rung, foreseen: Foreseen) -> ProbeResult:
+def with_prediction(result: ProbeResult, rung: Rung, predicted: LadderPrediction) -> ProbeResult:
     """The row with what was predicted of it: at its size, or at the smallest where it has none."""
     key = rung.config.key()
     size = result.micro_batch_size
     if size is None:
-        size = min((known for other, known in foreseen.peaks if other == key), default=1)
-    return replace(result, predicted=foreseen.peaks.get((key, size)))
+        size = min((known for other, known in predicted.peaks if other == key), default=1)
+    return replace(result, predicted=predicted.peaks.get((key, size)))
 
 
 def _is_open(rung: Rung, context: Context) -> bool:
@@ -145,7 +145,9 @@ def _job(
     )
 
 
-def _keep(found: Foreseen, key: str, attempts: tuple[Attempt, ...], context: Context) -> None:
+def _keep(
+    found: LadderPrediction, key: str, attempts: tuple[Attempt, ...], context: Context
+) -> None:
     peaks: dict[int, int] = {}
     rates: dict[int, float] = {}
     for attempt in attempts:
@@ -159,7 +161,7 @@ def _keep(found: Foreseen, key: str, attempts: tuple[Attempt, ...], context: Con
         )
         if predicted.timing is not None:
             rates[size] = tokens_per_s(predicted.timing, attempt.config)
-    found.foresights[key] = Foresight(peaks, rates)
+    found.predictions[key] = RungPrediction(peaks, rates)
 
 
 def _as_measured(predicted: Measurement, context: Context) -> Measurement:

@@ -26,7 +26,7 @@ from oomdoctor.runs.limits import within_limits
 from oomdoctor.runs.rows import at_longest, count_rows, measured_answer
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
-from oomdoctor.runs.survey.prediction import Foreseen, foresee, with_prediction
+from oomdoctor.runs.survey.prediction import LadderPrediction, predict_ladder, with_prediction
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
     Device,
@@ -128,7 +128,7 @@ class _Survey:
         self.counted: CountedRows | None = None
         self.budget: Budget | None = None
         self.context = Context(usable_bytes=0, device_type=chosen.type)
-        self.foreseen = Foreseen()
+        self.predicted = LadderPrediction()
         self.knowledge: Knowledge | None = None
 
     def run(self) -> None:
@@ -161,13 +161,13 @@ class _Survey:
             device.refuse_what_takes_hours(self.spec, self.rungs, inspection.parameters)
         self._load_finished()
         if self.request.predict:
-            self._foresee(inspection, budget)
+            self._predict(inspection, budget)
         self._walk(budget)
 
-    def _foresee(self, inspection: Inspection, budget: Budget) -> None:
+    def _predict(self, inspection: Inspection, budget: Budget) -> None:
         """Simulate the rungs for this device, to begin where they are predicted to end."""
         self.knowledge = Knowledge.of(self.chosen, inspection.versions)
-        self.foreseen = foresee(
+        self.predicted = predict_ladder(
             self.request,
             self.folder,
             self.spec,
@@ -179,7 +179,7 @@ class _Survey:
             on_event=self.on_event,
             stop=self.is_over,
         )
-        self.context = replace(self.context, foresights=self.foreseen.foresights)
+        self.context = replace(self.context, predictions=self.predicted.predictions)
 
     def is_over(self) -> bool:
         """Whether to end now: a signal came, or the survey's time is over."""
@@ -241,8 +241,8 @@ class _Survey:
                 return
             self._keep(attempt)
             if self.knowledge is not None:
-                corrected = self.knowledge.learn(step.rung, attempt, self.context.foresights)
-                self.context = replace(self.context, foresights=corrected)
+                corrected = self.knowledge.learn(step.rung, attempt, self.context.predictions)
+                self.context = replace(self.context, predictions=corrected)
             self._tell("tried", step.rung, step.micro_batch_size, attempt=attempt)
             if not any(warning.code == device.NOT_FREE for warning in self.warnings):
                 self.warnings += device.not_given_back(self.chosen)
@@ -315,7 +315,7 @@ class _Survey:
                     self.request,
                 ),
                 rung,
-                self.foreseen,
+                self.predicted,
             )
             for rung in self.rungs
         )

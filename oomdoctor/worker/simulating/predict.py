@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from oomdoctor.analysis.allocator import AllocatorSettings, Replay, out_of_memory_message
 from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator import playback
-from oomdoctor.analysis.simulator.playback import Layout, NewStructureError, Rung
+from oomdoctor.analysis.simulator.playback import Layout, NewStructureError, RecordedRung
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import Forecast, PredictedSize, Target
+from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Target
 from oomdoctor.worker.simulating.costs.estimate import costs_between, estimated_timing
 from oomdoctor.worker.simulating.cuda.choices import workspaces
 from oomdoctor.worker.simulating.cuda.kernels import Card
@@ -37,7 +37,7 @@ Positions = Mapping[playback.Window, tuple[int, int]]
 class Recordings:
     """A rung's recordings by micro-batch size, made for `card` and right for the cards `alike`."""
 
-    def __init__(self, rung: Rung, recorder: Recorder, card: Card) -> None:
+    def __init__(self, rung: RecordedRung, recorder: Recorder, card: Card) -> None:
         self.rung, self.recorder, self.card = rung, recorder, card
         self.by_size: dict[int, Recorded] = {}
         self.alike = set(recorder.choices.cards)
@@ -87,7 +87,7 @@ class Predictor:
 
         Only the smallest where nothing fits in any case.
         """
-        if self.recorder.is_hopeless():
+        if self.recorder.is_out_of_reach():
             return (self._predict(self.sizes[0], plays=True),)
         sizes = self._record_two()
         found: list[PredictedSize] = []
@@ -164,23 +164,25 @@ class Predictor:
         layout = self._layout(size)
         positions = playback.phase_peak_positions(layout)
         floor = max(bytes_ for _, bytes_ in positions.values())
-        hopeless = self.limit is not None and floor > self.limit
-        played = playback.play(layout, self.settings) if plays and not hopeless else None
+        out_of_reach = self.limit is not None and floor > self.limit
+        played = playback.play(layout, self.settings) if plays and not out_of_reach else None
         return PredictedSize(
             micro_batch_size=size,
             measurement=self._measurement(size, layout, positions, played),
-            forecasts=tuple(
-                self._forecast(target, size, layout, floor, played)
+            devices=tuple(
+                self._on_device(target, size, layout, floor, played)
                 if plays
-                else Forecast(target.name, True, None, None, None, self._timing(target, size))
+                else DevicePrediction(
+                    target.name, True, None, None, None, self._timing(target, size)
+                )
                 for target in self.targets
             ),
             phases=phase_peaks(layout) if self.request.detail else (),
         )
 
-    def _forecast(
+    def _on_device(
         self, target: Target, size: int, layout: Layout, floor: int, played: Replay | None
-    ) -> Forecast:
+    ) -> DevicePrediction:
         """Whether the size fits one device; replayed under its limit only where that decides."""
         limit = target.limit_bytes
         reserved = played.peak_reserved_bytes if played is not None else None
@@ -196,7 +198,7 @@ class Predictor:
                 oom = parse_oom(
                     out_of_memory_message(held.out_of_memory, 0, target.total_bytes), phase
                 )
-        return Forecast(
+        return DevicePrediction(
             target=target.name,
             fits=fits,
             peak_reserved_bytes=reserved,
@@ -275,4 +277,4 @@ class Predictor:
 
 
 def _fitting(predicted: PredictedSize) -> set[str]:
-    return {forecast.target for forecast in predicted.forecasts if forecast.fits}
+    return {device.target for device in predicted.devices if device.fits}

@@ -108,7 +108,7 @@ class Recorder:
             for number, stack in enumerate(self.stacks)
         }
 
-    def is_hopeless(self) -> bool:
+    def is_out_of_reach(self) -> bool:
         """Whether weights and gradients alone are too much for every device."""
         least = self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes()
         limits = [target.limit_bytes for target in self.request.targets]
@@ -117,7 +117,7 @@ class Recorder:
     def first_size(self) -> int:
         """The size to record first: the one above the smallest, unless that is all to be told."""
         sizes = sorted(self.request.micro_batch_sizes)
-        return sizes[1] if len(sizes) > 2 and not self.is_hopeless() else sizes[0]
+        return sizes[1] if len(sizes) > 2 and not self.is_out_of_reach() else sizes[0]
 
     def _loaded_bytes(self) -> dict[Region | None, int]:
         """What lives after the load, by unit."""

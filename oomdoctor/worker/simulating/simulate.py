@@ -7,7 +7,7 @@ which CUDA would have chosen the same kernels (`cuda_choices`), and the others g
 from __future__ import annotations
 
 from oomdoctor.analysis.simulator.depth import IrregularError
-from oomdoctor.analysis.simulator.playback import Categories, Rung
+from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import PredictedSize, Prediction, Target
 from oomdoctor.worker.protocol.progress import PhaseFile
@@ -62,7 +62,7 @@ def _recordings_for(card: Card, known: list[Recordings], recorder: Recorder) -> 
     for recordings in known:
         if card in recordings.alike:
             return recordings
-    rung = Rung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
+    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
     known.append(Recordings(rung, recorder, card))
     return known[-1]
 

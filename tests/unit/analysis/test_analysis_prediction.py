@@ -16,7 +16,7 @@ from oomdoctor.analysis.simulator.prediction import (
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.evidence import ErrorRecord
-from oomdoctor.records.simulation import Forecast, PredictedSize, Prediction, Target
+from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 
 CONTEXT = Range(GIB // 4, GIB // 2, GIB, "")
 ESTIMATED = replace(timing(spread=0.25), stopped_by="estimated")
@@ -34,9 +34,9 @@ def predicted(size: int, allocated: int, reserved: int | None, *, fits: bool) ->
             overhead_bytes=None,
             times=None,
         ),
-        forecasts=(
-            Forecast("another", True, 1, None, None, None),
-            Forecast("card", fits, reserved, None, None, ESTIMATED),
+        devices=(
+            DevicePrediction("another", True, 1, None, None, None),
+            DevicePrediction("card", fits, reserved, None, None, ESTIMATED),
         ),
     )
 

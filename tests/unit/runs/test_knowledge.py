@@ -9,7 +9,7 @@ import pytest
 from plan_make import measured
 
 from oomdoctor.analysis.memory.overhead import context_bytes
-from oomdoctor.analysis.search.predicted import Foresight
+from oomdoctor.analysis.search.predicted import RungPrediction
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.result import Attempt
@@ -36,9 +36,12 @@ def attempt(overhead: int) -> Attempt:
 
 def test_the_measured_context_moves_every_peak_and_is_kept() -> None:
     assumed = context_bytes(find_gpu(CARD.name, CARD.total_bytes)).likely
-    foresights = {RUNG.config.key(): Foresight({2: GIB}), "other": Foresight({1: 2 * GIB})}
+    predictions = {
+        RUNG.config.key(): RungPrediction({2: GIB}),
+        "other": RungPrediction({1: 2 * GIB}),
+    }
     knowledge = Knowledge.of(Device("cuda", CARD), VERSIONS)
-    corrected = knowledge.learn(RUNG, attempt(assumed + 100 * MIB), foresights)
+    corrected = knowledge.learn(RUNG, attempt(assumed + 100 * MIB), predictions)
     assert corrected["other"].peaks == {1: 2 * GIB + 100 * MIB}
     later = Knowledge.of(Device("cuda", CARD), VERSIONS)
     assert later.learned is not None
@@ -47,13 +50,13 @@ def test_the_measured_context_moves_every_peak_and_is_kept() -> None:
 
 def test_only_the_first_rung_teaches() -> None:
     knowledge = Knowledge.of(Device("cuda", CARD), VERSIONS)
-    foresights = {"other": Foresight({1: GIB})}
-    once = knowledge.learn(RUNG, attempt(500 * MIB), foresights)
+    predictions = {"other": RungPrediction({1: GIB})}
+    once = knowledge.learn(RUNG, attempt(500 * MIB), predictions)
     assert knowledge.learn(RUNG, attempt(900 * MIB), once) is once
 
 
 def test_the_cpu_teaches_nothing() -> None:
     knowledge = Knowledge.of(Device("cpu", None), VERSIONS)
-    foresights = {"other": Foresight({1: GIB})}
-    assert knowledge.learn(RUNG, attempt(500 * MIB), foresights) is foresights
+    predictions = {"other": RungPrediction({1: GIB})}
+    assert knowledge.learn(RUNG, attempt(500 * MIB), predictions) is predictions
     assert knowledge.learned is None
