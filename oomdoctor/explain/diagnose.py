@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import UNDERFLOW, Case
 from oomdoctor.explain.diagnosis.causes import causes
-from oomdoctor.explain.diagnosis.short_answers import short_answer
+from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
 from oomdoctor.explain.diagnosis.tensors import is_pool_segment, matches
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
-from oomdoctor.explain.remedies.remedy import remedies
+from oomdoctor.explain.remedies.row import remedies
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.settings import Given, Setup, setup_of
 from oomdoctor.explain.training.training import NO_CHECKPOINTING, Training, training_of

@@ -14,9 +14,9 @@ from dataclasses import fields, replace
 
 from oomdoctor.explain.reading.clean import Line
 from oomdoctor.explain.reading.dialects.parse import Message, read_message
-from oomdoctor.explain.reading.facts import FactReader
-from oomdoctor.explain.reading.findings import Finding, fold, incidents_of
 from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
+from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of
+from oomdoctor.explain.reading.log_facts import FactReader
 from oomdoctor.explain.reading.look_alikes import Found, find_look_alike
 from oomdoctor.explain.reading.prefixes import Split, rank_in
 from oomdoctor.explain.reading.window import AHEAD, Reading, Window

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.remedy import Row, always, held, rule
+from oomdoctor.explain.remedies.row import Row, always, held, rule
 
 
 def _unlike_windows(case: Case) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.remedy import Effect, Row, changing, difference, rule
+from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
 
 
 def _wide_weights(case: Case) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.explain.reading.dialects.parse import DIALECTS, parse_oom
-from oomdoctor.explain.reading.figures import size_bytes
+from oomdoctor.explain.reading.printed_sizes import size_bytes
 
 MIB, GIB = 1024**2, 1024**3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.explain.reading.dialects.parse import DIALECTS, parse_oom, read_message
-from oomdoctor.explain.reading.figures import size_bytes
+from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.scan import _MEMORY_HINT, scan
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3

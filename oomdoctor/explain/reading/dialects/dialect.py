@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oomdoctor.explain.reading.figures import SHORT_SIZE, SIZE
+from oomdoctor.explain.reading.printed_sizes import SHORT_SIZE, SIZE
 from oomdoctor.records.diagnosis import Resource
 
 

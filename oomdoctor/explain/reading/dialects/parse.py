@@ -17,7 +17,7 @@ from oomdoctor.explain.reading.dialects.dialect import Dialect
 from oomdoctor.explain.reading.dialects.host import HOST
 from oomdoctor.explain.reading.dialects.libraries import OTHERS
 from oomdoctor.explain.reading.dialects.pytorch import SENTENCES, TORCH
-from oomdoctor.explain.reading.figures import SIZE, size_bytes
+from oomdoctor.explain.reading.printed_sizes import SIZE, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
 from oomdoctor.records.measurement import OomEvent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oomdoctor.explain.reading.dialects.dialect import Dialect, figures
-from oomdoctor.explain.reading.figures import SIZE
+from oomdoctor.explain.reading.printed_sizes import SIZE
 
 ASKED = r"Tried to allocate SIZE"
 # "(GPU 0; T total capacity; A already allocated; F free; [M allowed;] R reserved|cached)"

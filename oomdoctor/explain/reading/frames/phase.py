@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from oomdoctor.explain.reading.frames.rows import meaning
+from oomdoctor.explain.reading.frames.phase_table import meaning
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 # What a forward pass, a loss or a start-up stands in for when it is run inside of it.

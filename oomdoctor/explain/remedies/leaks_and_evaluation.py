@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.explain.remedies.remedy import Row, always, difference, rule
+from oomdoctor.explain.remedies.row import Row, always, difference, rule
 
 STEPS_ROWS: tuple[Row, ...] = (
     Row("detach", 0, "keep numbers, not tensors: what holds a loss holds its graph", always,

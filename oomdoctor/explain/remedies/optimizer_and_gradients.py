@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.states import STATE_BYTES
-from oomdoctor.explain.remedies.remedy import Effect, Row, changing, difference, rule
+from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
 from oomdoctor.units import format_bytes
 
 _EIGHT_BIT = frozenset({"adamw_bnb_8bit", "adamw_8bit", "lion_8bit", "adafactor", "sgd"})
