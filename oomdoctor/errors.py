@@ -9,17 +9,26 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process says to a shell script. One test holds each row."""
+    """What the process tells a shell script. The documentation of exit codes is made from this."""
 
-    OK = 0  # something fits; a cause was found
-    INTERNAL = 1  # a fault of oomdoctor itself, also an uncaught error or a closed pipe
-    USAGE = 2  # the command line, a recipe or a rung is wrong
-    NO = 3  # it worked and the answer is no
+    OK = 0
+    """Something fits; or, for `explain`, memory ran out and here is the cause."""
+    INTERNAL = 1
+    """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
+    USAGE = 2
+    """The command line, a recipe or a rung is wrong."""
+    NO = 3
+    """It worked, and the answer is no: nothing fits; or no memory failure ended the run."""
     MODEL_UNAVAILABLE = 4
+    """The model cannot be found or built: gated, missing, offline, or a broken `config.json`."""
     MACHINE_UNFIT = 5
-    INCONCLUSIVE = 6  # nothing fits, but not everything could be tried
-    INTERRUPTED = 130  # SIGINT; a partial report was written
-    TERMINATED = 143  # SIGTERM, which is how Slurm ends a job
+    """This machine cannot do it: no GPU, a busy device, or no disk space for the run."""
+    INCONCLUSIVE = 6
+    """Nothing fits so far, but not everything could be tried."""
+    INTERRUPTED = 130
+    """Ctrl-C (SIGINT). A partial report was written."""
+    TERMINATED = 143
+    """SIGTERM, which is how Slurm ends a job. A partial report was written."""
 
 
 class OomDoctorError(Exception):

@@ -2,18 +2,22 @@
 
     python scripts/build_schema.py
 
-Descriptions are the records' docstrings; a field's own description is what its record's docstring
-says about it, or the meaning of its suffix. A test holds that the committed file is up to date.
+Descriptions are the records' docstrings. A field's own description is the docstring below it, or
+what its record's docstring says about it, or the meaning of its suffix. A test fails when the
+committed file is stale.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
 import re
+import textwrap
 import types
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -90,10 +94,11 @@ def text() -> str:
 def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
     sentences = _sentences(kind)
+    below = field_docs(kind)
     properties = {}
     for field in dataclasses.fields(kind):
         shape = _shape(hints[field.name], records)
-        description = _describe(kind.__name__, field.name, sentences)
+        description = below.get(field.name) or _describe(kind.__name__, field.name, sentences)
         properties[field.name] = {"description": description, **shape} if description else shape
     return {
         **({"description": " ".join(sentences)} if sentences else {}),
@@ -102,6 +107,20 @@ def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstrings below the fields of a class, or below the members of an enum, by name."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for above, below in pairwise(body.body):
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            target = above.targets[0] if isinstance(above, ast.Assign) else None
+            target = above.target if isinstance(above, ast.AnnAssign) else target
+            if isinstance(target, ast.Name):
+                found[target.id] = " ".join(str(below.value.value).split())
+    return found
 
 
 def _shape(hint: Any, records: dict[str, Any]) -> dict[str, Any]:

@@ -34,28 +34,52 @@ class TrainConfig:
     """
 
     method: Method = "full"
+    """What is trained: every weight, or LoRA adapters on a frozen base (quantized for `qlora`)."""
     weights_dtype: Dtype = "bfloat16"
+    """The dtype the weights are loaded in, and for full fine-tuning kept in."""
     autocast_dtype: AutocastDtype = "none"
+    """Mixed precision: the dtype of matrix products. float16 adds the gradient scaler."""
     optimizer: str = "adamw_torch_fused"
+    """One of transformers' `OptimizerNames`."""
     attention: Attention = "sdpa"
+    """transformers' `attn_implementation`."""
     activation_checkpointing: Checkpointing = "none"
+    """Which activations are recomputed in the backward pass, or moved to the host."""
     checkpoint_every: int = 2
+    """For `every_n`: recompute every n-th layer."""
     lora_rank: int = 16
+    """The rank of each adapter."""
     lora_alpha: int = 32
+    """The scale of each adapter, as in peft."""
     lora_dropout: float = 0.0
+    """Dropout before each adapter."""
     lora_targets: str | tuple[str, ...] = "all-linear"
+    """The modules that get adapters: all-linear, attention, or a list of names."""
     quantization: Quantization = "none"
+    """How bitsandbytes stores the frozen base of `qlora`."""
     double_quant: bool = True
+    """For nf4: quantize the quantization constants as well."""
     kbit_prepare: KbitPrepare = "peft"
+    """What is cast to fp32 before QLoRA: all that is not quantized, as peft does; the norms
+    only, as TRL does; or nothing."""
     loss: Loss = "default"
+    """The loss kernel. `liger` computes cross-entropy in chunks, without the full logits."""
     micro_batch_size: int | Literal["auto"] = AUTO
+    """Sequences in one forward pass. auto searches for the largest and the fastest."""
     sequence_length: int = 2048
+    """Tokens in a sequence."""
     effective_batch_size: int = 16
+    """Sequences in one optimizer step."""
     compile: bool = False
+    """Whether the model runs through `torch.compile`."""
     offload: Offload = "none"
+    """What lives in host memory instead of on the GPU."""
     sharding: Sharding = "none"
+    """How a model is split over several GPUs."""
     world_size: int = 1
+    """The number of GPUs."""
     allocator: AllocatorSetting = "default"
+    """Settings of PyTorch's caching allocator."""
 
     def key(self) -> str:
         """A content hash of 12 hex digits: equal configurations have equal keys."""

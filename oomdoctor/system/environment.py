@@ -18,17 +18,34 @@ from oomdoctor.units import MIB
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
-# Variables without a default that change what is found, measured or allowed.
-_STEERING = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "OMP_NUM_THREADS",
-)
+# What each variable does, in the order of `oomdoctor env`, which docs/ shows as a table.
+MEANINGS = {
+    "XDG_STATE_HOME": "The folder that holds oomdoctor/runs and what earlier probes learned.",
+    "HF_HOME": "The Hugging Face folder: the cache and the saved token. Default: "
+    "huggingface in XDG_CACHE_HOME.",
+    "HF_HUB_CACHE": "The Hugging Face cache, where models are looked up before the hub is asked.",
+    "HF_TOKEN": "The token for gated models, never shown. HUGGING_FACE_HUB_TOKEN and the file "
+    "HF_TOKEN_PATH count too.",
+    "HF_ENDPOINT": "The address of the hub, for a mirror.",
+    "HF_HUB_OFFLINE": "1 means that the hub is never asked. TRANSFORMERS_OFFLINE=1 counts too.",
+    "CUDA_VISIBLE_DEVICES": "The GPUs that oomdoctor may choose from.",
+    "CUDA_DEVICE_ORDER": "How `--device cuda:N` counts: fastest first, or PCI_BUS_ID.",
+    "CUDA_LAUNCH_BLOCKING": "1 makes the CPU wait for every kernel, which slows a step down.",
+    "NVIDIA_TF32_OVERRIDE": "0 forbids TF32, whatever the training asks for.",
+    "PYTORCH_ALLOC_CONF": "Settings of PyTorch's allocator, in the newer spelling.",
+    "PYTORCH_CUDA_ALLOC_CONF": "Settings of PyTorch's allocator.",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "1 turns the caching allocator off: slower, and other peaks.",
+    "OMP_NUM_THREADS": "CPU threads of torch; matters for `--device cpu`.",
+}
+_STEERING = tuple(MEANINGS)[tuple(MEANINGS).index("CUDA_VISIBLE_DEVICES") :]
+# Also read, but not listed by `oomdoctor env`.
+ONLY_READ = {
+    "OOMDOCTOR_DEBUG": "1 prints the traceback behind an error.",
+    "NO_COLOR": "Any value turns colors off.",
+    "COLUMNS": "The width of the page in columns.",
+    "CUBLAS_WORKSPACE_CONFIG": "The size of the cuBLAS workspaces that a simulation counts.",
+    "TERM": "dumb turns colors and moving progress lines off.",
+}
 _SLURM = (
     "SLURM_JOB_ID",
     "SLURM_JOB_PARTITION",
