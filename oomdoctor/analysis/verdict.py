@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.search.from_prediction import open_sizes
 from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, sample_of, untried
-from oomdoctor.analysis.search.predicted import open_sizes
 from oomdoctor.analysis.speed.throughput import (
     mfu,
     peak_flops,

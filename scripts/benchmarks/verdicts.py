@@ -23,7 +23,10 @@ from cases import NO_LIMIT, Case, Reading, predicted_bytes, simulated
 
 from oomdoctor.analysis.memory.overhead import Range, context_bytes
 from oomdoctor.analysis.search.ladder import Context
-from oomdoctor.analysis.simulator.prediction import attempts_of_prediction, with_closeness
+from oomdoctor.analysis.simulator.predicted_attempts import (
+    attempts_of_prediction,
+    with_borderline_note,
+)
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.model import ModelRef
@@ -116,7 +119,7 @@ def _verdict(case: Case, card: Card, prediction: Prediction) -> Verdict:
     attempts = attempts_of_prediction(case.config, prediction, card.target(), 0.0, "")
     rung, context = Rung(case.id, case.config), Context(card.usable_bytes, "cuda")
     row = conclude(rung, attempts, None, context, _request(case, rung), "predicted")
-    noted = with_closeness(row, card.context, card.usable_bytes, prediction_errors())
+    noted = with_borderline_note(row, card.context, card.usable_bytes, prediction_errors())
     return Verdict(noted.outcome == "fits", noted.notes != row.notes)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from oomdoctor.analysis.memory.bounds import Bound, lower_bound
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.dominance import Setting, needs_more
+from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
-from oomdoctor.analysis.search.predicted import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.records.config import AUTO, Rung, TrainConfig
 from oomdoctor.records.machine import DeviceType, GpuFacts
 from oomdoctor.records.model import ParameterCounts, Task

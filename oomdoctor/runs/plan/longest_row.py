@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.rows.distribution import STEP_TOKENS, Bracket, next_length, rows_above
 from oomdoctor.analysis.rows.verdict import best_at_longest, cards_verdict, verdict
-from oomdoctor.analysis.simulator.prediction import attempts_of_prediction, prediction_for
+from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.records.config import Rung
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.rows import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.search.ladder import Context, SkipRung
-from oomdoctor.analysis.simulator.prediction import with_closeness
+from oomdoctor.analysis.simulator.predicted_attempts import with_borderline_note
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Rung
@@ -63,7 +63,7 @@ class Findings:
         key = card.name, rung.config.key()
         attempts, skip = self.attempts.get(key, ()), self.skipped.get(key)
         row = conclude(rung, attempts, skip, context, self.request, "predicted")
-        return with_closeness(row, card.context, card.usable_bytes, prediction_errors())
+        return with_borderline_note(row, card.context, card.usable_bytes, prediction_errors())
 
 
 def report(

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from oomdoctor.analysis.rows.distribution import shapes_of
 from oomdoctor.analysis.search.ladder import bound_of, too_big
-from oomdoctor.analysis.simulator.prediction import attempts_of_prediction, prediction_for
+from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import config_faults
 from oomdoctor.records.report import Report, SurveyRequest, Warn
@@ -23,12 +23,12 @@ from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
-from oomdoctor.runs.limits import sweep_within_limits, within_limits
 from oomdoctor.runs.plan.cards import Card, cards_of
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.report import Findings
 from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.tasks import Task, context_of, job_of, shown, tasks_of
+from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
 from oomdoctor.runs.rows import at_longest, count_rows, other_shapes
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
-from oomdoctor.analysis.simulator.prediction import sizes_to_predict
+from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.records.config import Rung
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import PlanRequest

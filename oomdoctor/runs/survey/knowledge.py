@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.overhead import context_bytes
-from oomdoctor.analysis.search.predicted import RungPrediction
+from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung

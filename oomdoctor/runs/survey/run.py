@@ -22,11 +22,11 @@ from oomdoctor.runs import assemble, device, faults
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.limits import within_limits
+from oomdoctor.runs.position_limit import within_limits
 from oomdoctor.runs.rows import at_longest, count_rows, measured_answer
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
-from oomdoctor.runs.survey.prediction import LadderPrediction, predict_ladder, with_prediction
+from oomdoctor.runs.survey.predict import LadderPrediction, predict_ladder, with_prediction
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
     Device,

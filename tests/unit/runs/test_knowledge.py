@@ -9,7 +9,7 @@ import pytest
 from plan_make import measured
 
 from oomdoctor.analysis.memory.overhead import context_bytes
-from oomdoctor.analysis.search.predicted import RungPrediction
+from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.result import Attempt

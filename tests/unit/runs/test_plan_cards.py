@@ -15,11 +15,11 @@ from oomdoctor.records.model import ModelRef, ParameterCounts
 from oomdoctor.records.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.limits import sweep_within_limits
 from oomdoctor.runs.plan.card_picks import card_plan
 from oomdoctor.runs.plan.cards import card_named, cards_of
 from oomdoctor.runs.plan.sweep import sweep_answer
 from oomdoctor.runs.plan.tasks import shown, tasks_of
+from oomdoctor.runs.position_limit import sweep_within_limits
 from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
 

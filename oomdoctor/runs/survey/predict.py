@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
-from oomdoctor.analysis.search.predicted import RungPrediction
-from oomdoctor.analysis.simulator.prediction import (
+from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     prediction_for,
     sizes_to_predict,

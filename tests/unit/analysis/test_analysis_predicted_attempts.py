@@ -9,10 +9,10 @@ from analysis_make import GIB, measurement, request, rung, timing
 
 from oomdoctor.analysis.memory.overhead import Range
 from oomdoctor.analysis.search.ladder import Context
-from oomdoctor.analysis.simulator.prediction import (
+from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     sizes_to_predict,
-    with_closeness,
+    with_borderline_note,
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.evidence import ErrorRecord
@@ -115,7 +115,7 @@ def test_what_is_nearer_than_the_error_says_so(peak, outcome, word):
     found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
     row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
     row = replace(row, peak_device_bytes=round(peak * GIB), outcome=outcome)
-    notes = with_closeness(row, CONTEXT, 9 * GIB, ()).notes
+    notes = with_borderline_note(row, CONTEXT, 9 * GIB, ()).notes
     assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
 
 
@@ -125,6 +125,6 @@ def test_recorded_errors_say_how_exact_a_prediction_is():
     row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
     row = replace(row, peak_device_bytes=8 * GIB)
     off = ErrorRecord("measured", "full", "reserved", 40, 0.0, 0.005, 0.15)
-    assert with_closeness(row, CONTEXT, 9 * GIB, (replace(off, p95=0.01),)).notes == ()
-    (note,) = with_closeness(row, CONTEXT, 9 * GIB, (off,)).notes
+    assert with_borderline_note(row, CONTEXT, 9 * GIB, (replace(off, p95=0.01),)).notes == ()
+    (note,) = with_borderline_note(row, CONTEXT, 9 * GIB, (off,)).notes
     assert note == "fits by a hair: predictions like this are off by up to 15.0%"

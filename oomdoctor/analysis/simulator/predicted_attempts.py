@@ -55,7 +55,7 @@ def attempts_of_prediction(
     return tuple(attempts)
 
 
-def with_closeness(
+def with_borderline_note(
     result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
 ) -> ProbeResult:
     """The row with a note where its peak is nearer to the limit than predictions are exact."""

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_analysis_search import _DEVICES, FakeDevice, largest_fit, survey, true_largest
 
+from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, divisors
-from oomdoctor.analysis.search.predicted import RungPrediction, next_predicted, out_of_reach
 
 
 def predicted(
