@@ -1,0 +1,55 @@
+"""The predictions for every rung of a ladder on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from oomdoctor.analysis.search.from_prediction import RungPrediction
+from oomdoctor.analysis.speed.throughput import tokens_per_s
+from oomdoctor.records.config import Rung
+from oomdoctor.records.machine import DeviceType
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.result import Attempt, PredictedPeak, ProbeResult
+
+
+@dataclass(slots=True)
+class LadderPrediction:
+    """Predictions by `config.key()` of a rung; empty if nothing could be predicted."""
+
+    rungs: dict[str, RungPrediction] = field(default_factory=dict)
+    peaks: dict[tuple[str, int], PredictedPeak] = field(default_factory=dict)  # by key and size
+
+    def keep(self, key: str, attempts: Iterable[Attempt], device_type: DeviceType) -> None:
+        """Keep what the simulation of a rung says, one attempt for each micro-batch size."""
+        peaks: dict[int, int] = {}
+        rates: dict[int, float] = {}
+        for attempt in attempts:
+            size, simulated = attempt.config.micro_batch_size, attempt.measurement
+            if not isinstance(size, int) or simulated is None:
+                continue
+            expected = _as_measured(simulated, device_type)
+            peaks[size] = expected.deciding_peak_bytes()
+            self.peaks[key, size] = PredictedPeak(
+                expected.peak_allocated_bytes,
+                expected.peak_reserved_bytes,
+                expected.peak_device_bytes,
+            )
+            if simulated.timing is not None:
+                rates[size] = tokens_per_s(simulated.timing, attempt.config)
+        self.rungs[key] = RungPrediction(peaks, rates)
+
+    def beside(self, result: ProbeResult, rung: Rung) -> ProbeResult:
+        """The row with its prediction: at its micro-batch size, or at the smallest predicted."""
+        key = rung.config.key()
+        size = result.micro_batch_size
+        if size is None:
+            size = min((known for other, known in self.peaks if other == key), default=1)
+        return replace(result, predicted=self.peaks.get((key, size)))
+
+
+def _as_measured(simulated: Measurement, device_type: DeviceType) -> Measurement:
+    """The CPU has no caching allocator: tensor bytes decide."""
+    if device_type == "cuda":
+        return simulated
+    return replace(simulated, peak_reserved_bytes=None, peak_device_bytes=None)

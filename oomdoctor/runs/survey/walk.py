@@ -1,0 +1,74 @@
+"""Measure the rungs of a survey one after the other, until all are settled or it is told to end."""
+
+from __future__ import annotations
+
+from oomdoctor.analysis.search.ladder import NextTry, SkipRung
+from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.result import Attempt
+from oomdoctor.runs import device
+from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
+from oomdoctor.runs.survey.jobs import SurveyJobs
+from oomdoctor.runs.survey.knowledge import Knowledge
+from oomdoctor.runs.survey.setup import Ending
+from oomdoctor.runs.survey.state import SurveyState
+
+
+def walk(
+    state: SurveyState,
+    jobs: SurveyJobs,
+    knowledge: Knowledge | None,
+    on_event: Listener,
+    ending: Ending,
+) -> None:
+    """Take one step after the other. `knowledge` corrects the predictions, where there are any."""
+    while not ending.is_over():
+        step = state.next_step()
+        if step is None:
+            return
+        if isinstance(step, SkipRung):
+            state.skip(step)
+            _tell(state, on_event, "skipped", step.rung, message=step.reason)
+            continue
+        attempt = _try(state, jobs, step, on_event)
+        if attempt is None:
+            return
+        state.keep(attempt)
+        if knowledge is not None:
+            state.correct_predictions(
+                knowledge.learn(step.rung, attempt, state.context.predictions)
+            )
+        _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
+        if not any(warning.code == device.NOT_FREE for warning in state.warnings):
+            state.warn(device.not_given_back(state.setup.device))
+
+
+def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener) -> Attempt | None:
+    """Try one micro-batch size of one rung in its own process; None when told to stop."""
+    rung, size = step.rung, step.micro_batch_size
+    config = rung.config.with_micro_batch(size)
+    _tell(state, on_event, "trying", rung, size, message=step.why)
+    wrong = config_faults(config)
+    if wrong:
+        reason = "; ".join(f"{key} {what}" for key, what in wrong)
+        return Attempt(config, "unsupported", None, None, None, reason, 0.0)
+    return jobs.measure(
+        rung.label,
+        config,
+        state.context.usable_bytes,
+        on_phase=lambda phase: _tell(state, on_event, "phase", rung, size, phase=phase),
+    )
+
+
+def _tell(
+    state: SurveyState,
+    on_event: Listener,
+    kind: EventKind,
+    rung: Rung,
+    size: int | None = None,
+    *,
+    phase: str | None = None,
+    attempt: Attempt | None = None,
+    message: str | None = None,
+) -> None:
+    index, total = 1 + state.rungs.index(rung), len(state.rungs)
+    on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message))
