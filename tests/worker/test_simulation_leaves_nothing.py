@@ -10,10 +10,10 @@ CODE = """
 from dataclasses import replace
 from tiny_models import tiny_job
 from oomdoctor.records.simulation import SimulationRequest
-from oomdoctor.worker.measure import measure
-from oomdoctor.worker.progress import PhaseFile
-from oomdoctor.worker.simulate import simulate
-from oomdoctor.worker.unsupported import UnsupportedError
+from oomdoctor.worker.measuring.measure import measure
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 job = tiny_job("dense", method="qlora", quantization="nf4", weights_dtype="bfloat16")
 simulate(replace(job, mode="simulate", simulation=SimulationRequest((2,), ())), PhaseFile(None))

@@ -109,7 +109,7 @@ TORCH: tuple[Dialect, ...] = (
         # The budget of a rung on the CPU, held by the allocation trace.
         "cpu_allocator",
         "oomdoctor",
-        "oomdoctor/worker/trace.py",
+        "oomdoctor/worker/tracing/trace.py",
         re.compile(rf"CPU out of memory\. {_TRIED}"),
         SENTENCES,
         resource="host",
