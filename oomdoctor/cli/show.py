@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from oomdoctor.cli.streams import output
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
-    from oomdoctor.render import ReportFormat
 
 EPILOG = """\b
 Examples:
@@ -57,7 +56,7 @@ def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | N
     def render(name: str, screen: output.Screen) -> str:
         return render_report(
             report,
-            cast("ReportFormat", name),
+            name,
             terminal=screen.terminal,
             width=screen.width,
             color=screen.color,

@@ -1,22 +1,19 @@
-"""A report to text: a table for people, documents for programs. Nothing here prints.
-
-A renderer is imported when its format is asked for: a command that lists cards needs none of them.
-"""
+"""A report as text: a table for people, documents for programs. Nothing here prints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from oomdoctor.render.formats import FORMATS, Style
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
-    from oomdoctor.render.blocks import Section
-
-ReportFormat = Literal["table", "json", "markdown", "csv"]
 
 
 def render_report(
     report: Report,
-    format: ReportFormat,
+    format: str,
     *,
     terminal: bool,
     width: int,
@@ -24,48 +21,11 @@ def render_report(
     verbose: bool,
     signs: bool = True,
 ) -> str:
-    """The report as text that ends with a newline.
+    """The report in a format of `FORMATS`, as text that ends with a newline.
 
-    `terminal`, `width` and `color` concern the table only: without a terminal it has full-width
-    plain rows. `verbose` concerns the table and markdown; JSON and CSV always hold everything.
-    Without `signs` a spread is written in ASCII.
+    The other arguments are those of `Style`.
     """
-    if format == "json":
-        from oomdoctor.render.formats.document import to_json
-
-        return to_json(report)
-    if format == "csv":
-        return _csv(report)
-    fancy = signs and (terminal or format == "markdown")
-    sections = _sections(report, verbose=verbose, plus_minus="±" if fancy else "+-")
-    if format == "markdown":
-        from oomdoctor.render.formats.document import to_markdown
-
-        return to_markdown(sections)
-    from oomdoctor.render.formats.table import to_plain, to_terminal
-
-    return to_terminal(sections, width=width, color=color) if terminal else to_plain(sections)
-
-
-def _sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
-    if report.command == "explain":
-        from oomdoctor.render.diagnosis.page import diagnosis_sections
-
-        return diagnosis_sections(report, verbose=verbose)
-    from oomdoctor.render.report.page import report_sections
-
-    return report_sections(report, verbose=verbose, plus_minus=plus_minus)
-
-
-def _csv(report: Report) -> str:
-    if report.command == "explain":
-        from oomdoctor.render.diagnosis.table import diagnoses_csv
-
-        return diagnoses_csv(report)
-    if report.cards and not report.results:  # a plan for several cards has no results of its own
-        from oomdoctor.render.formats.plan_csv import plan_csv
-
-        return plan_csv(report)
-    from oomdoctor.render.formats.document import to_csv
-
-    return to_csv(report)
+    style = Style(terminal, width, color, verbose, signs)
+    module = next(row.module for row in FORMATS if row.name == format)
+    text: str = import_module(module).render(report, style)
+    return text

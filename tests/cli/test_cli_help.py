@@ -41,7 +41,7 @@ OPTIONS = {
     "gpus": "json help",
     "models": "json help",
 }
-# What --help may load of our own: the command line itself and the two lowest rooms.
+# What --help may load of our own: the command line, the table of formats, the two lowest rooms.
 OURS = {
     "oomdoctor",
     "oomdoctor.cli",
@@ -64,6 +64,8 @@ OURS = {
     "oomdoctor.cli.streams.running",
     "oomdoctor.cli.show",
     "oomdoctor.errors",
+    "oomdoctor.render",
+    "oomdoctor.render.formats",
     "oomdoctor.units",
 }
 # typer, and what its versions bring along; the older ones import rich as soon as they are imported.
@@ -122,7 +124,9 @@ def test_help_loads_nothing_but_typer_and_the_command_line():
 
 
 RENDERERS = {
-    "document": "oomdoctor.render.formats.document",
+    "json": "oomdoctor.render.formats.json_document",
+    "csv": "oomdoctor.render.formats.csv_rows",
+    "markdown": "oomdoctor.render.formats.markdown",
     "table": "oomdoctor.render.formats.table",
     "page": "oomdoctor.render.report.page",
     "diagnosis": "oomdoctor.render.diagnosis.page",
@@ -133,11 +137,11 @@ RENDERERS = {
     ("code", "renderers"),
     [
         (LISTING.format(""), {"table"}),
-        (LISTING.format("--json"), {"table", "document"}),
+        (LISTING.format("--json"), {"table", "json"}),
         ("import oomdoctor.cli.streams.progress", set()),
-        (ERROR_AS.format("json"), {"document"}),
-        (ERROR_AS.format("csv"), {"document"}),
-        (ERROR_AS.format("markdown"), {"document", "page"}),
+        (ERROR_AS.format("json"), {"json"}),
+        (ERROR_AS.format("csv"), {"csv"}),
+        (ERROR_AS.format("markdown"), {"markdown", "page"}),
         (ERROR_AS.format("table"), {"table", "page"}),
     ],
 )

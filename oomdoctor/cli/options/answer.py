@@ -10,8 +10,9 @@ import typer
 from oomdoctor.cli.options import optional
 from oomdoctor.cli.options.reader import Reader
 from oomdoctor.cli.streams import output
+from oomdoctor.render.formats import format_endings, format_names
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = format_names()
 
 RankBy = Annotated[
     str, typer.Option("--rank-by", metavar="KEY", help="throughput, memory or micro-batch.")
@@ -20,14 +21,17 @@ Tokens = Annotated[
     str, typer.Option("--tokens", metavar="COUNT", help="State the time for this many tokens.")
 ]
 Format = Annotated[
-    str, typer.Option("--format", metavar="FORMAT", help="table, markdown, csv or json.")
+    str,
+    typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 ListJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Output = Annotated[
     Path | None,
     optional(
-        "--output", "FILE", "Write the answer there too; .json, .csv and .md choose its format."
+        "--output",
+        "FILE",
+        f"Write the answer there too; {', '.join(format_endings())} choose its format.",
     ),
 ]
 Verbose = Annotated[

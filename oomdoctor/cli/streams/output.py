@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 import typer
 
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+from oomdoctor.render.formats import format_of_file
 
 INDENT = " " * 7  # continuation lines stand under the text after `error: ` and `hint:  `
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 120
 _SIGNS = "±─·"  # what the pages use beyond ASCII, each with an ASCII stand-in of its own
 _STAND_INS = str.maketrans({"±": "+-", "─": "-", "·": "-"})
-SUFFIX_FORMATS = {".json": "json", ".csv": "csv", ".md": "markdown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None
     if file is not None:
         try:
             page = Screen(terminal=False, width=PAGE_WIDTH, moving=False, color=False)
-            write_file(file, render(SUFFIX_FORMATS.get(file.suffix.lower(), chosen), page))
+            write_file(file, render(format_of_file(file.name) or chosen, page))
         except OomDoctorError as error:
             refused = error
     print_answer(render(chosen, screen(sys.stdout)), utf8=chosen == "json")

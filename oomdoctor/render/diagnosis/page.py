@@ -9,8 +9,8 @@ from oomdoctor.records.diagnosis import Cause, Diagnosis
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
 from oomdoctor.render.diagnosis.card import card_blocks
+from oomdoctor.render.diagnosis.logs import table_section
 from oomdoctor.render.diagnosis.remedies import remedies_section
-from oomdoctor.render.diagnosis.table import table_section
 from oomdoctor.units import MIB
 
 _NOTHING = (

@@ -1,0 +1,58 @@
+"""The formats of a report, one row each. A new format is a row here and a module beside this one.
+
+The module has a function `render(report, style) -> str` and is imported when its format is asked
+for, so that no command pays for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the reader wants the page.
+
+    `terminal`, `width` and `color` concern the table only: without a terminal it has full-width
+    plain rows. `verbose` concerns the table and markdown; JSON and CSV always hold everything.
+    Without `signs` the page is ASCII.
+    """
+
+    terminal: bool
+    width: int
+    color: bool
+    verbose: bool
+    signs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: its name on the command line, the file endings that choose it, and its module."""
+
+    name: str
+    endings: tuple[str, ...]
+    module: str
+
+
+FORMATS = (
+    Format("table", (), "oomdoctor.render.formats.table"),
+    Format("markdown", (".md",), "oomdoctor.render.formats.markdown"),
+    Format("csv", (".csv",), "oomdoctor.render.formats.csv_rows"),
+    Format("json", (".json",), "oomdoctor.render.formats.json_document"),
+)
+
+
+def format_names() -> tuple[str, ...]:
+    """The names that `--format` takes."""
+    return tuple(row.name for row in FORMATS)
+
+
+def format_endings() -> tuple[str, ...]:
+    """The file endings that choose a format."""
+    return tuple(ending for row in FORMATS for ending in row.endings)
+
+
+def format_of_file(name: str) -> str | None:
+    """The format that the ending of a file name chooses; None where it chooses none."""
+    lower = name.lower()
+    return next((row.name for row in FORMATS if lower.endswith(row.endings or ("\0",))), None)

@@ -17,6 +17,9 @@ from oomdoctor.units import DASH
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from oomdoctor.records.report import Report
+    from oomdoctor.render.formats import Style
+
 _GAP = "  "
 _INDENT = "  "
 _NARROWEST_TEXT = 36  # a column of text with less room is better on lines of its own
@@ -31,6 +34,17 @@ _TONES = (
     ("skipped", "yellow"),
     ("no", "yellow"),
 )
+
+
+def render(report: Report, style: Style) -> str:
+    """The page of a report: drawn for a terminal, or plain ASCII rows for a pipe."""
+    from oomdoctor.render.pages import sections_of
+
+    signs = style.signs and style.terminal
+    sections = sections_of(report, verbose=style.verbose, signs=signs)
+    if style.terminal:
+        return to_terminal(sections, width=style.width, color=style.color)
+    return to_plain(sections)
 
 
 def to_plain(sections: Sequence[Section]) -> str:

@@ -193,7 +193,7 @@ def render_listing(
     """The content as a JSON envelope, or the page as a table."""
     if format == "json":
         from oomdoctor.records.report import SCHEMA
-        from oomdoctor.render.formats.document import to_json
+        from oomdoctor.render.formats.json_document import to_json
 
         return to_json({"schema": SCHEMA, "command": command, **content})
     return to_plain(page) if format == "plain" else to_terminal(page, width=width, color=color)

@@ -21,13 +21,13 @@ from example_reports import REPORTS, gpu_report
 from oomdoctor.records import codec
 from oomdoctor.records.measurement import Breakdown
 from oomdoctor.records.report import Report
-from oomdoctor.render import ReportFormat, render_report
+from oomdoctor.render import render_report
 
 ROOT = Path(__file__).parents[3]
 SCHEMA_FILE = ROOT / "oomdoctor" / "data" / "report.schema.json"
 
 
-def document(report: Report, format: ReportFormat) -> str:
+def document(report: Report, format: str) -> str:
     """The report as a document."""
     return render_report(report, format, terminal=False, width=80, color=False, verbose=False)
 

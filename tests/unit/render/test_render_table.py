@@ -17,6 +17,7 @@ from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Fault, Report, Warn
 from oomdoctor.records.result import Failure
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import format_names
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "golden"
@@ -145,7 +146,7 @@ def test_hostile_text_does_not_reach_the_terminal(attack: str) -> None:
         warnings=(Warn("x", text),),
         errors=(Fault("x", text, text),),
     )
-    for format in ("table", "markdown", "csv", "json"):
+    for format in format_names():
         for terminal in (True, False):
             for verbose in (True, False):
                 shown = render_report(
@@ -255,7 +256,7 @@ def test_verbose_tells_everything_about_a_rung() -> None:
 
 def test_all_examples_end_with_one_newline() -> None:
     for make in (*REPORTS.values(), *PLANS.values()):
-        for format in ("table", "markdown", "csv", "json"):
+        for format in format_names():
             text = render_report(
                 make(), format, terminal=False, width=80, color=False, verbose=True
             )

@@ -1,16 +1,11 @@
-"""The answers about several logs as one table, and as CSV."""
+"""The answers about several logs as one table."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
-from oomdoctor.records.diagnosis import Diagnosis, Numbers
-from oomdoctor.records.report import Report
+from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.render.blocks import Column, Grid, Note, Section
-from oomdoctor.render.text import one_line
 from oomdoctor.units import format_bytes
 
 _OUTCOMES = {
@@ -38,24 +33,6 @@ def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
     return Section("", (Note(count, "strong"), Grid(columns, tuple(map(_row, firsts)))))
 
 
-def diagnoses_csv(report: Report) -> str:
-    """One row a diagnosis; sizes in bytes, unknown is empty."""
-    numbers = [field.name for field in fields(Numbers)]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    head = ["source", "is_oom", "resource", "dialect", "phase", "rank", "step", "survived"]
-    writer.writerow([*head, *numbers, "cause", "confidence", "tensor", "remedy", "verdict"])
-    for found in report.diagnoses:
-        cause = found.causes[0] if found.causes else None
-        cells = [getattr(found, name) for name in head]
-        cells += [getattr(found.numbers, name) for name in numbers]
-        cells += [cause and cause.cause, cause and cause.confidence]
-        cells += [found.tensor and found.tensor.name]
-        cells += [found.remedies[0].change if found.remedies else None, found.verdict]
-        writer.writerow([_cell(value) for value in cells])
-    return out.getvalue()
-
-
 def _row(found: Diagnosis) -> tuple[str, ...]:
     cause = found.causes[0] if found.causes else None
     named = f"{cause.cause.replace('_', ' ')} ({cause.confidence})" if cause else None
@@ -79,14 +56,3 @@ def _outcome(found: Diagnosis) -> str:
     if not found.is_oom:
         return "not memory" if found.look_alike else "no memory failure"
     return _OUTCOMES.get(found.resource, "out of memory") + (", survived" if found.survived else "")
-
-
-def _cell(value: object) -> str | int:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return value
-    text = one_line(str(value))
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and text != "-" else text

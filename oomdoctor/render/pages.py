@@ -1,0 +1,20 @@
+"""Which page a report gets: the diagnosis of `explain`, or the survey of `probe` and `plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
+    from oomdoctor.render.blocks import Section
+
+
+def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
+    """The report as sections; without `signs` a spread is written in ASCII."""
+    if report.command == "explain":
+        from oomdoctor.render.diagnosis.page import diagnosis_sections
+
+        return diagnosis_sections(report, verbose=verbose)
+    from oomdoctor.render.report.page import report_sections
+
+    return report_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")
