@@ -3,8 +3,8 @@
     python scripts/build_catalogue.py FACTS_DIR
 
 Takes models.json and gpus.json of that folder and keeps what oomdoctor can train or look up: the
-models of its tasks, every card. Standard library only; tests/worker/test_catalogue_builds.py
-builds each model and holds the counts.
+models of its tasks, every card. Standard library only. The test of it is
+tests/worker/training/test_catalogue_builds.py: it builds each model and checks the counts.
 """
 
 from __future__ import annotations

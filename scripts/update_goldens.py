@@ -18,7 +18,7 @@ WIDTHS = (60, 80, 100, 140)
 
 def goldens() -> Iterator[tuple[str, str]]:
     """Name and content of every golden file."""
-    sys.path.insert(0, str(ROOT / "tests" / "unit" / "render"))
+    sys.path.insert(0, str(ROOT / "tests" / "examples"))
     from example_diagnoses import EXPLAINED, SHORT
     from example_plans import PLANS
     from example_reports import REPORTS

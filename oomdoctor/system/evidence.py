@@ -1,6 +1,6 @@
 """The recorded errors of predictions, from the package's data.
 
-`scripts/benchmarks/accuracy.py --write` makes the file of peaks, `speed.py --write` that of times.
+`scripts/evaluation/accuracy.py --write` makes the file of peaks, `speed.py --write` that of times.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python scripts/benchmarks/survey_vs_naive.py --model Qwen/Qwen2.5-1.5B --vram 24GiB
 
 (a) `oomdoctor probe`. (b) The naive way: for each rung a fresh python process per try
-(`trainer_run.py`), `from_pretrained` of a saved checkpoint, `--steps` steps of a Trainer, and the
-micro-batch doubled until a try fails or the effective batch is reached. Saving the checkpoint is
-not counted, since who trains by hand has one.
+(`evaluation/trainer_run.py`), `from_pretrained` of a saved checkpoint, `--steps` steps of a
+Trainer, and the micro-batch doubled until a try fails or the effective batch is reached. Saving the
+checkpoint is not counted: people who train by hand have one.
 
 `--vram` caps the allocator of both on CUDA. On the CPU only oomdoctor has a budget, so the naive
 way never runs out there and ends at the effective batch.
@@ -30,7 +30,7 @@ from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_seconds, parse_size
 
-TRAINER = Path(__file__).with_name("trainer_run.py")
+TRAINER = Path(__file__).parents[1] / "evaluation" / "trainer_run.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ only where it is the slower of the two. What is left out: other streams, power a
 the efficiencies were measured with, the waves that a small product does not fill, and what a
 trainer does between its steps (reading data, logging).
 
-`scripts/benchmarks/speed.py` prints the errors against recorded runs.
+`scripts/evaluation/speed.py` prints the errors against recorded runs.
 """
 
 from __future__ import annotations

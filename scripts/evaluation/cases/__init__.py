@@ -1,0 +1,1 @@
+"""Measured runs as cases, and what the simulator predicts for them."""

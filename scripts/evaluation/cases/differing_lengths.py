@@ -1,0 +1,213 @@
+"""What a run had reserved whose batches were each as long as their own longest sample.
+
+PyTorch's allocator keeps what it once took, so that after many lengths it holds more than the
+longest one needs. The step is recorded at three lengths, a fourth proves how blocks grow with
+them, and steps of lengths drawn with fixed seeds are played through the model of the allocator.
+The peak of allocated memory needs none of this: it is where a batch is longest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cases.row_lengths import Lengths
+from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
+from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.cuda.choices import workspaces
+from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.recorder import Recorder, card_of
+from oomdoctor.worker.simulating.shallow import IrregularLayersError
+from oomdoctor.worker.simulating.simulate import CATEGORIES_OF_STEPS
+
+SEEDS = range(5)
+_EVENTS = 3_000_000  # of one replay, about three seconds: some hundred steps of a large model
+_GRAIN = 128  # tokens that attention kernels round a length up to
+# Into how many parts the longest length is divided; the four upper ones are recorded. Where short
+# steps differ in more than sizes (kernels choose by length, as the embedding's does at 3,072
+# tokens), all are taken to do what the longest do.
+_DIVISIONS = (4, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Events between two marks, as in `Order`: births (above 0) and deaths."""
+
+    events: list[int]
+    begins_micro_step: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Bytes of blocks over the length: the parabola through those at three lengths.
+
+    Every size is a product of dimensions of which at most two are the length.
+    """
+
+    lengths: tuple[int, int, int]
+    linear: list[float]
+    squared: list[float]
+    first: list[int]
+
+    def at(self, length: int) -> list[int]:
+        """Bytes of each block."""
+        one, two = length - self.lengths[0], length - self.lengths[1]
+        return [
+            size + round(one * (slope + two * bend))
+            for size, slope, bend in zip(self.first, self.linear, self.squared, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rung at any length: `origin` has the recorded block of each block of the events.
+
+    `first` has the load and the first step, `steady` the step that every later one repeats.
+    """
+
+    origin: list[int]
+    growth: Growth
+    first: list[Part]
+    steady: list[Part]
+
+
+def reserved_bytes(job: ProbeJob, lengths: Lengths, capacity_bytes: int | None) -> int:
+    """The median over the seeds of the peak of reserved memory.
+
+    Raises:
+        UnsupportedError: the rung cannot be simulated, or its step differs by length in more than
+            the sizes of blocks.
+    """
+    size = job.config.micro_batch_size
+    assert isinstance(size, int)
+    step = recorded_step(job, lengths.longest)
+    settings = AllocatorSettings(expandable_segments=job.config.allocator == "expandable_segments")
+    found = []
+    for seed in SEEDS:
+        batches = itertools.islice(lengths.batches(size, seed), affordable_micro_steps(step))
+        found.append(played(step, batches, CachingAllocator(capacity_bytes, settings)))
+    return statistics.median_low(found)
+
+
+def affordable_micro_steps(step: Step) -> int:
+    """As many as are played in a few seconds."""
+    events = sum(len(part.events) for part in step.steady)
+    return max(1, _EVENTS * sum(part.begins_micro_step for part in step.steady) // events)
+
+
+def recorded_step(job: ProbeJob, longest: int) -> Step:
+    """The step of the job's rung at lengths up to the longest.
+
+    Raises:
+        UnsupportedError: see `reserved_bytes`.
+    """
+    try:
+        return _recorded_step(job, longest, shallow=True)
+    except (IrregularError, IrregularLayersError):
+        return _recorded_step(job, longest, shallow=False)
+
+
+def _recorded_step(job: ProbeJob, longest: int, *, shallow: bool) -> Step:
+    request = job.simulation
+    assert request is not None
+    card = card_of(request.targets[0])
+    with Recorder(job, PhaseFile(None), shallow=shallow) as recorder:
+        for parts in _DIVISIONS:
+            lengths = _upper(longest, parts)
+            layouts = _layouts(recorder, card, lengths)
+            if all(layout.order == layouts[0].order for layout in layouts):
+                return _grown(lengths, layouts)
+    raise UnsupportedError("steps of differing lengths differ in more than sizes")
+
+
+def _upper(longest: int, parts: int) -> list[int]:
+    """The four upper parts of a length, in whole grains where there is one for each part."""
+    grain = _GRAIN if longest >= parts * _GRAIN else 1
+    return [longest * part // (parts * grain) * grain for part in range(parts - 3, parts + 1)]
+
+
+def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Layout]:
+    """The rung's events at each length, from a recording of its own."""
+    job = recorder.job
+    assert job.simulation is not None
+    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
+    for length in lengths:
+        recorder.job = replace(job, config=replace(job.config, sequence_length=length))
+        made = recorder.record(job.simulation.micro_batch_sizes[0], card)
+        rung.add(length, made.tape, made.taken)
+    accumulates = job.config.accumulation_steps() > 1
+    return [
+        rung.layout(length, accumulates=accumulates, resized=workspaces(card)) for length in lengths
+    ]
+
+
+def _grown(lengths: Sequence[int], layouts: Sequence[Layout]) -> Step:
+    low, middle, proof, high = layouts
+    one, two, proven, three = lengths
+    growth = _growth((one, two, three), low.sizes, middle.sizes, high.sizes)
+    for block, told, size in zip(proof.blocks, growth.at(proven), proof.sizes, strict=True):
+        if told != size:
+            raise UnsupportedError(f"{block.operator} takes {size} bytes at {proven}, not {told}")
+    return Step(low.order.origin, growth, *_parts(low))
+
+
+def _growth(
+    lengths: tuple[int, int, int], low: list[int], middle: list[int], high: list[int]
+) -> Growth:
+    """Newton's divided differences."""
+    one, two, three = lengths
+    linear = [(b - a) / (two - one) for a, b in zip(low, middle, strict=True)]
+    squared = [
+        ((c - b) / (three - two) - slope) / (three - one)
+        for b, c, slope in zip(middle, high, linear, strict=True)
+    ]
+    return Growth(lengths, linear, squared, low)
+
+
+def _parts(layout: Layout) -> tuple[list[Part], list[Part]]:
+    """The windows of the first step and those of the steady one, without empty blocks."""
+    order, first, steady = layout.order, [], []
+    ends = [start for start, _, _ in order.windows[1:]] + [len(order.events)]
+    for (start, step, phase), end in zip(order.windows, ends, strict=True):
+        events = [e for e in order.events[start:end] if layout.sizes[order.origin[abs(e) - 1]]]
+        (steady if step == "steady" else first).append(Part(events, phase == "forward"))
+    return first, steady
+
+
+def played(step: Step, lengths: Iterator[int], allocator: CachingAllocator) -> int:
+    """Peak of reserved bytes after micro-steps of these lengths.
+
+    Where the device runs out, it is what was reserved until then: the run had other lengths.
+    """
+    parts = step.first
+    try:
+        for length in lengths:
+            _play(step, parts, itertools.chain((length,), lengths), allocator)
+            parts = step.steady
+    except OutOfDeviceMemory:
+        pass
+    return allocator.peak_reserved_bytes
+
+
+def _play(
+    step: Step, parts: Sequence[Part], lengths: Iterator[int], allocator: CachingAllocator
+) -> None:
+    """One step; each of its micro-steps takes the next length, or at their end the last one."""
+    allocate, free, origin = allocator.allocate, allocator.free, step.origin
+    length = next(lengths)
+    following, sizes = itertools.chain((length,), lengths), step.growth.at(length)
+    for part in parts:
+        if part.begins_micro_step:
+            length = next(following, length)
+            sizes = step.growth.at(length)
+        for event in part.events:
+            if event > 0:
+                allocate(event, max(1, sizes[origin[event - 1]]))
+            else:
+                free(-event)

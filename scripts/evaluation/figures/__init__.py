@@ -1,0 +1,1 @@
+"""What a set of errors or an order comes to."""

@@ -1,0 +1,1 @@
+"""Rows that others published, and how each becomes a case."""

@@ -1,0 +1,218 @@
+"""Kernels by hand, what binds, what is unknown, calibration, and published speeds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomdoctor.analysis.speed.efficiency import efficiency_of
+from oomdoctor.analysis.speed.roofline import HOST_S, IRREGULAR, RAMP_S, UNPACKING, estimate
+from oomdoctor.records.costs import Calibration, EstimatedTime, OpCost
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.system.catalogue import find_gpu, gpus
+
+SPEEDS = json.loads(
+    (Path(__file__).parents[4] / "tests/data/published_speed.json").read_text(encoding="utf-8")
+)
+
+
+def card(name: str) -> GpuFacts:
+    found = find_gpu(name)
+    assert found is not None, name
+    return found
+
+
+A100 = card("A100-SXM4-80GB")
+
+
+def product(flops: float, dtype: str = "bfloat16", moved: float = 1e6) -> OpCost:
+    return OpCost("mm", "matmul", dtype, flops, moved)
+
+
+def stream(moved: float) -> OpCost:
+    return OpCost("add", "elementwise", "bfloat16", 0.0, moved)
+
+
+def times(*costs: OpCost, gpu: GpuFacts = A100, known: Calibration | None = None) -> EstimatedTime:
+    found = estimate([(cost, 1) for cost in costs], gpu, known)
+    assert found is not None
+    return found
+
+
+def test_a_large_product_runs_at_the_efficiency_of_the_peak() -> None:
+    found = times(product(1e14))
+    assert found.seconds == pytest.approx(1e14 / (0.80 * 312e12) + RAMP_S)
+    assert found.bound_by["compute"] > 0.99
+
+
+def test_a_large_stream_runs_at_the_efficiency_of_the_bandwidth() -> None:
+    found = times(stream(1e12))
+    assert found.seconds == pytest.approx(1e12 / (0.85 * 2039e9) + RAMP_S)
+    assert found.bound_by["bandwidth"] > 0.99
+
+
+def test_arithmetic_and_traffic_of_one_kernel_overlap_but_kernels_do_not() -> None:
+    both = times(product(1e13, moved=1e9), product(1e9, moved=1e11))
+    alone = times(product(1e13, moved=0.0)).seconds + times(product(0.0, moved=1e11)).seconds
+    assert both.seconds == pytest.approx(alone)
+    assert sum(both.bound_by.values()) == pytest.approx(1.0)
+
+
+def test_many_small_operators_take_the_host_s_time() -> None:
+    found = times(*[stream(1e3)] * 1000)
+    assert found.seconds == found.host_s == pytest.approx(1000 * HOST_S)
+    assert found.bound_by == {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
+    assert "host" in found.notes[0]
+    assert found.device_s < found.seconds
+
+
+def test_nothing_takes_no_time() -> None:
+    assert times().seconds == 0.0
+    assert times().notes == ()
+
+
+def test_a_copy_to_the_host_is_bound_by_the_link() -> None:
+    copy = OpCost("_to_copy", "copy", "bfloat16", 0.0, 2.2e9)
+    assert times(copy).seconds == pytest.approx(0.1 + RAMP_S)
+
+
+def test_attention_is_slower_than_a_product_of_the_same_size() -> None:
+    attention = OpCost("flash", "attention", "bfloat16", 1e14, 1e6)
+    assert times(attention).seconds > 1.4 * times(product(1e14)).seconds
+
+
+def test_float32_products_do_not_use_tensor_cores() -> None:
+    assert times(product(1e13, "float32")).seconds == pytest.approx(
+        1e13 / (0.93 * 19.5e12) + RAMP_S
+    )
+
+
+def test_emulated_bfloat16_is_slower_than_float32_and_said() -> None:
+    t4 = card("T4")
+    slow, plain = times(product(1e13), gpu=t4), times(product(1e13, "float32"), gpu=t4)
+    assert slow.seconds > 1.5 * plain.seconds > 5 * times(product(1e13, "float16"), gpu=t4).seconds
+    assert any("emulates bfloat16" in note for note in slow.notes)
+    assert not any("bfloat16" in note for note in times(product(1e13), gpu=A100).notes)
+
+
+def test_without_tensor_cores_float16_is_no_faster_than_float32() -> None:
+    pascal = card("GTX 1080 Ti")
+    half, single = (
+        times(product(1e13, "float16"), gpu=pascal),
+        times(product(1e13, "float32"), gpu=pascal),
+    )
+    assert half.seconds == pytest.approx(single.seconds)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype"),
+    [
+        (card("MI300X"), "bfloat16"),
+        (card("A10G"), "bfloat16"),
+        (card("B100"), "bfloat16"),
+        (card("TITAN V"), "float16"),
+        (card("RTX 4090"), "float64"),
+        (replace(A100, bandwidth_bytes_per_s=None), "bfloat16"),
+        (replace(A100, compute_capability="99.0"), "bfloat16"),
+    ],
+)
+def test_an_unknown_peak_gives_no_estimate(gpu: GpuFacts, dtype: str) -> None:
+    assert estimate([(product(1e12, dtype), 1)], gpu) is None
+
+
+def test_a_missing_peak_does_not_matter_to_what_does_not_multiply() -> None:
+    assert estimate([(stream(1e9), 1)], card("A10G")) is not None
+
+
+def test_every_nvidia_card_has_a_row_unless_its_facts_end_before_it() -> None:
+    without = {g.name for g in gpus() if g.vendor == "NVIDIA" and efficiency_of(g) is None}
+    assert without == {"NVIDIA GB10"}
+
+
+def test_geforce_and_power_limited_cards_are_told_apart() -> None:
+    assert efficiency_of(card("RTX 4090")) != efficiency_of(card("L40S"))
+    assert efficiency_of(card("L4")) != efficiency_of(card("L40S"))
+    assert efficiency_of(card("H100 PCIe")) != efficiency_of(card("H200"))
+
+
+def test_an_operator_counts_as_often_as_it_runs() -> None:
+    costs = [(product(1e13), 2), (stream(1e9), 3)]
+    found = estimate(costs, A100)
+    assert found is not None
+    apart = times(*[product(1e13)] * 2, *[stream(1e9)] * 3)
+    assert (found.operators, found.seconds) == (5, pytest.approx(apart.seconds))
+    assert found.bound_by == pytest.approx(apart.bound_by)
+
+
+def test_kernels_without_vector_loads_reach_less_of_the_bandwidth() -> None:
+    cast = OpCost("_to_copy", "irregular", "bfloat16", 0.0, 1e12)
+    assert times(cast).seconds - RAMP_S == pytest.approx(
+        (times(stream(1e12)).seconds - RAMP_S) / IRREGULAR
+    )
+
+
+def test_unpacking_a_weight_comes_before_its_product() -> None:
+    packed = OpCost("gemm_4bit", "quantised", "bfloat16", 1e13, 1e6, unpacked_bytes=1e9)
+    alone = times(OpCost("dequantize_4bit", "quantised", "bfloat16", 0.0, 1e9)).seconds
+    assert alone == pytest.approx(1e9 / (UNPACKING * 0.85 * 2039e9) + RAMP_S)
+    assert times(packed).seconds == pytest.approx(times(product(1e13)).seconds + alone - RAMP_S)
+
+
+def test_packing_a_weight_is_a_stream() -> None:
+    packing = OpCost("quantize_4bit", "quantised", "bfloat16", 0.0, 1e12)
+    assert times(packing).seconds == pytest.approx(times(stream(1e12)).seconds)
+
+
+def test_a_calibration_holds_for_what_binds() -> None:
+    known = Calibration(compute=2.0, bandwidth=3.0, launch=4.0)
+    assert times(product(1e14, moved=0.0), known=known).seconds == pytest.approx(
+        2 * 1e14 / (0.80 * 312e12) + 4 * RAMP_S
+    )
+    packed = OpCost("gemm_4bit", "quantised", "bfloat16", 0.0, 0.0, unpacked_bytes=1e12)
+    assert times(packed, known=known).seconds == pytest.approx(
+        3 * (times(packed).seconds - RAMP_S) + 4 * RAMP_S
+    )
+
+
+def multiplied(config: dict[str, Any]) -> tuple[float, float]:
+    """Parameters of the layers and of the head that a token is multiplied with (Llama's shape)."""
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    shared = config["num_key_value_heads"] / config["num_attention_heads"]
+    layer = 2 * width**2 * (1 + shared) + 3 * width * inner
+    return config["num_hidden_layers"] * layer, width * config["vocab_size"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row
+        for row in SPEEDS
+        if row["seq_len"] >= 2048
+        and row["trust"] != "low"
+        and "hidden_size" in (row["config"] or {})
+    ],
+    ids=lambda row: row["id"],
+)
+def test_published_runs_are_slower_than_their_products_alone_but_not_by_far(
+    row: dict[str, Any],
+) -> None:
+    layers, head = multiplied(row["config"])
+    # Forward, recomputed forward and input gradients; weight gradients only in full training.
+    passes = 4 if row["method"] == "full" else 3
+    flops = 2 * (passes * layers + (passes - 1) * head)
+    products = times(product(flops * 1e6)).seconds
+    measured = 1e6 / row["tokens_per_s"]
+    assert products < measured < 3.5 * products
+
+
+def test_published_speeds_carry_all_that_a_simulation_needs() -> None:
+    assert len(SPEEDS) >= 30
+    assert len({row["id"] for row in SPEEDS}) == len(SPEEDS)
+    for row in SPEEDS:
+        assert row["tokens_per_s"] > 0
+        assert row["source"].startswith("github:")
+        assert find_gpu(row["gpu"]) or row["gpu"] == "A100 80GB"
