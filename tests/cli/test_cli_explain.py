@@ -78,7 +78,9 @@ def test_a_file(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(trace)]) == 0
     out, err = capsys.readouterr()
     first, second = out.splitlines()[:2]
-    assert first.startswith("Out of GPU memory while computing the loss: asked for 9.48 GiB")
+    assert first.startswith(
+        "Out of GPU memory while computing the loss: tried to allocate 9.48 GiB"
+    )
     assert second.startswith("Cause: logits (high confidence)")
     assert "/home/me/train.py:40" in out
     assert "use_liger_kernel=True" in out
@@ -192,8 +194,8 @@ def test_settings_in_the_log_are_used(tmp_path: Path, capsys: pytest.CaptureFixt
     ("text", "code", "words"),
     [
         (TRACE, 0, "Out of GPU memory"),
-        (SURVIVED, 3, "it was caught and the run went on"),
-        (LOOK_ALIKE, 3, "Not a memory failure: tensors lie on different devices"),
+        (SURVIVED, 3, "the program caught the error and the run continued"),
+        (LOOK_ALIKE, 3, "Not a memory failure: tensors are on different devices"),
         ("all went well, memory was fine\n", 3, "No memory failure found"),
         ("", 3, "No memory failure found"),
     ],

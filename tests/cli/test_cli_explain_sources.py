@@ -55,8 +55,9 @@ def test_a_job_with_an_empty_log_is_answered(cli: Callable[..., Any], folder: Pa
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("TIMEOUT", "time limit"), ("PREEMPTED", "took the node back"),
-     ("CANCELLED by 1000", "cancelled by a person"), ("NODE_FAIL", "the node failed")],
+    [("TIMEOUT", "time limit"), ("PREEMPTED", "the scheduler preempted the job"),
+     ("CANCELLED by 1000", "a person or a script cancelled the job"),
+     ("NODE_FAIL", "the node failed")],
 )  # fmt: skip
 def test_a_job_that_slurm_ended(
     cli: Callable[..., Any], folder: Path, state: str, words: str
@@ -183,9 +184,13 @@ def test_a_large_file_is_announced(
 @pytest.mark.parametrize(
     ("name", "code", "first"),
     [
-        ("rank3.out", 0, "Out of GPU memory in the optimizer step on rank 3: asked for 112 MiB"),
+        (
+            "rank3.out",
+            0,
+            "Out of GPU memory in the optimizer step on rank 3: tried to allocate 112 MiB",
+        ),
         ("slurm-4711.out", 0, "Out of host memory"),
-        ("devices.txt", 3, "Not a memory failure: tensors lie on different devices."),
+        ("devices.txt", 3, "Not a memory failure: tensors are on different devices."),
     ],
 )
 def test_shapes_of_texts(cli: Callable[..., Any], name: str, code: int, first: str) -> None:

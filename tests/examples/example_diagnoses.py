@@ -39,32 +39,34 @@ GPU = Diagnosis(
     ),
     causes=(
         Cause("logits", "high", (_MESSAGE, "logits = logits.float()"),
-              "the logits of the whole vocabulary did not fit"),
+              "the logits over the whole vocabulary did not fit"),
         Cause("other_process", "medium", ("Process 4242 has 16.00 GiB memory in use",),
-              "another process holds 16.0 GiB of the card"),
+              "other processes hold 16.0 GiB of the GPU"),
         Cause("activations", "low", (), "they grow with the batch"),
     ),
     remedies=(
-        Remedy("compute the loss in chunks (fused linear cross-entropy)", 28 * GIB, "arithmetic",
+        Remedy("Compute the loss in chunks (fused linear cross-entropy)", 28 * GIB, "arithmetic",
                {"transformers": "TrainingArguments(use_liger_kernel=True)",
                 "trl": "SFTConfig(use_liger_kernel=True)",
                 "pytorch": "loss = LigerFusedLinearCrossEntropyLoss()(head, hidden, labels)"},
-               "logits 28.0 GiB -> 0 B", "faster as a rule"),
-        Remedy("end the other process that holds the card", 16 * GIB, "measured",
-               {"shell": "nvidia-smi; fuser -v /dev/nvidia*; kill PID"}, None, "held by others"),
-        Remedy("smaller micro-batch (now 4), more accumulation", 2 * GIB, "predicted",
+               "logits 28.0 GiB -> 0 B", "usually faster too"),
+        Remedy("Stop the other process that is using the GPU", 16 * GIB, "measured",
+               {"shell": "nvidia-smi; fuser -v /dev/nvidia*; kill PID"}, None,
+               "held by other processes"),
+        Remedy("Use a smaller micro-batch (now 4) and accumulate more", 2 * GIB, "predicted",
                {"transformers": "TrainingArguments(per_device_train_batch_size=2)",
                 "accelerate": "Accelerator(gradient_accumulation_steps=2)",
                 "pytorch": "DataLoader(..., batch_size=2)"}),
-        Remedy("fewer weights in fp32", 200 * GIB, "arithmetic", {}, "weights 256 GiB -> 56.0 GiB"),
-        Remedy("activation checkpointing", None, "rule",
+        Remedy("Load the weights in bfloat16", 200 * GIB, "arithmetic", {},
+               "weights 256 GiB -> 56.0 GiB"),
+        Remedy("Turn on activation checkpointing", None, "rule",
                {"transformers": "TrainingArguments(gradient_checkpointing=True)"},
                None, "about a third slower"),
-        Remedy("a larger card", None, "rule", {}, None, "the last resort"),
+        Remedy("Use a GPU with more memory", None, "rule", {}, None, "the last resort"),
     ),
     message=_MESSAGE,
-    verdict="out of GPU memory while computing the loss at step 12 on rank 1: asked for 8.00 GiB, "
-    "4.00 GiB more than there was",
+    verdict="out of GPU memory while computing the loss at step 12 on rank 1: tried to allocate "
+    "8.00 GiB, 4.00 GiB more than was available",
     line_number=907,
     step=12,
     tensors=(
@@ -73,12 +75,12 @@ GPU = Diagnosis(
         Tensor(8 * GIB, (4, 4095, 131072), "fp32 shifted logits", "float32", "medium",
                "8.00 GiB = 4 x 4095 x 131072 x 4 bytes: fp32 shifted logits"),
     ),
-    oddities=("free and own use exceed the card by 24.0 MiB: taken at different moments",),
+    oddities=("free memory and own use add up to 24.0 MiB more than the GPU has",),
     evidence=(_MESSAGE,),
     needs=("weights 8,000,000,000 x 2 bytes = 14.9 GiB",
            "gradients 8,000,000,000 x 2 bytes = 14.9 GiB",
-           "together at least 29.8 GiB of 80.0 GiB"),
-    assumed=("sizes of acme/model-8b (named by the log)", "attention by sdpa"),
+           "total: at least 29.8 GiB of 80.0 GiB"),
+    assumed=("sizes of acme/model-8b (named by the log)", "sdpa attention"),
     framework="transformers",
 )  # fmt: skip
 HOST = Diagnosis(
@@ -93,10 +95,10 @@ HOST = Diagnosis(
     tensor=None,
     causes=(
         Cause("host_memory", "high", ("sacct: 4711 State=OUT_OF_MEMORY ExitCode=0:125",),
-              "the job went over the host memory it had asked the scheduler for"),
+              "the job exceeded the host memory that it requested from the scheduler"),
     ),
     remedies=(
-        Remedy("ask for more host memory", None, "rule", {"slurm": "#SBATCH --mem=SIZE"}, None,
+        Remedy("Request more host memory", None, "rule", {"slurm": "#SBATCH --mem=SIZE"}, None,
                "as much as the largest process needs, for each process"),
     ),
     verdict="out of host memory",
@@ -118,9 +120,9 @@ LIMITED = replace(
     needs=(),
     assumed=(),
     where=Frame("<stdin>", None, "<module>", None),
-    causes=(Cause("memory_fraction", "high", (), "the process may use only a part of the card"),),
-    verdict="out of GPU memory in the backward pass: asked for 20.0 MiB; it was caught and the run "
-    "went on",
+    causes=(Cause("memory_fraction", "high", (), "the process may use only a part of the GPU"),),
+    verdict="out of GPU memory in the backward pass: tried to allocate 20.0 MiB; the program "
+    "caught the error and the run continued",
     survived=True,
 )
 NOT_MEMORY = replace(
@@ -133,7 +135,7 @@ NOT_MEMORY = replace(
     remedies=(),
     look_alike="device_mismatch",
     short_answer="move the inputs to the model's device: batch.to(model.device)",
-    verdict="not a memory failure: tensors lie on different devices",
+    verdict="not a memory failure: tensors are on different devices",
     evidence=("RuntimeError: Expected all tensors to be on the same device",),
 )
 NOTHING = replace(
@@ -155,7 +157,9 @@ def explained(*found: Diagnosis, **changes: Any) -> Report:
 
 def _gpu() -> Report:
     also = replace(
-        GPU, line_number=1304, verdict="out of GPU memory in the backward pass: asked for 1.00 GiB"
+        GPU,
+        line_number=1304,
+        verdict="out of GPU memory in the backward pass: tried to allocate 1.00 GiB",
     )
     return explained(GPU, also, next_commands=("oomdoctor explain logs/rank1.out --verbose",))
 

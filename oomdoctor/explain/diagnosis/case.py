@@ -1,6 +1,6 @@
-"""One incident with everything known about it: what rules and remedies ask about.
+"""One incident with everything known about it.
 
-The properties are the vocabulary of the tables in `causes` and `remedy_table`.
+The cause rules and the remedies ask their questions through these properties.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from oomdoctor.explain.training.training import Training
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, MemorySample, Tensor
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
-# Dialects of a device that one process shares with others and with a display.
+# Dialects of devices that several processes and a display can share.
 _CUDA_LIKE = frozenset({"cuda_caching_allocator", "hip", "xpu"})
-UNDERFLOW = "17179869184"  # GiB: an unsigned difference below zero, as WSL and Windows report it
+UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
 
-# What certainly exists at the same time in a phase; states are there only after the first step.
+# What certainly exists together in a phase; optimizer states exist only after the first step.
 _WEIGHTS = frozenset({"weights", "quantised weights"})
 _PARTS: dict[str, frozenset[str]] = {
     "forward": _WEIGHTS | {"activations"},
     "backward": _WEIGHTS | {"activations", "gradients"},
     "optimizer": _WEIGHTS | {"gradients", "optimizer states"},
 }
-# What a training needs at another moment than in this phase: less of it would not have helped.
+# What a training does not hold in this phase: less of it would not have helped.
 _ELSEWHERE: dict[str, frozenset[str]] = {
     "init": frozenset({"gradients", "optimizer states", "activations", "logits"}),
     "load": frozenset({"gradients", "optimizer states", "activations", "logits"}),
@@ -51,7 +51,7 @@ _FRAMEWORKS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An incident, the log around it, and what is known of model and settings."""
+    """An incident, the log around it, and what is known about model and settings."""
 
     incident: Incident
     facts: LogFacts
@@ -86,19 +86,19 @@ class Case:
 
     @property
     def unallocated(self) -> int | None:
-        """Reserved by the allocator but not handed out; also from the older `reserved in total`."""
+        """Reserved by the allocator but not allocated; also from the older `reserved in total`."""
         event = self.incident.event
         if event.reserved_unallocated_bytes is not None:
             return event.reserved_unallocated_bytes
         if event.reserved_bytes is None or event.allocated_bytes is None:
             return None
-        if "cached" in self.message:  # torch 1.0 to 1.3 print what is cached beside the allocated
+        if "cached" in self.message:  # torch 1.0 to 1.3: "cached" does not include "allocated"
             return event.reserved_bytes
         return max(0, event.reserved_bytes - event.allocated_bytes)
 
     @property
     def reserved(self) -> int | None:
-        """Everything the allocator of this process holds."""
+        """Everything that the allocator of this process holds."""
         if self.allocated is None:
             return self.incident.event.reserved_bytes
         pools = self.incident.event.private_pools_bytes or 0
@@ -106,15 +106,15 @@ class Case:
 
     @property
     def own(self) -> int | None:
-        """What this process holds of the device."""
+        """What this process holds on the device."""
         process = self.incident.event.process_bytes
         return process if process is not None else self.reserved
 
     @property
     def others(self) -> int | None:
-        """What other processes hold: printed, or what is neither free nor this process's.
+        """What other processes hold: as printed, or what is neither free nor ours.
 
-        Without the process clause up to 1.5 GiB are the context and libraries of this process.
+        If the message does not print our own use, up to 1.5 GiB may be our context and libraries.
         """
         told = self.incident.event.other_processes_bytes
         if told is not None:
@@ -130,7 +130,7 @@ class Case:
 
     @property
     def missing(self) -> int | None:
-        """Bytes that would have been enough; None where the message does not tell."""
+        """How many more bytes would have been enough; None if the message does not say."""
         event = self.incident.event
         if self.requested is None:
             return None
@@ -144,7 +144,7 @@ class Case:
 
     @property
     def needed(self) -> int | None:
-        """What has to be given back: what was missing, and more where the closed form says so."""
+        """What has to be freed: what was missing, or more if the closed form says so."""
         if self.missing is None or self.capacity is None or self.phase not in _PARTS:
             return self.missing
         parts = [term.size_bytes for term in self.model_terms() if term.name in _PARTS[self.phase]]
@@ -153,28 +153,28 @@ class Case:
 
     @property
     def refused_though_free(self) -> bool:
-        """Far more was free than asked for, so that a full card is not the reason."""
+        """Whether far more was free than requested, so a full GPU is not the reason."""
         if self.free is None or self.requested is None:
             return False
         return self.free > 1.5 * self.requested + 64 * 2**20
 
     @property
     def framework(self) -> str | None:
-        """The library whose trainer the traceback runs through, the outermost name first."""
+        """The library whose trainer the traceback runs through, the outermost one first."""
         files = " ".join(frame.file.replace("\\", "/") for frame in self.frames)
         told = " ".join((files, *self.incident.lines))
         return next((name for name, words in _FRAMEWORKS if re.search(words, told)), None)
 
     @property
     def in_training(self) -> bool:
-        """Whether gradients are involved, as far as phase and frames tell."""
+        """Whether gradients are involved, judging by phase and frames."""
         if self.phase in ("optimizer", "clip", "backward"):
             return True
         return self.phase in TRAINING_PHASES and self.grads
 
     @property
     def grads(self) -> bool:
-        """Whether nothing in the frames switches gradients off."""
+        """Whether nothing in the frames turns gradients off."""
         return not self.shows(r"no_grad|inference_mode|utils/_contextlib|grad_mode|generate")
 
     @property
@@ -217,18 +217,18 @@ class Case:
         return tuple(q for f in reversed(self.frames[-count:]) if re.search(pattern, q := quote(f)))
 
     def tensor_is(self, word: str) -> bool:
-        """Whether the likeliest tensor has this word in its name."""
+        """Whether the most likely tensor has this word in its name."""
         return bool(self.tensors) and word in self.tensors[0].name
 
     def model_terms(self) -> tuple[Term, ...]:
-        """What the closed form says each part needs; empty without a known model."""
+        """What each part needs according to the closed form; empty without a known model."""
         if self.sizes is None or self.training is None:
             return ()
         return terms(self.sizes, self.training)
 
     def elsewhere(self) -> frozenset[str]:
-        """The names of parts that are not on the device at the moment of the failure."""
-        if self.incident.recomputing:  # the loss is done when layers are computed again
+        """The names of the parts that are not on the device at the moment of the failure."""
+        if self.incident.recomputing:  # layers are recomputed after the loss is done
             return frozenset({"logits"})
         return _ELSEWHERE.get(self.phase, frozenset())
 
@@ -237,12 +237,12 @@ class Case:
         return next((term for term in self.model_terms() if term.name == name), None)
 
     def samples(self) -> tuple[MemorySample, ...]:
-        """Memory over steps as the log tells it."""
+        """Memory over the steps, as the log prints it."""
         return self.facts.step_memory or self.facts.gpu_readings
 
 
 def quote(frame: Frame) -> str:
-    """A frame as a line of a traceback."""
+    """A frame, written as a line of a traceback."""
     number = "" if frame.line is None else f", line {frame.line}"
     code = f": {frame.code}" if frame.code else ""
     path = frame.file.replace("\\", "/")

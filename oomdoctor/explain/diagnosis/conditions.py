@@ -1,6 +1,6 @@
-"""The conditions of the table in `causes`: each looks at a case and returns the lines that hold.
+"""The conditions of the cause rules: each looks at a case and returns the lines that prove it.
 
-No lines means that the condition does not hold. Conditions know nothing of causes or remedies.
+No lines means that the condition is false. Conditions know nothing about causes or remedies.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oomdoctor.explain.diagnosis.case import TRAINING_PHASES, UNDERFLOW, Case
-from oomdoctor.records.diagnosis import MemorySample
+from oomdoctor.explain.diagnosis.growth import growth_per_step
 from oomdoctor.units import GIB, MIB
 
 Lines = tuple[str, ...]
@@ -16,7 +16,7 @@ NONE: Lines = ()
 
 
 def yes(condition: bool, lines: Lines) -> Lines:
-    return (lines or ("the kind of the message",)) if condition else NONE
+    return (lines or ("the type of the message",)) if condition else NONE
 
 
 def larger_than_card(case: Case) -> Lines:
@@ -25,7 +25,7 @@ def larger_than_card(case: Case) -> Lines:
 
 
 def states_beyond_card(case: Case) -> Lines:
-    """The model's certain part alone is above the card, as far as the model is known."""
+    """Weights, gradients and optimizer states alone exceed the GPU; needs a known model."""
     if case.capacity is None or not case.model_terms() or case.phase not in TRAINING_PHASES:
         return NONE
     sure = case.model_terms()[:3]
@@ -53,7 +53,7 @@ def others_hold(case: Case) -> Lines:
 
 
 def limited(case: Case) -> bool:
-    """A memory fraction below the card is set, and this process has come near it."""
+    """A memory fraction below the GPU's size is set, and this process is close to it."""
     allowed, total = case.incident.event.allowed_bytes, case.capacity
     if allowed is None or total is None or allowed >= 0.98 * total:
         return False
@@ -88,7 +88,7 @@ def graph_pools(case: Case) -> Lines:
 
 
 def free_but_refused(case: Case) -> Lines:
-    """Far more free than asked, and no limit in sight: a pool of its own refused."""
+    """Far more was free than requested and no limit shows: a private pool may have refused."""
     event = case.incident.event
     if case.free is None or case.requested is None or event.allowed_bytes is not None:
         return NONE
@@ -134,7 +134,7 @@ def tensor(word: str, *phases: str) -> Callable[[Case], Lines]:
 
 
 def first_step(case: Case) -> Lines:
-    """States are born in the first optimizer step."""
+    """The optimizer creates its states in its first step."""
     if case.phase != "optimizer":
         return NONE
     lines = case.seen(r"_init_group|zeros_like|state\[.exp_avg|init_state|get_state_buffer")
@@ -160,7 +160,7 @@ def logits_in_sight(case: Case) -> Lines:
 
 
 def grows(case: Case) -> Lines:
-    """Memory rises from step to step, and by enough to matter."""
+    """Memory grows from step to step, and by enough to matter."""
     samples = case.samples()
     rise = growth_per_step(samples)
     if rise is None or not samples:
@@ -171,7 +171,7 @@ def grows(case: Case) -> Lines:
 
 
 def died_late(case: Case) -> Lines:
-    """Many steps went well: what a step needs fits, so something was kept or one was larger."""
+    """Many steps succeeded, so a step fits: something was kept, or this step was larger."""
     step = case.step or 0
     flat = bool(case.samples()) and not grows(case)
     if step < 20 or flat or case.phase not in ("forward", "backward", "loss", "unknown"):
@@ -202,7 +202,7 @@ def loads_twice(case: Case) -> Lines:
 
 
 def loaded_wide(case: Case) -> Lines:
-    """The weights in 32 bits, where 16 would do."""
+    """The weights are loaded in 32 bits, where 16 would be enough."""
     if case.phase not in ("load", "init"):
         return NONE
     lines = case.logged(r"torch_dtype.{0,8}(?:None|float32)|dtype.{0,12}float32")
@@ -210,20 +210,20 @@ def loaded_wide(case: Case) -> Lines:
         return lines
     if case.sizes is None or case.allocated is None or case.setup.weights_dtype not in (None,):
         return NONE
-    # More is allocated than 16-bit weights would take, and no more than 32-bit weights do.
+    # More is allocated than 16-bit weights take, but no more than 32-bit weights take.
     wide = 2.4 * case.sizes.parameters < case.allocated < 4.4 * case.sizes.parameters
     return yes(wide, case.figures())
 
 
 def fills_card(case: Case) -> Lines:
-    """The card is full, whoever filled it."""
+    """The GPU is full, no matter what filled it."""
     if None in (case.free, case.capacity) or case.incident.resource != "gpu":
         return NONE
     return yes((case.free or 0) <= 0.2 * (case.capacity or 0), case.figures())
 
 
 def needs_most(case: Case) -> Lines:
-    """The request alone is a large part of the card."""
+    """The request alone is a large part of the GPU."""
     if case.requested is None or case.capacity is None:
         return NONE
     return yes(case.requested >= case.capacity // 4, case.figures())
@@ -249,7 +249,7 @@ def resource(name: str) -> Callable[[Case], Lines]:
 
 
 def bus_error(case: Case) -> Lines:
-    """Signal 7 and no word of what was mapped."""
+    """Signal 7, and no word about what was mapped."""
     if case.incident.resource != "shm" or case.logged(r"shm|shared memory|DataLoader|torch_"):
         return NONE
     return case.logged(r"SIGBUS|Bus error|: ?-7\b")
@@ -260,31 +260,11 @@ def shm_full(case: Case) -> Lines:
 
 
 def kernel_killed(case: Case) -> Lines:
-    """The kernel's own words, which leave no doubt."""
+    """The kernel itself reports the kill."""
     lines = case.logged(r"oom-kill|Out of memory: Kill|invoked oom")
     return lines if case.dialect == "host_oom_killer" else NONE
 
 
 def shared_with_others(case: Case) -> Lines:
-    """MPS counts what other programs hold."""
+    """MPS counts the memory of other programs too."""
     return yes(case.dialect == "mps" and "other allocations" in case.message, case.figures())
-
-
-def growth_per_step(samples: tuple[MemorySample, ...]) -> float | None:
-    """Bytes a step by the median of pairwise slopes (Theil-Sen); None below four steps.
-
-    One outlier, such as a long batch or an evaluation, does not make a leak.
-    """
-    points = [(s.step, s.used_bytes) for s in samples if s.step is not None]
-    if len({step for step, _ in points}) < 4:
-        points = list(enumerate(s.used_bytes for s in samples))
-    if len(points) < 4:
-        return None
-    points = points[:: max(1, len(points) // 64)]
-    slopes = sorted(
-        (b[1] - a[1]) / (b[0] - a[0])
-        for i, a in enumerate(points)
-        for b in points[i + 1 :]
-        if b[0] != a[0]
-    )
-    return slopes[len(slopes) // 2] if slopes else None

@@ -1,4 +1,4 @@
-"""The tensors that a training asks for, by their dimensions, and buffers of a fixed size."""
+"""The tensors that a training allocates, by their dimensions, and buffers of a fixed size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from oomdoctor.units import MIB
 
-# Vocabularies of common families, for when only batch and length are known.
+# Vocabulary sizes of common families, for when only batch and length are known.
 VOCABULARIES = {
     30522: "BERT",
     32000: "Llama 2, Mistral",
@@ -27,11 +27,11 @@ VOCABULARIES = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A tensor by its dimensions: letters of known sizes, such as "B S V".
+    """A tensor by its dimensions: letters that stand for sizes, such as "B S V".
 
-    `width` are the possible bytes of an element. `phases` are those in which it is asked for,
-    `hint` is what a frame shows when it is; a kind without a hint in sight needs its phase, and one
-    that few models have needs both.
+    `widths` are the possible bytes per element. `phases` are the ones that allocate it. `hint` is
+    what the frames show at that moment. Without a hint the phase must match; a kind that few models
+    have (`needs_hint`) must have both.
     """
 
     name: str
@@ -128,7 +128,7 @@ KINDS: tuple[Kind, ...] = (
         r"experts|load|adam",
     ),
     Kind(
-        "flat buffer of all learning parameters",
+        "flat buffer of all trainable parameters",
         "P",
         (4, 2),
         ("init", "load", "optimizer", "backward", "save"),
@@ -142,7 +142,7 @@ KINDS: tuple[Kind, ...] = (
         r"fsdp|flat_param|unshard|all_gather",
     ),
 )
-# Buffers whose size is a default of a library, whatever the model.
+# Buffers whose size is a library default, independent of the model.
 BUCKETS: tuple[tuple[int, str, str], ...] = (
     (5 * 10**8 * 2, "DeepSpeed bucket of 5e8 elements in 16 bits", r"deepspeed"),
     (5 * 10**8 * 4, "DeepSpeed bucket of 5e8 elements in 32 bits", r"deepspeed"),

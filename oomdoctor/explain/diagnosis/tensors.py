@@ -1,8 +1,8 @@
-"""The tensor that did not fit: which tensor of the model has the size that was asked for.
+"""The tensor that did not fit: which tensor of the model has the requested size.
 
 A message prints two decimals, and PyTorch's allocator rounds a request up before it prints it, so
-a size stands for an interval. Every tensor in one table is computed from the model's sizes, the
-batch and the length; where these are unknown, whole numbers that fit the interval are looked for.
+a printed size stands for an interval. The size of each kind of tensor follows from the model, the
+batch and the sequence length; if those are unknown, we search for whole numbers that fit.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from oomdoctor.explain.training.training import training_of
 from oomdoctor.records.diagnosis import Confidence, Frame, Tensor
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
-# Allocators that print the segment they wanted, not the tensor: c10/cuda/CUDACachingAllocator.cpp,
-# get_allocation_size: up to 1 MiB takes 2 MiB, below 10 MiB takes 20 MiB, else the next 2 MiB.
+# These allocators print the segment they requested, not the tensor. get_allocation_size in
+# c10/cuda/CUDACachingAllocator.cpp: up to 1 MiB takes 2 MiB, below 10 MiB takes 20 MiB, above that
+# the size is rounded up to 2 MiB.
 _SEGMENTS = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 _SMALL, _LARGE_SEGMENT, _LARGE, _ROUND = MIB, 20 * MIB, 10 * MIB, 2 * MIB
-_NEARBY = 64  # lengths beside the likeliest that may print the same figure
+_NEARBY = 64  # how many neighbouring lengths may print the same figure
 _LENGTHS = tuple(2**n for n in range(5, 21)) + tuple(3 * 2**n for n in range(5, 17))
 _RANK: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 
 
 def allocation(size: int, dialect: str) -> int:
-    """What the allocator asks the device for, for a tensor of `size` bytes."""
+    """The segment that the allocator requests for a tensor of `size` bytes."""
     if dialect not in _SEGMENTS:
         return size
     if size <= _SMALL:
@@ -45,17 +46,17 @@ def fits_figure(size: int, requested: int, dialect: str) -> bool:
     if requested % KIB and requested < MIB:
         return asked == requested
     unit = GIB if requested >= GIB else MIB if requested >= MIB else KIB
-    # Half of the last decimal; a whole one where a program cut instead of rounding.
+    # Rounding changes half of the last decimal; some programs truncate, which changes a whole one.
     return abs(asked - requested) <= unit // 100
 
 
 def _prints(size: int, requested: int) -> bool:
-    """Whether the size, rounded as PyTorch does, is the requested one."""
+    """Whether the size, rounded as PyTorch rounds it, prints as the requested size."""
     return format_bytes(size) == format_bytes(requested)
 
 
 def is_pool_segment(requested: int | None, dialect: str) -> bool:
-    """Whether the request is the segment for any small tensor, which tells nothing of its size."""
+    """Whether the request is a segment for small tensors, which says nothing about their size."""
     return dialect in _SEGMENTS and requested in (_ROUND, _LARGE_SEGMENT)
 
 
@@ -69,7 +70,7 @@ def matches(
     setup: Setup,
     code: str = "",
 ) -> tuple[Tensor, ...]:
-    """The tensors whose size is the requested one, the likeliest first; at most six."""
+    """The tensors that have the requested size, most likely first; at most six."""
     if requested is None or requested < MIB or is_pool_segment(requested, dialect):
         return ()
     shown = frames[-6:]
@@ -105,7 +106,7 @@ def _of_model(
         for place, width in enumerate(kind.widths):
             for shape, solved in _shapes(kind, letters, requested, width, dialect, sizes):
                 if solved and not hinted:
-                    continue  # with two free numbers something always fits
+                    continue  # with two unknowns, something always fits
                 level: Confidence = "medium" if solved or not (hinted and agrees) else "high"
                 if not agrees and not hinted:
                     level = "low"
@@ -118,7 +119,7 @@ def _of_model(
 def _of_vocabulary(
     requested: int, dialect: str, phase: str, near: str, setup: Setup
 ) -> Iterator[tuple[int, Tensor]]:
-    """Logits of a common vocabulary, when batch and length are known and the model is not."""
+    """Logits of a common vocabulary, if batch and length are known but the model is not."""
     if phase not in ("loss", "forward", "backward", "eval") or not re.search(KINDS[0].hint, near):
         return
     assert setup.micro_batch_size and setup.sequence_length  # for the type checker
@@ -160,7 +161,7 @@ def _shapes(
     dialect: str,
     sizes: Sizes,
 ) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """Shapes of this kind with the requested size; True where batch or length was solved for."""
+    """Shapes of this kind with the requested size; True if batch or length was solved for."""
     names = kind.dimensions.split()
     values = [letters[name] for name in names]
     if all(value is not None for value in values):
@@ -185,7 +186,7 @@ def _shapes(
             return
     if hits or letters["S"] or "B" not in names or names.count("S") != 1:
         return
-    # No round length fits: the length that batches of padded sequences have can be any number.
+    # No round length fits: a padded batch can have any length.
     each = prod(letters[name] or 1 for name in names if name not in ("B", "S")) * width
     batch = letters["B"] or 1
     near = requested // (batch * each)
@@ -195,8 +196,8 @@ def _shapes(
         if fits_figure(batch * length * each, requested, dialect)
     ]
     if fitting:
-        # Collators pad to multiples of 8 or 64: of those that print the figure, the length that 2
-        # divides most often.
+        # Collators pad to multiples of 8 or 64, so we prefer the length with the most factors of 2
+        # among those that print the same figure.
         best = [length for length in fitting if _prints(batch * length * each, requested)]
         length = max(best or fitting, key=lambda length: (length & -length, -abs(length - near)))
         known = {**letters, "B": batch, "S": length}

@@ -1,4 +1,4 @@
-"""The remedies for what grows with batch and length: activations, attention scores, logits."""
+"""Remedies for memory that grows with batch and length: activations, attention scores, logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oomdoctor.explain.remedies.row import (
     rule,
 )
 
-# Families whose linear cross-entropy liger-kernel replaces.
+# Model families that liger-kernel supports with its fused linear cross-entropy.
 _LIGER = (
     "llama", "mistral", "mixtral", "gemma", "qwen", "phi3", "granite", "olmo", "glm4", "smollm",
 )  # fmt: skip
@@ -22,14 +22,14 @@ _NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/
 
 
 def _step_is_on(case: Case) -> bool:
-    """A phase whose memory grows with the batch; a compiler sees the whole step at start-up."""
+    """Whether memory grows with the batch in this phase; XLA compiles the whole step in `init`."""
     if case.phase == "init":
         return case.dialect in ("xla", "tpu")
     return case.phase not in ("load", "save", "optimizer", "clip")
 
 
 def _many_sequences(case: Case) -> bool:
-    """A batch of more than one where it matters; evaluation and generation have their own."""
+    """Whether a smaller training batch can help; evaluation and generation have their own batch."""
     if case.phase in ("eval", "generate") or not _step_is_on(case):
         return False
     return case.batch is None or case.batch > 1
@@ -42,22 +42,22 @@ def _long_sequences(case: Case) -> bool:
 def _smaller_batch(case: Case) -> Effect:
     size = next_batch(case)
     if size is None or case.batch is None:
-        text = "what grows with the batch halves"
+        text = "halves everything that grows with the batch"
         return difference(case, {}, text, request=0.5)
     share = 1 - size / case.batch
-    text = f"what grows with the batch shrinks to {size}/{case.batch}"
+    text = f"everything that grows with the batch shrinks to {size}/{case.batch}"
     return difference(case, {"micro_batch_size": size}, text, request=share)
 
 
 def _shorter(case: Case) -> Effect:
     length = case.setup.sequence_length
-    text = "what grows with the length halves"
+    text = "halves everything that grows with the sequence length"
     changes = {} if length is None else {"sequence_length": max(1, length // 2)}
     return difference(case, changes, text, request=0.5)
 
 
 def _can_liger(case: Case) -> bool:
-    """A causal language model of a known family that learns with a loss that is not fused yet."""
+    """Whether Liger supports the model and its loss is not in use yet."""
     if case.setup.liger or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
         return False
     if not (case.in_training or case.phase == "unknown") or case.framework == "vllm":
@@ -71,13 +71,13 @@ def _can_liger(case: Case) -> bool:
 
 
 def _liger(case: Case) -> Effect:
-    text = "the logits of all tokens never exist at once; the loss is the same"
+    text = "the full logits are never stored; same loss"
     in_loss = case.phase == "loss" or case.tensor_is("logits")
     return difference(case, {"liger": True}, text, request=1.0 if in_loss else 0.0)
 
 
 def _scores(case: Case) -> Effect:
-    text = "the scores of a layer (batch x heads x length x length) never exist at once"
+    text = "the attention scores (batch x heads x length x length) are never stored"
     share = 1.0 if case.tensor_is("attention scores") else 0.0
     return difference(case, {"attention": "sdpa"}, text, request=share)
 
@@ -97,19 +97,19 @@ def _offloadable(case: Case) -> bool:
     return bool(smallest) and case.phase in ("forward", "backward", "loss")
 
 
-ACTIVATIONS_ROWS: tuple[Row, ...] = (
-    Row("liger", 0, "compute the loss in chunks (fused linear cross-entropy)", _can_liger, _liger,
+ACTIVATION_ROWS: tuple[Row, ...] = (
+    Row("liger", 0, "Compute the loss in chunks (fused linear cross-entropy)", _can_liger, _liger,
         {"transformers": "TrainingArguments(use_liger_kernel=True)",
          "trl": "SFTConfig(use_liger_kernel=True)",
          "pytorch": "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss",
          "shell": "pip install liger-kernel"},
-        "for models that liger-kernel knows; faster as a rule"),
-    Row("sdpa", 0, "use fused attention instead of eager attention",
+        "if liger-kernel supports the model; usually faster too"),
+    Row("sdpa", 0, "Use fused attention (sdpa) instead of eager attention",
         lambda case: case.setup.attention == "eager", _scores,
         {"transformers": 'AutoModel.from_pretrained(..., attn_implementation="sdpa")',
          "trl": 'SFTConfig(model_init_kwargs={"attn_implementation": "sdpa"})',
          "pytorch": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"}),
-    Row("smaller_batch", 2, "smaller micro-batch$was, more accumulation", _many_sequences,
+    Row("smaller_batch", 2, "Use a smaller micro-batch$was and accumulate more", _many_sequences,
         _smaller_batch,
         {"transformers": "TrainingArguments(per_device_train_batch_size=$batch, "
                          "gradient_accumulation_steps=$steps)",
@@ -121,9 +121,9 @@ ACTIVATIONS_ROWS: tuple[Row, ...] = (
                       '"gradient_accumulation_steps": $steps',
          "lightning": "Trainer(accumulate_grad_batches=$steps); DataLoader(..., batch_size=$batch)",
          "pytorch": "DataLoader(..., batch_size=$batch); (loss / $steps).backward()"},
-        "the same gradient; a little slower where the card was busy"),
-    Row("checkpointing", 3, "activation checkpointing", _not_checkpointed,
-        changing("gives back 40 to 70 % of the activations for 20 to 35 % of the speed",
+        "same gradients; slightly slower if the GPU was fully busy"),
+    Row("checkpointing", 3, "Turn on activation checkpointing", _not_checkpointed,
+        changing("frees 40 to 70% of the activations and costs 20 to 35% of the speed",
                  checkpointing=True),
         {"transformers": "TrainingArguments(gradient_checkpointing=True, "
                          'gradient_checkpointing_kwargs={"use_reentrant": False})',
@@ -132,22 +132,22 @@ ACTIVATIONS_ROWS: tuple[Row, ...] = (
          "deepspeed": "model.gradient_checkpointing_enable()",
          "pytorch": "model.gradient_checkpointing_enable()  # or torch.utils.checkpoint.checkpoint("
                     "layer, x, use_reentrant=False)"},
-        "each layer is computed twice: about a third slower, the same result"),
-    Row("offload_activations", 4, "keep activations in host memory", _offloadable,
-        rule("what the layers keep moves over PCIe; slow, the same result"),
+        "runs each layer's forward pass twice: about a third slower, same result"),
+    Row("offload_activations", 4, "Offload activations to host memory", _offloadable,
+        rule("saved activations move over PCIe; slow, same result"),
         {"trl": "SFTConfig(activation_offloading=True)",
          "pytorch": "with torch.autograd.graph.save_on_cpu(pin_memory=True): loss = model(x)"}),
-    Row("shorter_sequence", 6, "shorter sequences (of images: fewer pixels)",
+    Row("shorter_sequence", 6, "Use shorter sequences (for images, fewer pixels)",
         _long_sequences, _shorter,
         {"transformers": "tokenizer(..., truncation=True, max_length=$length)",
          "trl": "SFTConfig(max_length=$length)",
          "pytorch": "input_ids = input_ids[:, :$length]"},
-        "what is cut off is not learnt"),
-    Row("completion_only", 1, "fewer logits: shorter pairs, the reference's before the training",
+        "the model does not learn from tokens that are cut off"),
+    Row("completion_only", 1, "Compute fewer logits: shorten pairs, precompute reference log-probs",
         lambda case: case.shows(r"dpo|kto|orpo|grpo|logprob|logp"),
-        rule("prompts have no label, yet their logits are made, by both models"),
+        rule("both models compute logits for the prompts too, which have no labels"),
         {"trl": "DPOConfig(max_length=1024, precompute_ref_log_probs=True)"}),
-    Row("chunk", 1, "do the computation in pieces", always,
-        rule("the request falls with the number of pieces"),
+    Row("chunk", 1, "Split the computation into chunks", always,
+        rule("N chunks need an allocation N times smaller"),
         {"pytorch": "torch.cat([f(part) for part in x.split(SIZE)])"}),
 )  # fmt: skip

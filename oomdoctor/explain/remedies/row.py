@@ -1,28 +1,22 @@
-"""Which changes help, in which order, and what each gives back.
-
-A row of `remedy_table` applies or not; what applies is computed and put in order: first what meets
-the surest causes, then what gives back enough, then what cannot be computed, then what is too
-little, and in each the least loss of speed and fidelity first. Nothing that cannot help is listed.
-"""
+"""What a remedy is: a row of the tables in this folder, and how to compute what it frees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from string import Template
 from typing import Any
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.terms import terms
-from oomdoctor.records.diagnosis import Basis, Remedy
+from oomdoctor.records.diagnosis import Basis
 from oomdoctor.units import MIB, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change gives back in bytes (None: not computable), on what basis, and the sum.
+    """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
 
-    `at_least`: only the requested tensor was counted, the rest of the effect is not known.
+    `at_least`: only the requested tensor was counted; the rest of the effect is unknown.
     """
 
     frees_bytes: int | None
@@ -33,10 +27,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One change. `cost`: 0 nothing lost, 1-2 a little speed, 3-4 speed, 5-6 fidelity, 7+ money.
+    """One change. `cost`: 0 nothing lost, 1-2 a little speed, 3-4 speed, 5-6 quality, 7+ money.
 
-    `change`, `note` and `lines` may hold $names that `values_of` knows. `when` says whether it can
-    help at all, `effect` what it gives back.
+    `change` starts with a verb. `change`, `note` and `lines` may contain the $names that
+    `choose.values_of` fills in. `when` says whether the change can help at all; `effect` says how
+    much memory it frees.
     """
 
     key: str
@@ -49,7 +44,7 @@ class Row:
 
 
 def always(case: Case) -> bool:
-    """No condition beyond the cause that called for it."""
+    """No condition beyond the cause that called for the row."""
     del case
     return True
 
@@ -60,9 +55,9 @@ def rule(text: str) -> Callable[[Case], Effect]:
 
 
 def changing(fallback: str, *, request: float = 0.0, **changes: Any) -> Callable[[Case], Effect]:
-    """What the closed form says a changed training needs less; else what the request tells.
+    """What the closed form says these changes save; without a model, a share of the request.
 
-    `request` is the share of the requested tensor that is not asked for any more.
+    `request` is the share of the requested tensor that is no longer allocated.
     """
     return lambda case: difference(case, changes, fallback, request)
 
@@ -70,9 +65,9 @@ def changing(fallback: str, *, request: float = 0.0, **changes: Any) -> Callable
 def difference(
     case: Case, changes: Mapping[str, Any], fallback: str, request: float = 0.0
 ) -> Effect:
-    """The bytes between the training as it is and as changed, term by term.
+    """The bytes that the changed training saves, part by part.
 
-    Only what lies on the device at the moment of the failure counts; 0 where nothing of it changes.
+    Counts only what is on the device at the moment of the failure; 0 if none of it changes.
     """
     if case.sizes is not None and case.training is not None:
         before = {term.name: term.size_bytes for term in terms(case.sizes, case.training)}
@@ -94,7 +89,7 @@ def difference(
             ]
             return Effect(saved, "arithmetic", ", ".join(parts))
         if case.training.tokens is not None and not request:
-            return Effect(0, "arithmetic", "nothing of what lies on the device gets less")
+            return Effect(0, "arithmetic", "nothing on the device gets smaller")
     if request and (case.requested or 0) >= 50 * MIB:
         saved = round((case.requested or 0) * request)
         left = (case.requested or 0) - saved
@@ -105,12 +100,12 @@ def difference(
 
 
 def held(size: int | None, words: str) -> Effect:
-    """Bytes that the message itself prints; a rule where it does not."""
+    """Bytes that the message itself prints; a rule of thumb if it prints none."""
     return Effect(size, "rule" if size is None else "measured", words)
 
 
 def next_batch(case: Case) -> int | None:
-    """The largest smaller batch that divides the present one and gives back enough, else 1."""
+    """The largest smaller batch that divides the current one and frees enough, else 1."""
     if case.batch is None:
         return None
     smaller = [size for size in range(case.batch - 1, 0, -1) if case.batch % size == 0]
@@ -119,74 +114,3 @@ def next_batch(case: Case) -> int | None:
         if saved is not None and case.needed is not None and saved >= case.needed:
             return size
     return smaller[-1 if case.needed is not None and case.sizes else 0] if smaller else 1
-
-
-def values_of(case: Case) -> dict[str, str]:
-    """The $names of change texts and lines."""
-    setup = case.setup
-    batch = next_batch(case)
-    if batch is None or setup.micro_batch_size is None:
-        steps = "(2 * YOUR_STEPS)"
-    else:
-        steps = str((setup.accumulation_steps or 1) * setup.micro_batch_size // batch)
-    length = setup.sequence_length
-    allowed, total = case.incident.event.allowed_bytes, case.capacity
-    return {
-        "batch": "YOUR_BATCH // 2" if batch is None else str(batch),
-        "steps": steps,
-        "was": "" if setup.micro_batch_size is None else f" (now {setup.micro_batch_size})",
-        "length": "YOUR_LENGTH // 2" if length is None else str(max(1, length // 2)),
-        "others": format_bytes(case.others),
-        "allowed": format_bytes(allowed),
-        "share": f"{(allowed or 0) / total:.2f}" if total else "the present one",
-        "requested": format_bytes(case.requested),
-        "alloc_conf": "PYTORCH_ALLOC_CONF" if _new_name(case) else "PYTORCH_CUDA_ALLOC_CONF",
-        "workers": str(max(0, (setup.workers or 4) // 2)),
-        "model": setup.model or "MODEL",
-    }
-
-
-def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> tuple[Remedy, ...]:
-    """The rows of these keys that can help, in the order in which to try them.
-
-    `keys` come in the order of their causes, with the rank of the cause's confidence (0 is high).
-    """
-    values = values_of(case)
-    ranked: list[tuple[tuple[int, int, int, int], Remedy]] = []
-    for place, (key, doubt) in enumerate(keys.items()):
-        row = table[key]
-        if not row.when(case):
-            continue
-        effect = row.effect(case)
-        if effect.frees_bytes == 0:
-            continue
-        remedy = Remedy(
-            change=_fill(row.change, values),
-            frees_bytes=effect.frees_bytes,
-            basis=effect.basis,
-            lines={name: _fill(line, values) for name, line in row.lines.items()},
-            arithmetic=None if effect.arithmetic is None else _fill(effect.arithmetic, values),
-            note=None if row.note is None else _fill(row.note, values),
-        )
-        # What the message itself prints is held against the message, the closed form against it.
-        needed = case.missing if effect.basis == "measured" else case.needed
-        ranked.append(((doubt, _enough(effect, needed), row.cost, place), remedy))
-    return tuple(remedy for _, remedy in sorted(ranked, key=lambda pair: pair[0]))
-
-
-def _enough(effect: Effect, missing: int | None) -> int:
-    if effect.frees_bytes is None or missing is None:
-        return 1
-    if effect.frees_bytes >= missing:
-        return 0
-    return 1 if effect.at_least else 2
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    return Template(text).safe_substitute(values)
-
-
-def _new_name(case: Case) -> bool:
-    """Whether the message names the variable without CUDA, as torch 2.9 and later do."""
-    lines = " ".join((case.message, *case.incident.lines))
-    return "PYTORCH_ALLOC_CONF" in lines

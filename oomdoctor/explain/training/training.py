@@ -59,23 +59,23 @@ def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tupl
             return default
         return value
 
-    method = known("method", "full", "full fine-tuning (no adapter in sight)")
+    method = known("method", "full", "full fine-tuning (no adapter found)")
     stored = str(text.get("torch_dtype") or text.get("dtype") or "bfloat16").removeprefix("torch.")
     stored = stored if stored in DTYPE_BYTES else "bfloat16"
-    dtype = known("weights_dtype", stored, f"weights in {stored}, as the checkpoint is stored")
-    optimizer = known("optimizer", "adamw_torch_fused", "AdamW of torch")
+    dtype = known("weights_dtype", stored, f"weights in {stored}, the type of the checkpoint")
+    optimizer = known("optimizer", "adamw_torch_fused", "torch's AdamW")
     on = known("checkpointing", False, NO_CHECKPOINTING)
-    attention = known("attention", "sdpa", "attention by sdpa")
-    for name, word in (("micro_batch_size", "batch"), ("sequence_length", "sequence length")):
-        if getattr(setup, name) is None:
-            option = "--micro-batch" if name == "micro_batch_size" else "--seq-len"
-            assumed.append(f"nothing about the {word}: give {option}")
+    attention = known("attention", "sdpa", "sdpa attention")
+    if setup.micro_batch_size is None:
+        assumed.append("unknown micro-batch size: pass --micro-batch")
+    if setup.sequence_length is None:
+        assumed.append("unknown sequence length: pass --seq-len")
     adapted = setup.lora_targets or ROLES
     if method != "full" and setup.lora_targets is None:
         assumed.append("adapters on all linear layers")
     autocast = setup.autocast_dtype in ("bfloat16", "float16")
     if method != "full" and setup.autocast_dtype is None:
-        assumed.append("16-bit autocast around the adapters, as bf16=True sets")
+        assumed.append("16-bit autocast for the adapters, as with bf16=True")
         autocast = True
     training = Training(
         micro_batch_size=setup.micro_batch_size,

@@ -30,8 +30,8 @@ def test_nothing_found() -> None:
 def test_verdict_says_what_where_and_how_much() -> None:
     found = answer(phase="backward", rank=3, step=12, facts=LogFacts(last_step=12, total_steps=900))
     assert found.verdict == (
-        "out of GPU memory in the backward pass at step 12 of 900 on rank 3: asked for 2.00 GiB, "
-        "1.00 GiB more than there was"
+        "out of GPU memory in the backward pass at step 12 of 900 on rank 3: tried to allocate "
+        "2.00 GiB, 1.00 GiB more than was available"
     )
 
 
@@ -40,7 +40,7 @@ def test_what_ended_the_run_comes_first() -> None:
     fatal = incident(line_number=90, phase="backward")
     found = _all(caught, fatal)
     assert [one.line_number for one in found] == [90, 5]
-    assert "the run went on" in found[1].verdict
+    assert "the run continued" in found[1].verdict
     assert exit_of(found) == ExitCode.OK
     assert exit_of(_all(caught)) == ExitCode.NO
 
@@ -72,8 +72,8 @@ def test_look_alike_has_a_short_answer_and_no_remedies() -> None:
     [
         ("hardware", "out of resource: shared memory, Required: 1", "on-chip shared memory"),
         ("dtype", "not implemented for 'Half'", "half precision"),
-        ("connection", "NCCL error: ncclSystemError", "ranks lost each other"),
-        ("timeout", "CANCELLED DUE TO TIME LIMIT", "scheduler"),
+        ("connection", "NCCL error: ncclSystemError", "ranks lost their connection"),
+        ("timeout", "CANCELLED DUE TO TIME LIMIT", "time limit"),
         ("import", "CUDA Setup failed despite GPU", "bitsandbytes"),
         ("no such name", "", "another kind"),
     ],
@@ -96,7 +96,7 @@ def test_underflow_and_refusals_are_said() -> None:
         event_other_processes_bytes=None,
     )
     text = " ".join(found.oddities)
-    for words in ("unsigned", "7.20 GiB were free", "any tensor up to 10 MiB"):
+    for words in ("unsigned", "7.20 GiB was free", "any tensor up to 10 MiB"):
         assert words in text
     assert "other_process" not in [cause.cause for cause in found.causes]
 
@@ -111,10 +111,10 @@ def test_assumptions_and_needs_are_told_with_a_model() -> None:
     found = answer(phase="forward", frames=LAYER, given=Given(llama(), model_origin="the log"))
     assert found.assumed[0] == "sizes of meta-llama/Llama-3.1-8B (named by the log)"
     assert found.needs[0] == "weights 8,030,261,248 x 2 bytes = 15.0 GiB"
-    assert found.needs[-1] == "together at least 59.8 GiB of 79.2 GiB"
+    assert found.needs[-1] == "total: at least 59.8 GiB of 79.2 GiB"
     assert answer().assumed == ()
     sized = Given(llama(), sequence_length=4096, micro_batch_size=4)
-    assert answer(phase="forward", given=sized).needs[-1].startswith("together 1")
+    assert answer(phase="forward", given=sized).needs[-1].startswith("total: 1")
 
 
 def test_a_config_in_the_log_is_as_good_as_a_name() -> None:

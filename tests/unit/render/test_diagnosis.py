@@ -51,7 +51,7 @@ FOUND = Diagnosis(
         for number in range(7)
     ),
     message="CUDA out of memory.",
-    verdict="out of GPU memory while computing the loss: asked for 8.00 GiB",
+    verdict="out of GPU memory while computing the loss: tried to allocate 8.00 GiB",
     tensors=(Tensor(8 * GIB, (4, 2, 1), "fp32 logits", "fp32", "high", "8.00 GiB = 4 x 2 x 1"),),
     evidence=("the message", "a frame"),
     oddities=("something is odd",),
@@ -97,7 +97,7 @@ def _page(
 @pytest.mark.parametrize("terminal", [True, False])
 def test_verdict_and_cause_are_the_first_two_lines(terminal: bool) -> None:
     first, second = _page(FOUND, terminal=terminal).splitlines()[:2]
-    assert first == "Out of GPU memory while computing the loss: asked for 8.00 GiB."
+    assert first == "Out of GPU memory while computing the loss: tried to allocate 8.00 GiB."
     assert second == "Cause: logits (high confidence): the logits did not fit."
 
 

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 from explain_make import ADAM, LAYER, LOSS, answer, causes, gib, llama, samples
 
-from oomdoctor.explain.diagnosis.causes import RULES
-from oomdoctor.explain.diagnosis.conditions import growth_per_step
+from oomdoctor.explain.diagnosis.cause_rules import RULES
+from oomdoctor.explain.diagnosis.growth import growth_per_step
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.settings import Given
 from oomdoctor.records.diagnosis import CauseName, Frame, LogFacts
@@ -134,7 +134,7 @@ def test_growth_is_told_by_the_log() -> None:
     found = answer(phase="forward", facts=facts)
     assert causes(found)[0] == ("growth", "high")
     assert found.causes[0].evidence == ("step 0 mem 10 GiB", "step 5 mem 20 GiB")
-    assert "2.00 GiB a step" in found.causes[0].why
+    assert "2.00 GiB per step" in found.causes[0].why
 
 
 def test_one_outlier_is_no_growth() -> None:
@@ -202,9 +202,9 @@ def test_temporaries_of_a_later_step_are_not_the_first_states() -> None:
     code = "exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)"
     frames = (ADAM[0], Frame("/s/torch/optim/adam.py", 600, "_multi_tensor_adam", code))
     found = answer(phase="optimizer", frames=frames)
-    assert found.causes[0].why.startswith("the optimizer works on all tensors at once")
+    assert found.causes[0].why.startswith("the optimizer updates all tensors at once")
     first = answer(phase="optimizer", frames=ADAM)
-    assert "born in the first step" in first.causes[0].why
+    assert "creates its states in its first step" in first.causes[0].why
 
 
 def test_reading_a_checkpoint_shard_by_shard_is_no_second_copy() -> None:

@@ -30,12 +30,12 @@ def _settings(**settings: Any) -> Given:
 
 def test_expandable_segments_only_where_the_gaps_cover_the_request() -> None:
     covered = answer(event_reserved_unallocated_bytes=gib(3), event_requested_bytes=gib(2))
-    remedy = _find(covered, "allocator grow")
+    remedy = _find(covered, "expandable segments")
     assert remedy is not None
     assert (remedy.frees_bytes, remedy.basis) == (gib(3), "measured")
     assert remedy.lines["shell"] == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     short = answer(event_reserved_unallocated_bytes=gib(1.9), event_requested_bytes=gib(2))
-    assert _find(short, "allocator grow") is None
+    assert _find(short, "expandable segments") is None
 
 
 def test_the_row_itself_asks_for_covering_gaps() -> None:
@@ -50,7 +50,7 @@ def test_new_name_of_the_variable_where_the_message_uses_it() -> None:
         event_reserved_unallocated_bytes=gib(3),
         event_message="... try setting PYTORCH_ALLOC_CONF=expandable_segments:True",
     )
-    remedy = _find(found, "allocator grow")
+    remedy = _find(found, "expandable segments")
     assert remedy is not None
     assert remedy.lines["shell"] == "export PYTORCH_ALLOC_CONF=expandable_segments:True"
 
@@ -58,9 +58,9 @@ def test_new_name_of_the_variable_where_the_message_uses_it() -> None:
 def test_no_expandable_segments_where_they_are_on_or_cannot_be() -> None:
     gaps = {"event_reserved_unallocated_bytes": gib(3), "event_requested_bytes": gib(2)}
     on = LogFacts(settings={"allocator": "expandable_segments:True"})
-    assert _find(answer(facts=on, **gaps), "allocator grow") is None
+    assert _find(answer(facts=on, **gaps), "expandable segments") is None
     windows = (Frame("C:\\train.py", 3, "main", "step()"),)
-    assert _find(answer(frames=windows, **gaps), "allocator grow") is None
+    assert _find(answer(frames=windows, **gaps), "expandable segments") is None
 
 
 def test_no_smaller_batch_at_batch_one() -> None:
@@ -105,14 +105,16 @@ def test_eight_bit_states_only_for_wide_ones_of_full_training() -> None:
     assert _find(answer(phase="optimizer", frames=ADAM), "8-bit AdamW") is not None
     for given in (_settings(optim="adamw_bnb_8bit"), _settings(adapter="lora")):
         found = answer(phase="optimizer", frames=ADAM, given=given)
-        assert "8-bit AdamW" not in changes(found)
+        assert "Use 8-bit AdamW" not in changes(found)
 
 
 def test_sharding_only_over_several_cards() -> None:
-    assert _find(answer(phase="optimizer", frames=ADAM), "shard over") is None
-    assert _find(answer(phase="optimizer", frames=ADAM, facts=LogFacts(world_size=8)), "shard over")
+    assert _find(answer(phase="optimizer", frames=ADAM), "Shard across") is None
+    assert _find(
+        answer(phase="optimizer", frames=ADAM, facts=LogFacts(world_size=8)), "Shard across"
+    )
     sharded = answer(phase="optimizer", frames=ADAM, given=_settings(zero_stage=3, world_size=8))
-    assert _find(sharded, "shard over") is None
+    assert _find(sharded, "Shard across") is None
 
 
 @pytest.mark.parametrize("dialect", ["slurm", "container", "host_oom_killer", "cpu_allocator"])
@@ -168,7 +170,7 @@ def test_enough_comes_before_too_little_and_cheap_before_dear() -> None:
 def test_what_meets_the_surest_cause_comes_first() -> None:
     facts = LogFacts(step_memory=samples(10, 12, 14, 16, 18, 20), last_step=5)
     found = answer(phase="forward", frames=LAYER, facts=facts)
-    assert found.remedies[0].change.startswith("keep numbers, not tensors")
+    assert found.remedies[0].change.startswith("Keep numbers, not tensors")
     assert _find(found, "smaller micro-batch") is not None
 
 
@@ -178,7 +180,7 @@ def test_other_process_first() -> None:
         event_process_bytes=gib(38),
     )  # fmt: skip
     first = found.remedies[0]
-    assert first.change.startswith("end the other process")
+    assert first.change.startswith("Stop the other process")
     assert (first.frees_bytes, first.basis) == (gib(40), "measured")
 
 
@@ -230,7 +232,7 @@ def test_no_batch_or_length_while_a_model_is_loaded() -> None:
 def test_checkpointing_is_assumed_where_the_forward_pass_needed_it() -> None:
     given = Given(model=llama(), micro_batch_size=8, sequence_length=4096)
     found = answer(phase="loss", frames=LOSS, given=given)
-    assert any("would not have fitted" in words for words in found.assumed)
+    assert any("would not fit without it" in words for words in found.assumed)
     assert _find(found, "activation checkpointing") is None
     small = answer(phase="loss", frames=LOSS, given=replace(given, micro_batch_size=1))
     assert "no activation checkpointing" in small.assumed
@@ -263,11 +265,11 @@ def test_vllm_takes_less_where_the_card_is_shared_and_more_where_the_cache_is_sh
         "memory utilization (0.9, 21.2 GiB)."
     )
     assert shared.causes[0].cause == "other_process"
-    assert _find(shared, "use more of the card") is None
-    assert _find(shared, "use less of the card") is not None
+    assert _find(shared, "use more of the GPU") is None
+    assert _find(shared, "use less of the GPU") is not None
     short = _read("ValueError: No available memory for the cache blocks.")
-    assert short.remedies[0].change == "let vLLM use more of the card"
-    assert _find(short, "use less of the card") is None
+    assert short.remedies[0].change == "Let vLLM use more of the GPU"
+    assert _find(short, "use less of the GPU") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""The one-line verdict about an incident, and notes about figures that look wrong."""
+
+from __future__ import annotations
+
+from oomdoctor.explain.diagnosis.case import UNDERFLOW, Case
+from oomdoctor.explain.diagnosis.tensors import is_pool_segment
+from oomdoctor.units import MIB, format_bytes
+
+_PHASES = {
+    "init": "during startup",
+    "load": "while loading the weights",
+    "forward": "in the forward pass",
+    "loss": "while computing the loss",
+    "backward": "in the backward pass",
+    "clip": "while clipping the gradients",
+    "optimizer": "in the optimizer step",
+    "eval": "during evaluation",
+    "generate": "during generation",
+    "save": "while saving",
+    "data": "while loading data",
+}
+_RESOURCES = {
+    "gpu": "out of GPU memory",
+    "host": "out of host memory",
+    "shm": "out of shared memory (/dev/shm)",
+}
+
+
+def verdict(case: Case) -> str:
+    """What ran out, when, on which rank, and by how much."""
+    incident = case.incident
+    text = _RESOURCES.get(incident.resource, "out of memory")
+    place = [_PHASES[case.phase]] if case.phase in _PHASES else []
+    if incident.recomputing:
+        place.append("(recomputing a checkpoint)")
+    if case.step is not None:
+        total = f" of {case.facts.total_steps}" if case.facts.total_steps else ""
+        place.append(f"at step {case.step}{total}")
+    if incident.rank is not None:
+        place.append(f"on rank {incident.rank}")
+    text = " ".join([text, *place])
+    if case.requested is not None:
+        text += f": tried to allocate {format_bytes(case.requested)}"
+        if case.missing:
+            text += f", {format_bytes(case.missing)} more than was available"
+    if incident.repeats > 1:
+        text += f" ({incident.repeats} times)"
+    if incident.survived:
+        text += "; the program caught the error and the run continued"
+    return text
+
+
+def oddities(case: Case) -> tuple[str, ...]:
+    """Sentences about figures that do not add up or do not mean what they seem to say."""
+    event, found = case.incident.event, []
+    if UNDERFLOW in case.message:
+        found.append(
+            "the process's own use is printed as 17179869184 GiB, a negative number shown as "
+            "unsigned (common on WSL and Windows); ignore it"
+        )
+    unlimited = event.allowed_bytes is None
+    if unlimited and (case.free or 0) > (case.requested or 0) > 0:
+        found.append(
+            f"{format_bytes(case.free)} was free, yet {format_bytes(case.requested)} was refused: "
+            "a limit, a private pool, another process that just exited, or the driver"
+        )
+    if case.capacity and case.reserved and case.reserved > case.capacity:
+        found.append(
+            f"more is reserved ({format_bytes(case.reserved)}) than the GPU has: the driver uses "
+            "host memory too (Windows and WSL do this)"
+        )
+    total, free, own = event.capacity_bytes, event.free_bytes, event.process_bytes
+    if None not in (total, free, own):
+        rest = (total or 0) - (free or 0) - (own or 0)
+        if rest < -16 * MIB:
+            found.append(
+                f"free memory and own use add up to {format_bytes(-rest)} more than the GPU has: "
+                "the figures were taken at different moments"
+            )
+    if is_pool_segment(case.requested, case.dialect):
+        largest = "1 MiB" if case.requested == 2 * MIB else "10 MiB"
+        found.append(
+            f"the allocator requests {format_bytes(case.requested)} for any tensor up to "
+            f"{largest}: the GPU was full, and any tensor could have been the next one"
+        )
+    return tuple(found)

@@ -1,0 +1,87 @@
+"""Chooses the remedies that help and puts them in order.
+
+The order: first what treats the most certain causes; then what frees enough, then what cannot be
+computed, then what frees too little; within each, the smallest loss of speed and quality first. A
+change that cannot help is not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.remedies.row import Effect, Row, next_batch
+from oomdoctor.records.diagnosis import Remedy
+from oomdoctor.units import format_bytes
+
+
+def values_of(case: Case) -> dict[str, str]:
+    """The values of the $names in texts and lines."""
+    setup = case.setup
+    batch = next_batch(case)
+    if batch is None or setup.micro_batch_size is None:
+        steps = "(2 * YOUR_STEPS)"
+    else:
+        steps = str((setup.accumulation_steps or 1) * setup.micro_batch_size // batch)
+    length = setup.sequence_length
+    allowed, total = case.incident.event.allowed_bytes, case.capacity
+    return {
+        "batch": "YOUR_BATCH // 2" if batch is None else str(batch),
+        "steps": steps,
+        "was": "" if setup.micro_batch_size is None else f" (now {setup.micro_batch_size})",
+        "length": "YOUR_LENGTH // 2" if length is None else str(max(1, length // 2)),
+        "others": format_bytes(case.others),
+        "allowed": format_bytes(allowed),
+        "share": f"{(allowed or 0) / total:.2f}" if total else "less than all",
+        "requested": format_bytes(case.requested),
+        "alloc_conf": "PYTORCH_ALLOC_CONF" if _new_name(case) else "PYTORCH_CUDA_ALLOC_CONF",
+        "workers": str(max(0, (setup.workers or 4) // 2)),
+        "model": setup.model or "MODEL",
+    }
+
+
+def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> tuple[Remedy, ...]:
+    """The rows with these keys that can help, in the order in which to try them.
+
+    `keys` come in the order of their causes, each with the rank of its confidence (0 is high).
+    """
+    values = values_of(case)
+    ranked: list[tuple[tuple[int, int, int, int], Remedy]] = []
+    for place, (key, doubt) in enumerate(keys.items()):
+        row = table[key]
+        if not row.when(case):
+            continue
+        effect = row.effect(case)
+        if effect.frees_bytes == 0:
+            continue
+        remedy = Remedy(
+            change=_fill(row.change, values),
+            frees_bytes=effect.frees_bytes,
+            basis=effect.basis,
+            lines={name: _fill(line, values) for name, line in row.lines.items()},
+            arithmetic=None if effect.arithmetic is None else _fill(effect.arithmetic, values),
+            note=None if row.note is None else _fill(row.note, values),
+        )
+        # Printed figures are compared with the message, computed ones with the closed form.
+        needed = case.missing if effect.basis == "measured" else case.needed
+        ranked.append(((doubt, _enough(effect, needed), row.cost, place), remedy))
+    return tuple(remedy for _, remedy in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def _enough(effect: Effect, missing: int | None) -> int:
+    if effect.frees_bytes is None or missing is None:
+        return 1
+    if effect.frees_bytes >= missing:
+        return 0
+    return 1 if effect.at_least else 2
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    return Template(text).safe_substitute(values)
+
+
+def _new_name(case: Case) -> bool:
+    """Whether the message names the variable without CUDA, as torch 2.9 and later do."""
+    lines = " ".join((case.message, *case.incident.lines))
+    return "PYTORCH_ALLOC_CONF" in lines
