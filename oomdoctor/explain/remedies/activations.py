@@ -121,7 +121,7 @@ ACTIVATION_ROWS: tuple[Row, ...] = (
                       '"gradient_accumulation_steps": $steps',
          "lightning": "Trainer(accumulate_grad_batches=$steps); DataLoader(..., batch_size=$batch)",
          "pytorch": "DataLoader(..., batch_size=$batch); (loss / $steps).backward()"},
-        "same gradients; slightly slower if the GPU was fully busy"),
+        "same gradients; may be slightly slower"),
     Row("checkpointing", 3, "Turn on activation checkpointing", _not_checkpointed,
         changing("frees 40 to 70% of the activations and costs 20 to 35% of the speed",
                  checkpointing=True),
