@@ -1,7 +1,8 @@
-"""Where commands differ from typer's: help is an answer like any other, Ctrl-C is an error.
+"""Where our commands differ from typer's: how help looks and is printed, and what Ctrl-C does.
 
-typer writes help to stdout by itself, so that a full disk behind it would look like a fault of
-oomdoctor; and it makes exit code 130 of a Ctrl-C, silently.
+Help is plain text in named sections, not rich's boxes: it stays readable in a pipe and loads no
+library. typer prints it to stdout itself, so a full disk would look like a bug in oomdoctor. It
+also turns Ctrl-C into exit code 130 without a message.
 """
 
 from __future__ import annotations
@@ -10,24 +11,41 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError
+
+_WIDEST_NAME = 26  # longer option names get a line of their own
 
 
 class Command(TyperCommand):
     """A command."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """The option of `--help`."""
+        """The `--help` option."""
         return _printed_here(super().get_help_option(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What follows the command in the usage line; versions of click differ in it."""
+        found = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *(f"[{p.metavar}]" + "..." * (p.nargs == -1) for p in found)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options, section by section."""
+        _write_sections(self.get_params(ctx), ctx, formatter)
 
 
 class Commands(TyperGroup):
     """A group of commands."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """The option of `--help`."""
+        """The `--help` option."""
         return _printed_here(super().get_help_option(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        _write_sections(self.get_params(ctx), ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was typed.
@@ -42,13 +60,38 @@ class Commands(TyperGroup):
 
 
 def interrupted() -> OomDoctorError:
-    """The error that a Ctrl-C is."""
+    """The error for Ctrl-C."""
     return OomDoctorError("interrupted", "interrupted", None, ExitCode.INTERRUPTED)
+
+
+def _write_sections(parameters: list[Any], context: Any, formatter: Any) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{name: [] for name in PANELS}}
+    named = any(getattr(parameter, "rich_help_panel", None) for parameter in parameters)
+    rest = "Other options" if named else "Options"
+    for parameter in parameters:
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        if parameter.param_type_name == "argument":
+            # A new click overwrites the help of an old typer's argument with None.
+            sections["Arguments"].append((parameter.metavar, parameter.help or ""))
+        else:
+            panel = getattr(parameter, "rich_help_panel", None) or rest
+            # Old versions of typer escape brackets for rich, even in plain help.
+            sections.setdefault(panel, []).append((record[0], record[1].replace("\\[", "[")))
+    # One width for all sections, so that their texts line up.
+    names = [name for rows in sections.values() for name, _ in rows]
+    width = max((len(name) for name in names if len(name) <= _WIDEST_NAME), default=0)
+    for section, rows in sections.items():
+        if rows:
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows], width)
 
 
 def _printed_here(option: Any) -> Any:
     if option is not None:
         option.callback = _print_help
+        option.help = "Show this help."
     return option
 
 

@@ -1,4 +1,4 @@
-"""`oomdoctor env`: what this machine has, what that makes possible, and who said so."""
+"""`oomdoctor env`: what this machine has, what that makes possible, and which settings apply."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Next: `oomdoctor probe MODEL`
 
 
 def env(json_: answer.ListJson = False) -> None:
-    """Show GPUs, driver, library versions and what each makes possible, Slurm, and settings.
+    """Show this machine's GPUs, libraries and settings.
 
-    Nothing is loaded for it: no torch, no CUDA context.
+    Also says what each library makes possible. Loads neither torch nor CUDA.
     """
     from oomdoctor.render.lists.environment import Environment, render_environment
     from oomdoctor.system import environment

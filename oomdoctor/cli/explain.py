@@ -1,6 +1,6 @@
 """`oomdoctor explain`: from a traceback or a log to what ran out, why, and what helps.
 
-Reads text and answers; nothing that the text names is opened, imported or run.
+Only the text itself is read: nothing that it names is opened, imported or run.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli.options import answer, optional
-from oomdoctor.cli.options.reader import Reader
+from oomdoctor.cli.options.explaining import ExplainOptions
+from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.show import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.units import GIB
@@ -30,90 +29,48 @@ EPILOG = """\b
 Examples:
   oomdoctor explain trace.txt
   oomdoctor explain logs/*.out --json
-  oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096 --micro-batch 4
+  oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
 Next: `oomdoctor probe MODEL` measures which configuration fits.
 """
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE|JOB]...",
-        help="Logs, plain or .gz or .zst, or ids of Slurm jobs; - or none reads what is piped in.",
-        show_default=False,
-    ),
-]
-Model = Annotated[
-    str | None,
-    optional(
-        "--model",
-        "MODEL",
-        "The model that was trained: a hub id, a folder, a name from `oomdoctor models`.",
-    ),
-]
-SequenceLength = Annotated[
-    str | None, optional("--seq-len", "N", "Tokens in a sequence, with padding.")
-]
-MicroBatch = Annotated[
-    str | None, optional("--micro-batch", "N", "Sequences on one device at once.")
-]
-Config = Annotated[
-    Path | None,
-    optional(
-        "--config",
-        "FILE",
-        "Settings of the training: Trainer, accelerate, DeepSpeed, axolotl or LLaMA-Factory, as "
-        "JSON, YAML or TOML.",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="All causes, evidence, remedies and lines.")
-]
 
 
-def explain(
-    files: Files = None,
-    model: Model = None,
-    seq_len: SequenceLength = None,
-    micro_batch: MicroBatch = None,
-    config: Config = None,
-    format_: answer.Format = "table",
-    json_: answer.Json = False,
-    output_file: answer.Output = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-) -> None:
-    """Explain an out-of-memory error: what ran out, where, why, and which changes help.
+@flatten
+def explain(options: ExplainOptions) -> None:
+    """Explain an out-of-memory error and what fixes it.
 
-    A number that is no file is the id of a Slurm job: its output and its record are read.
-    Exit code 0 when memory ran out and the cause is told, 3 when no memory failure ended the run.
+    Says what ran out, where and why, and which changes help. A number that is not a file is the id
+    of a Slurm job: its output and its record are read. Exit code 0 if memory ran out and a
+    cause was found, 3 if lack of memory did not end the run.
     """
+    from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.given import read_given
+    from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
     from oomdoctor.records.report import Warn
 
     clock, started = time.monotonic(), datetime.now(UTC)
-    chosen = answer.chosen_format("explain", format_, json_, output_file)
-    names = list(dict.fromkeys(files or [STDIN]))
+    chosen = chosen_format("explain", options.answer)
+    names = list(dict.fromkeys(options.files or [STDIN]))
     reader = Reader("explain")
     for name in names:
         if (fault := missing(name)) is not None:
             reader.fault(name or "''", fault)
-    given, notes = read_given(reader, model, seq_len, micro_batch, config)
-    found, warnings = _read_all(names, given, quiet=quiet)
+    given, notes = read_given(reader, options)
+    found, warnings = _read_all(names, given, quiet=options.quiet)
     warnings += [Warn("model", note) for note in notes]
     code = exit_of(found)
     report = _report(found, code, given, warnings, started, time.monotonic() - clock)
-    publish_report(report, chosen, verbose=verbose, file=output_file)
+    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 
 
 def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diagnosis], list[Warn]]:
-    """The answers about all that can be read, and warnings about what cannot.
+    """Diagnoses of everything that can be read, and warnings about the rest.
 
     Raises:
-        OomDoctorError: nothing can be read; the first reason.
+        OomDoctorError: nothing can be read; this is the first reason.
     """
     from oomdoctor.cli.requests.sources import named
     from oomdoctor.records.report import Warn
@@ -144,8 +101,8 @@ def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tup
 
     incidents, facts = scan(lines_of(source, notes, quiet=quiet))
     if given.model is None:
-        # A name in a log is looked up in the built-in facts only: no path is opened, no server
-        # asked because a text says so.
+        # A name in a log is looked up in the built-in facts only. A text must not make us open a
+        # path or contact a server.
         model = facts.model_id or setup_of(given, facts.settings).model
         spec = built_in(model) if model else None
         if spec is not None:

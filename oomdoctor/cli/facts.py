@@ -1,4 +1,4 @@
-"""`oomdoctor gpus` and `oomdoctor models`: the built-in facts, for people and for scripts."""
+"""`oomdoctor gpus` and `oomdoctor models`: the built-in facts about cards and models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPUS_EPILOG = """\b
 Examples:
   oomdoctor gpus
   oomdoctor gpus "NVIDIA H200" --json
-Next: `oomdoctor probe MODEL --vram 24GiB` answers for a smaller card than yours.
+Next: `oomdoctor plan MODEL --gpu "RTX 4090"` predicts what fits on a card.
 """
 MODELS_EPILOG = """\b
 Examples:
@@ -28,11 +28,14 @@ Next: `oomdoctor probe Qwen/Qwen2.5-7B`
 def gpus(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One card, by the name nvidia-smi prints."),
+        typer.Argument(metavar="NAME", help="One card, by the name that nvidia-smi prints."),
     ] = None,
     json_: answer.ListJson = False,
 ) -> None:
-    """Show memory, bandwidth and dense peak rates of common GPUs."""
+    """Show the memory, bandwidth and peak speed of known GPUs.
+
+    Peak speeds are dense rates.
+    """
     from oomdoctor.render.lists.listing import render_gpus
     from oomdoctor.system import catalogue
 
@@ -47,11 +50,15 @@ def gpus(
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One model, by its id or its last part.")
+        str | None,
+        typer.Argument(metavar="NAME", help="One model, by its id or the last part of it."),
     ] = None,
     json_: answer.ListJson = False,
 ) -> None:
-    """Show the models whose configuration comes along, so that no network is needed for them."""
+    """Show the built-in models.
+
+    Their configurations come with oomdoctor, so they need no network.
+    """
     from oomdoctor.render.lists.listing import render_models
     from oomdoctor.system import catalogue
 
@@ -67,6 +74,6 @@ def models(
 def _unknown(kind: str, name: str, nearest: tuple[str, ...]) -> OomDoctorError:
     return usage_error(
         f"unknown_{kind}",
-        f"{name!r} is not among the {kind}s that oomdoctor knows",
-        f"the nearest names: {', '.join(nearest)}" if nearest else f"run `oomdoctor {kind}s`",
+        f"oomdoctor knows no {kind} named {name!r}",
+        f"did you mean {' or '.join(nearest)}?" if nearest else f"run `oomdoctor {kind}s`",
     )

@@ -1,8 +1,8 @@
-"""The program and the one error boundary around it.
+"""The program, and the one place that handles errors.
 
-`program` runs a command and lets errors pass; `main` turns each into its exit code, two lines on
-stderr and, where JSON was asked for, one document on stdout. Commands import the rooms they need
-when they run: `--help` stays fast and never loads torch.
+`program` runs a command and lets errors through. `run` turns each error into an exit code, an
+error and a hint on stderr, and with --json one document on stdout. Commands import what they need
+when they run, so `--help` stays fast and never loads torch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M
   oomdoctor plan meta-llama/Llama-3.1-8B --gpu "RTX 4090"
   oomdoctor explain trace.txt
-Next: `oomdoctor probe --help`, or `oomdoctor env` to see what this machine can do.
+Next: `oomdoctor env` shows what this machine can do.
 """
 
 
 app = typer.Typer(
     name="oomdoctor",
     cls=Commands,
-    help="Which training configuration of a Hugging Face model fits this device, and how fast: "
-    "measured in real training steps or predicted without the device; and what an out-of-memory "
-    "error means.",
+    help="Find out which training configuration of a Hugging Face model fits a GPU, and how fast "
+    "it trains: measured in real training steps, or predicted without the GPU. Explain "
+    "out-of-memory errors.",
     epilog=_EPILOG,
     invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("probe", cls=Command, epilog=probe.EPILOG)(probe.probe)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
@@ -74,10 +74,10 @@ def _root(
 
 
 def program(arguments: list[str]) -> int:
-    """Run one command line without error handling; the exit code.
+    """Run one command line without error handling, and return its exit code.
 
     Raises:
-        SystemExit: stdout was closed by its reader (exit 1, by typer).
+        SystemExit: the reader of stdout has closed it (exit 1, set by typer).
     """
     code = app(arguments, prog_name="oomdoctor", standalone_mode=False)
     return code if isinstance(code, int) else ExitCode.OK
@@ -90,10 +90,10 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and turn whatever ends it into an exit code."""
+    """Run one command line and return its exit code, whatever happens."""
     clock, started = time.monotonic(), datetime.now(UTC)
     if arguments[:1] in (["probe"], ["plan"]) and not _wants_silence(arguments):
-        # Before the command line is parsed, which takes typer a while: a survey shows life at once.
+        # Printed before typer parses the command line, which is slow: a survey responds at once.
         output.say(f"oomdoctor {__version__}")
     try:
         return program(arguments)
@@ -102,7 +102,7 @@ def run(arguments: list[str]) -> int:
     except OomDoctorError as raised:
         _show_traceback(raised)
         error = raised
-    except Exception as raised:  # noqa: BLE001 - the boundary: nothing may pass it
+    except Exception as raised:  # noqa: BLE001 - nothing may get past here
         _show_traceback(raised)
         error = _usage_error(raised) or _internal_error(raised)
     output.say_error(error.message, error.hint)
@@ -112,7 +112,7 @@ def run(arguments: list[str]) -> int:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether the command line asks for JSON, also when it cannot be parsed."""
+    """Whether the command line asks for JSON, even if it cannot be parsed."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(
         word in ("--json", "--format=json") or (before, word) == ("--format", "json")
@@ -128,8 +128,8 @@ def _wants_silence(arguments: list[str]) -> bool:
 
 
 def _usage_error(error: Exception) -> OomDoctorError | None:
-    # typer carries click's exceptions under a name that depends on its version; what they share
-    # is `format_message` and an exit code.
+    # Where click's exceptions live depends on the version of typer, so they are recognised by
+    # `format_message` and an exit code.
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return None
@@ -147,8 +147,8 @@ def _internal_error(error: Exception) -> OomDoctorError:
     first = (str(error).strip().splitlines() or ["no message"])[0]
     return OomDoctorError(
         "internal",
-        f"internal fault: {type(error).__name__}: {first}",
-        "set OOMDOCTOR_DEBUG=1 to see the traceback; please report it",
+        f"internal error: {type(error).__name__}: {first}",
+        "run it again with OOMDOCTOR_DEBUG=1 and report the traceback",
         ExitCode.INTERNAL,
     )
 

@@ -1,4 +1,4 @@
-"""`oomdoctor recipes`: see the ladders that come along, copy one out, check your own."""
+"""`oomdoctor recipes`: list the built-in ladders, copy one, check your own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,29 @@ if TYPE_CHECKING:
     from oomdoctor.records.config import Recipe
 
 T = TypeVar("T")
-EPILOG = """\b
+_NEXT = "Next: `oomdoctor probe MODEL --recipe mine.toml`\n"
+EPILOG = f"""\b
 Examples:
   oomdoctor recipes show qlora
   oomdoctor recipes copy default mine.toml
-Next: `oomdoctor probe MODEL --recipe mine.toml`
-"""
-# None stands for a missing argument, which is told here: what typer makes of one depends on the
-# version of click beside it.
+{_NEXT}"""
+_SHOW_EPILOG = f"""\b
+Examples:
+  oomdoctor recipes show qlora
+  oomdoctor recipes show default --json
+{_NEXT}"""
+_COPY_EPILOG = f"""\b
+Examples:
+  oomdoctor recipes copy default mine.toml
+  oomdoctor recipes copy lora mine.toml --force
+{_NEXT}"""
+_CHECK_EPILOG = f"""\b
+Examples:
+  oomdoctor recipes check mine.toml
+  oomdoctor recipes check ~/recipes/lora.toml
+{_NEXT}"""
+# A missing argument is None and is reported here, because typer's message depends on the version of
+# click.
 _Name = Annotated[
     str | None,
     typer.Argument(metavar="NAME", help="A recipe from `oomdoctor recipes`.", show_default=False),
@@ -52,9 +67,12 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
     output.publish_listing(partial(render_recipes, recipes), json_)
 
 
-@app.command("show", cls=Command, epilog=EPILOG)
+@app.command("show", cls=Command, epilog=_SHOW_EPILOG)
 def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
-    """Print a recipe as it is, comments included; --json prints its rungs in full."""
+    """Print a recipe, comments included.
+
+    With --json, prints every key of every rung.
+    """
     from oomdoctor.render.lists.listing import render_recipe
     from oomdoctor.system.recipes.recipes import recipe_text
 
@@ -66,7 +84,7 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
         output.print_answer(text, utf8=True)
 
 
-@app.command("copy", cls=Command, epilog=EPILOG)
+@app.command("copy", cls=Command, epilog=_COPY_EPILOG)
 def copy_recipe(
     name: _Name = None,
     path: Annotated[
@@ -75,7 +93,7 @@ def copy_recipe(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Copy a recipe to a file of your own, to change it."""
+    """Copy a recipe to a file that you can edit."""
     from oomdoctor.system.recipes.recipes import recipe_text
 
     name, path = _given("copy", "NAME", name), _given("copy", "PATH", path)
@@ -83,30 +101,33 @@ def copy_recipe(
     target = path / f"{name}.toml" if path.is_dir() else path
     if target.exists() and not force:
         raise usage_error(
-            "exists", f"{target} is there already", "choose another PATH, or add --force"
+            "exists", f"{target} already exists", "choose another PATH, or add --force"
         )
     output.check_writable(target)
     output.write_file(target, text)
     output.say(f"copied; next: oomdoctor probe MODEL --recipe {target}")
 
 
-@app.command("check", cls=Command, epilog=EPILOG)
+@app.command("check", cls=Command, epilog=_CHECK_EPILOG)
 def check_recipe_file(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="A recipe of your own.", show_default=False),
+        typer.Argument(metavar="FILE", help="Your recipe file.", show_default=False),
     ] = None,
 ) -> None:
-    """Check a recipe: every fault with its line and key. Exit code 2 when there is one."""
+    """Check a recipe file.
+
+    Lists every error with its line and key. Exit code 2 if there is one.
+    """
     from oomdoctor.system.recipes.recipes import check_recipe
 
     file = _given("check", "FILE", file)
     faults = check_recipe(file)
     if faults:
         raise usage_error(
-            "bad_recipe", "\n".join(faults), "`oomdoctor recipes show default` is an example"
+            "bad_recipe", "\n".join(faults), "see an example: oomdoctor recipes show default"
         )
-    output.print_answer(f"{file}: no faults")
+    output.print_answer(f"{file}: no errors")
 
 
 def _given(command: str, name: str, value: T | None) -> T:

@@ -1,14 +1,13 @@
-"""`oomdoctor show`: a finished or a broken-off run again, from disk, in any format."""
+"""`oomdoctor show`: print a finished or interrupted run from disk, in any format."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from oomdoctor.cli.options import answer
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.showing import ShowOptions
 from oomdoctor.cli.streams import output
 
 if TYPE_CHECKING:
@@ -18,39 +17,31 @@ EPILOG = """\b
 Examples:
   oomdoctor show
   oomdoctor show latest --format markdown --output report.md
-Next: `oomdoctor probe --resume latest` goes on with a survey that was broken off.
+Next: `oomdoctor probe --resume latest` continues an interrupted probe.
 """
 
 
-def show(
-    run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Name or folder of a run.")
-    ] = "latest",
-    list_: Annotated[bool, typer.Option("--list", help="List the runs on disk.")] = False,
-    format_: answer.Format = "table",
-    json_: answer.Json = False,
-    output_file: answer.Output = None,
-    verbose: answer.Verbose = False,
-) -> None:
-    """Print a run again: the last one, or RUN.
+@flatten
+def show(options: ShowOptions) -> None:
+    """Print a stored run again, in any format.
 
-    Exit code 0 when there is something to show, whatever the run found.
+    Exit code 0 if there is a report to show, whatever it says.
     """
+    from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.system.store import run_folders
 
-    chosen = answer.chosen_format("show", format_, json_, output_file)
-    if list_:
+    chosen = chosen_format("show", options.answer)
+    if options.list_:
         from oomdoctor.render.lists.listing import render_runs
 
         output.publish_listing(partial(render_runs, run_folders.list_runs()), chosen == "json")
         return
-    publish_report(
-        run_folders.open_run(run).read_report(), chosen, verbose=verbose, file=output_file
-    )
+    report = run_folders.open_run(options.run).read_report()
+    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
 
 
 def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | None) -> None:
-    """Print a report in the chosen format, and write it to a file as well."""
+    """Print a report in the chosen format, and also write it to `file` if there is one."""
     from oomdoctor.render import render_report
 
     def render(name: str, screen: output.Screen) -> str:

@@ -95,7 +95,7 @@ class TestRecipes:
         assert file.read_text() == recipes.recipe_text("qlora")
         assert f"oomdoctor probe MODEL --recipe {file}" in copied.err
         checked = cli("recipes", "check", str(file))
-        assert (checked.code, checked.out) == (0, f"{file}: no faults\n")
+        assert (checked.code, checked.out) == (0, f"{file}: no errors\n")
 
     def test_copy_into_a_folder(self, cli, tmp_path):
         assert cli("recipes", "copy", "quick", str(tmp_path)).code == 0

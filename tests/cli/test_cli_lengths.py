@@ -88,10 +88,13 @@ def test_without_it_nothing_is_counted(cli, survey, planned):
     [
         (("--lengths", "missing.jsonl"), "--lengths: 'missing.jsonl' is not a file"),
         (("--lengths", "."), "--lengths: '.' is not a file"),
-        (("--tokenizer", "x"), "--tokenizer: is about the rows of a file; name it by --lengths"),
-        (("--text-field", "x"), "--text-field: is about the rows of a file"),
-        (("--lengths", "rows.jsonl", "--why", "full-bf16"), "--why: is a question of its own"),
-        (("--lengths", "rows.jsonl", "--sweep", "seq-len=1,2"), "--sweep: is a question of its"),
+        (("--tokenizer", "x"), "--tokenizer: needs a data file; add --lengths FILE"),
+        (("--text-field", "x"), "--text-field: needs a data file"),
+        (
+            ("--lengths", "rows.jsonl", "--why", "full-bf16"),
+            "--why: cannot be combined with --lengths",
+        ),
+        (("--lengths", "rows.jsonl", "--sweep", "seq-len=1,2"), "--sweep: cannot be combined with"),
     ],
     ids=" ".join,
 )
@@ -105,7 +108,7 @@ def test_a_run_is_not_resumed_with_another_file(cli, survey, file):
     cli("probe", "m", "--quiet")
     ended = cli("probe", "--resume", "latest", "--lengths", file)
     assert ended.code == ExitCode.USAGE
-    assert "--lengths: is fixed by the run" in ended.err
+    assert "--lengths: cannot change" in ended.err
 
 
 def test_the_page_and_the_document(cli, planned, golden, file):

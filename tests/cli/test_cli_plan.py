@@ -71,16 +71,22 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
         ([], "--gpu: is missing, and this machine has no GPU"),
         (["--gpu", "RTX 4091"], "the nearest names: NVIDIA GeForce RTX 4090"),
         (["--gpu", "T4", "--all-gpus"], "leave out --gpu"),
-        (["--gpu", "T4", "--sweep", "rank=1"], "sweeps nothing"),
-        (["--gpu", "T4", "--sweep", "seq-len=9..1"], "no range of whole numbers"),
-        (["--gpu", "T4", "--sweep", "seq-len=a,b"], "no range of whole numbers"),
-        (["--gpu", "T4", "--sweep", "seq-len=0..64"], "no range of whole numbers"),
-        (["--gpu", "T4", "--sweep", "seq-len=" + ",".join(map(str, range(1, 30)))], "at most 16"),
+        (["--gpu", "T4", "--sweep", "rank=1"], "cannot sweep"),
+        (["--gpu", "T4", "--sweep", "seq-len=9..1"], "not a range of whole numbers"),
+        (["--gpu", "T4", "--sweep", "seq-len=a,b"], "not a range of whole numbers"),
+        (["--gpu", "T4", "--sweep", "seq-len=0..64"], "not a range of whole numbers"),
+        (
+            ["--gpu", "T4", "--sweep", "seq-len=" + ",".join(map(str, range(1, 30)))],
+            "maximum is 16",
+        ),
         (["--gpu", "T4", "--sweep", "seq-len=1..9", "--seq-len", "5"], "leave it out"),
-        (["--gpu", "T4", "--sweep", "micro-batch=1,3"], "3 does not divide the effective batch 16"),
+        (
+            ["--gpu", "T4", "--sweep", "micro-batch=1,3"],
+            "3 does not divide the effective batch size 16",
+        ),
         (["--gpu", "T4", "--why", "nothing-like-it"], "has no rung 'nothing-like-it'"),
-        (["--gpu", "T4", "--gpu", "L4", "--why", "full-bf16"], "one rung on one card"),
-        (["--all-gpus", "--why", "full-bf16"], "one rung on one card"),
+        (["--gpu", "T4", "--gpu", "L4", "--why", "full-bf16"], "needs exactly one card"),
+        (["--all-gpus", "--why", "full-bf16"], "needs exactly one card"),
     ],
     ids=" ".join,
 )
@@ -130,7 +136,7 @@ def test_a_plan_is_not_resumed_by_probe(cli, planned):
     cli("plan", "m", "--gpu", "T4", "--quiet")
     ended = cli("probe", "--resume", "latest")
     assert ended.code == ExitCode.USAGE
-    assert "the run is a plan" in ended.err
+    assert "this run is a plan; only probes can be resumed" in ended.err
 
 
 def test_progress_tells_each_simulation_once(cli, planned, golden):

@@ -161,7 +161,7 @@ def test_two_rungs_that_differ_in_the_micro_batch_only_are_refused(cli, survey):
     rungs = ("--rung", "method=full,micro_batch_size=1", "--rung", "method=full,micro_batch_size=2")
     ended = cli("probe", "m", "--recipe", "none", *rungs)
     assert (ended.code, survey.request) == (2, None)
-    assert "differ in nothing but the micro-batch size (full-bf16)" in ended.err
+    assert "differ only in their micro-batch size (full-bf16)" in ended.err
 
 
 def test_two_rungs_that_look_alike_get_two_names(cli, survey):
@@ -191,13 +191,16 @@ def test_all_faults_are_told_at_once(cli, survey):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--seed", str(2**63)], "--seed: '9223372036854775808' is above 9223372036854775807"),
-        (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch 4"),
+        (
+            ["--seed", str(2**63)],
+            "--seed: '9223372036854775808' is above the maximum of 9223372036854775807",
+        ),
+        (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch size 4"),
         (["--recipe", "none"], "the ladder has no rungs"),
         (["--recipe", "no-such"], "no-such"),
         (["--rung", "method=lore"], "lora"),
         (["--format", "html"], "'html' is not one of table, markdown, csv, json"),
-        (["--format", "csv", "--json"], "two different documents"),
+        (["--format", "csv", "--json"], "csv and --json contradict each other"),
         (["--output", "no/such/folder/file.json"], "there is no folder"),
         (["--output", "."], "is a folder"),
     ],
@@ -350,10 +353,10 @@ class TestResume:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["--seq-len", "32"], "--seq-len: is fixed by the run"),
-            (["--eval"], "--eval: is fixed by the run"),
-            (["--device", "auto"], "--device: is fixed by the run"),
-            (["other"], "MODEL: the run is about m, not other"),
+            (["--seq-len", "32"], "--seq-len: cannot change"),
+            (["--eval"], "--eval: cannot change"),
+            (["--device", "auto"], "--device: cannot change"),
+            (["other"], "MODEL: this run is about m, not other"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else None,
     )

@@ -1,13 +1,15 @@
-"""The options that commands share, declared once, by what they are about.
+"""The options of the verbs, each declared once, as typed and frozen dataclasses.
 
-    ladder    the model, its training and its data: of `probe` and `plan`
-    probing   what only `probe` has: the device, and how a survey goes on
-    planning  what only `plan` has: the cards, and the questions
-    answer    what is printed, where and how: of every command with an answer
-    reader    reading what was typed into them, all faults in one go
+    ladder     the model, its rungs and its data: shared by `probe` and `plan`
+    answer     the ranking, and the format and place of the answer
+    probing    the options of `probe`
+    planning   the options of `plan`
+    explaining the options of `explain`
+    showing    the options of `show`
+    flatten    makes the signature that typer reads from these dataclasses
 
-Values arrive as text and are read here rather than by typer, so that every fault of a command line
-is told in one go, in oomdoctor's own words, as text or as JSON.
+Values stay text here. `cli.requests` parses them, so that one error lists every bad option, in
+oomdoctor's own words, as text or as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +18,18 @@ from typing import Any
 
 import typer
 
+# The sections of --help, in the order in which they are printed.
+COMMON = "Common options"
+MODEL = "Model options"
+RUNGS = "Rung options"
+DATA = "Data options"
+DEVICE = "Device options"
+RUN = "Run options"
+OUTPUT = "Output options"
+ADVANCED = "Advanced options"
+PANELS = (COMMON, MODEL, RUNGS, DATA, DEVICE, RUN, OUTPUT, ADVANCED)
 
-def optional(name: str, metavar: str, help: str) -> Any:
-    """An option whose default is None; its help says what that means."""
-    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+
+def option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    """An option of a verb; `panel` is its section of --help."""
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)

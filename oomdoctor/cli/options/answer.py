@@ -1,57 +1,80 @@
-"""The options about the answer: its format, where it goes, how much it tells."""
+"""The options about the answer: how it is ranked, its format and where it goes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from oomdoctor.cli.options import optional
-from oomdoctor.cli.options.reader import Reader
-from oomdoctor.cli.streams import output
+from oomdoctor.cli.options import COMMON, OUTPUT, option
 from oomdoctor.render.formats import format_endings, format_names
 
 FORMATS = format_names()
 
-RankBy = Annotated[
-    str, typer.Option("--rank-by", metavar="KEY", help="throughput, memory or micro-batch.")
-]
-Tokens = Annotated[
-    str, typer.Option("--tokens", metavar="COUNT", help="State the time for this many tokens.")
-]
-Format = Annotated[
-    str,
-    typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
-]
-Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-ListJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Output = Annotated[
-    Path | None,
-    optional(
-        "--output",
-        "FILE",
-        f"Write the answer there too; {', '.join(format_endings())} choose its format.",
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+Quiet = Annotated[bool, option("--quiet", "-q", panel=OUTPUT, help="Print no progress on stderr.")]
+Verbose = Annotated[
+    bool,
+    option(
+        "--verbose",
+        "-v",
+        panel=OUTPUT,
+        help="Show every attempt, every phase and memory statistics.",
     ),
 ]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Every try, every phase, memory statistics.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+ListJson = Annotated[bool, option("--json", help="Print one JSON document.")]
 
 
-def chosen_format(command: str, text: str, as_json: bool, file: Path | None) -> str:
-    """The output format, where `--json` is short for `--format json`.
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How a survey or a plan ranks its rungs."""
 
-    Raises:
-        OomDoctorError: the format is unknown, the two options contradict each other, or `file`
-            could not be written after the work (exit 2).
-    """
-    reader = Reader(command)
-    reader.choice("--format", text, FORMATS)
-    if as_json and text not in ("table", "json"):
-        reader.fault("--format", f"{text} and --json ask for two different documents")
-    reader.check()
-    if file is not None:
-        output.check_writable(file)
-    return "json" if as_json else text
+    rank_by: Annotated[
+        str,
+        option(
+            "--rank-by",
+            metavar="KEY",
+            panel=OUTPUT,
+            help="Rank by throughput, memory or micro-batch.",
+        ),
+    ] = "throughput"
+    tokens: Annotated[
+        str,
+        option(
+            "--tokens",
+            metavar="COUNT",
+            panel=OUTPUT,
+            help="Show how long training on this many tokens takes.",
+        ),
+    ] = "1M"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """The format of the answer, and a file for a copy of it."""
+
+    json_: Annotated[bool, option("--json", panel=COMMON, help="The same as --format json.")] = (
+        False
+    )
+    format_: Annotated[
+        str,
+        option(
+            "--format",
+            metavar="FORMAT",
+            panel=OUTPUT,
+            help=f"Output format: {_either(FORMATS)}.",
+        ),
+    ] = "table"
+    output_file: Annotated[
+        Path | None,
+        option(
+            "--output",
+            metavar="FILE",
+            panel=OUTPUT,
+            help=f"Also write the answer to a file; {_either(format_endings())} sets its format.",
+        ),
+    ] = None

@@ -1,106 +1,152 @@
-"""The options of `probe` and `plan`: what is trained, on which ladder, of which data."""
+"""The options that `probe` and `plan` share: the model, the rungs and the data."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import optional
-
-# The model, and where it comes from
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="A hub id, a folder with config.json, or a name from `oomdoctor models`.",
-        show_default=False,
-    ),
-]
-Task = Annotated[
-    str,
-    typer.Option(
-        "--task",
-        metavar="TASK",
-        help="auto, causal-lm, masked-lm, sequence-classification, seq2seq-lm, "
-        "image-classification.",
-    ),
-]
-Revision = Annotated[str | None, optional("--revision", "REV", "Branch, tag or commit on the hub.")]
-Source = Annotated[
-    str,
-    typer.Option(
-        "--source",
-        metavar="SOURCE",
-        help="Where the configuration may come from: auto, local, cache, hub, catalogue.",
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run modelling code that comes with the model.")
-]
-Python = Annotated[
-    str | None,
-    optional(
-        "--python",
-        "PATH",
-        "The interpreter you train with. By default the one oomdoctor runs in.",
-    ),
-]
-
-# The rungs
-RecipeName = Annotated[
-    str,
-    typer.Option("--recipe", metavar="NAME|FILE|none", help="The ladder; see `oomdoctor recipes`."),
-]
-Rungs = Annotated[
-    list[str] | None,
-    optional("--rung", "KEY=VALUE,..", "Add a rung, such as method=lora,lora_rank=64. Repeatable."),
-]
-MicroBatch = Annotated[
-    str | None,
-    optional("--micro-batch", "N", "Fix the micro-batch size instead of searching for it."),
-]
-Headroom = Annotated[
-    str,
-    typer.Option(
-        "--headroom", metavar="PERCENT", help="Share of the budget a rung must leave free."
-    ),
-]
-
-# The rows of the data
-Lengths = Annotated[
-    str | None,
-    optional(
-        "--lengths",
-        "FILE",
-        "Count the tokens of each row and answer for the longest: .jsonl, .json, .csv, .txt, "
-        ".parquet. --seq-len is then what rows are packed to.",
-    ),
-]
-Tokenizer = Annotated[
-    str | None,
-    optional(
-        "--tokenizer",
-        "NAME|FOLDER",
-        "What counts the rows, or bytes/4 to count roughly.  [default: the model's own]",
-    ),
-]
-TextField = Annotated[
-    str | None,
-    optional(
-        "--text-field",
-        "NAME",
-        "The field with a row's text or messages. By default the usual ones are tried.",
-    ),
-]
+from oomdoctor.cli.options import ADVANCED, COMMON, DATA, MODEL, RUNGS, option
 
 
-def sequence_length(usual: str) -> Any:
-    """--seq-len, with what is taken where it is not given."""
-    return optional("--seq-len", "N", f"Tokens in a sequence.  [default: {usual}]")
+@dataclass(frozen=True, slots=True)
+class LadderOptions:
+    """What is trained, with which configurations, on which data."""
 
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A Hugging Face id, a folder with config.json, or a name from `oomdoctor models`.",
+            show_default=False,
+        ),
+    ] = None
+    recipe: Annotated[
+        str,
+        option(
+            "--recipe",
+            metavar="NAME|FILE|none",
+            panel=COMMON,
+            help="Ladder of configurations to try; see `oomdoctor recipes`.",
+        ),
+    ] = "default"
+    seq_len: Annotated[
+        str | None,
+        option(
+            "--seq-len",
+            metavar="N",
+            panel=COMMON,
+            help="Tokens per sequence.  [default: 2048; 64 if probe runs on the CPU]",
+        ),
+    ] = None
+    effective_batch: Annotated[
+        str | None,
+        option(
+            "--effective-batch",
+            metavar="N",
+            panel=COMMON,
+            help="Sequences per optimizer step, the same for every rung.  "
+            "[default: 16; 4 if probe runs on the CPU]",
+        ),
+    ] = None
 
-def effective_batch(usual: str) -> Any:
-    """--effective-batch, with what is taken where it is not given."""
-    words = "Sequences in one optimizer step, on every rung."
-    return optional("--effective-batch", "N", f"{words}  [default: {usual}]")
+    task: Annotated[
+        str,
+        option(
+            "--task",
+            metavar="TASK",
+            panel=MODEL,
+            help="Training task: auto, causal-lm, masked-lm, sequence-classification, seq2seq-lm "
+            "or image-classification.",
+        ),
+    ] = "auto"
+    revision: Annotated[
+        str | None,
+        option("--revision", metavar="REV", panel=MODEL, help="Branch, tag or commit on the hub."),
+    ] = None
+    source: Annotated[
+        str,
+        option(
+            "--source",
+            metavar="SOURCE",
+            panel=MODEL,
+            help="Where to look for the model: auto, local, cache, hub or catalogue.",
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool,
+        option(
+            "--trust-remote-code",
+            panel=MODEL,
+            help="Allow the model's custom code to run.",
+        ),
+    ] = False
+
+    rung: Annotated[
+        list[str] | None,
+        option(
+            "--rung",
+            metavar="KEY=VALUE,..",
+            panel=RUNGS,
+            help="Add a rung, for example method=lora,lora_rank=64. Repeatable.",
+        ),
+    ] = None
+    micro_batch: Annotated[
+        str | None,
+        option(
+            "--micro-batch",
+            metavar="N",
+            panel=RUNGS,
+            help="Use this micro-batch size instead of searching for one.",
+        ),
+    ] = None
+    headroom: Annotated[
+        str,
+        option(
+            "--headroom",
+            metavar="PERCENT",
+            panel=RUNGS,
+            help="Share of the memory budget that a rung must leave free.",
+        ),
+    ] = "2%"
+
+    lengths: Annotated[
+        str | None,
+        option(
+            "--lengths",
+            metavar="FILE",
+            panel=DATA,
+            help="Count the tokens in each row of a .jsonl, .json, .csv, .txt or .parquet file and "
+            "plan for the longest. If --seq-len is also given, rows are packed to it.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        option(
+            "--tokenizer",
+            metavar="NAME|FOLDER",
+            panel=DATA,
+            help="Tokenizer for --lengths, or bytes/4 for a rough count.  "
+            "[default: the model's own]",
+        ),
+    ] = None
+    text_field: Annotated[
+        str | None,
+        option(
+            "--text-field",
+            metavar="NAME",
+            panel=DATA,
+            help="Field that holds a row's text or messages.  [default: the usual names]",
+        ),
+    ] = None
+
+    python: Annotated[
+        str | None,
+        option(
+            "--python",
+            metavar="PATH",
+            panel=ADVANCED,
+            help="Python interpreter you train with.  [default: the one that runs oomdoctor]",
+        ),
+    ] = None

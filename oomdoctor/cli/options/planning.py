@@ -1,39 +1,67 @@
-"""The options that only `plan` has: the cards, and the questions beyond what fits."""
+"""The options of `plan`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated
 
-import typer
+from oomdoctor.cli.options import COMMON, OUTPUT, RUN, option
+from oomdoctor.cli.options.answer import AnswerOptions, Quiet, RankOptions
+from oomdoctor.cli.options.ladder import LadderOptions
 
-from oomdoctor.cli.options import optional
-from oomdoctor.cli.options.ladder import effective_batch, sequence_length
 
-SequenceLength = Annotated[str | None, sequence_length("2048")]
-EffectiveBatch = Annotated[str | None, effective_batch("16")]
-Gpus = Annotated[
-    list[str] | None,
-    optional(
-        "--gpu",
-        "CARD|SIZE",
-        "A card from `oomdoctor gpus`, or a size such as 24GiB. Repeatable: one row a card.  "
-        "[default: the GPU of this machine]",
-    ),
-]
-AllGpus = Annotated[
-    bool, typer.Option("--all-gpus", help="One row a card: the fastest rung that fits, by method.")
-]
-Sweep = Annotated[
-    str | None,
-    optional(
-        "--sweep",
-        "KEY=VALUES",
-        "How peaks grow: seq-len=512..32768 (doubling) or micro-batch=1,2,8.",
-    ),
-]
-Why = Annotated[
-    str | None,
-    optional(
-        "--why", "RUNG", "Take one rung apart: phases, categories, largest tensors, formulas."
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """A command line of `plan`."""
+
+    gpu: Annotated[
+        list[str] | None,
+        option(
+            "--gpu",
+            metavar="CARD|SIZE",
+            panel=COMMON,
+            help="A card from `oomdoctor gpus`, or a size such as 24GiB. Repeat to compare cards.  "
+            "[default: the GPU of this machine]",
+        ),
+    ] = None
+    ladder: LadderOptions = field(default_factory=LadderOptions)
+
+    all_gpus: Annotated[
+        bool,
+        option(
+            "--all-gpus",
+            panel=RUN,
+            help="Compare all known cards: the fastest rung that fits, for each method.",
+        ),
+    ] = False
+    sweep: Annotated[
+        str | None,
+        option(
+            "--sweep",
+            metavar="KEY=VALUES",
+            panel=RUN,
+            help="Show how peak memory grows: seq-len=512..32768 (doubling) or micro-batch=1,2,8.",
+        ),
+    ] = None
+    why: Annotated[
+        str | None,
+        option(
+            "--why",
+            metavar="RUNG",
+            panel=RUN,
+            help="Break one rung down into phases, categories, largest tensors and formulas.",
+        ),
+    ] = None
+
+    ranking: RankOptions = field(default_factory=RankOptions)
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: Annotated[
+        bool,
+        option(
+            "--verbose",
+            "-v",
+            panel=OUTPUT,
+            help="Show every micro-batch size, every phase and memory statistics.",
+        ),
+    ] = False
+    quiet: Quiet = False

@@ -1,70 +1,107 @@
-"""The options that only `probe` has: the device that measures, and how a survey goes on."""
+"""The options of `probe`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated
 
-import typer
+from oomdoctor.cli.options import ADVANCED, COMMON, DEVICE, RUN, option
+from oomdoctor.cli.options.answer import AnswerOptions, Quiet, RankOptions, Verbose
+from oomdoctor.cli.options.ladder import LadderOptions
 
-from oomdoctor.cli.options import optional
-from oomdoctor.cli.options.ladder import effective_batch, sequence_length
 
-SequenceLength = Annotated[str | None, sequence_length("2048; 64 on the CPU")]
-EffectiveBatch = Annotated[str | None, effective_batch("16; 4 on the CPU")]
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """A command line of `probe`."""
 
-# Where it runs and what it may use
-Device = Annotated[
-    str,
-    typer.Option(
-        "--device", metavar="DEVICE", help="auto, cuda, cuda:N, cpu or the UUID of a GPU."
-    ),
-]
-Vram = Annotated[
-    str | None,
-    optional(
-        "--vram",
-        "SIZE",
-        "Answer for a device of this size, such as 24GiB. By default what is free now.",
-    ),
-]
-Wait = Annotated[
-    bool,
-    typer.Option("--wait/--no-wait", help="Wait while another survey has the device, or stop."),
-]
+    vram: Annotated[
+        str | None,
+        option(
+            "--vram",
+            metavar="SIZE",
+            panel=COMMON,
+            help="Answer for a device with this much memory, for example 24GiB.  "
+            "[default: what is free now]",
+        ),
+    ] = None
+    ladder: LadderOptions = field(default_factory=LadderOptions)
 
-# What is run
-Weights = Annotated[
-    str,
-    typer.Option(
-        "--weights",
-        metavar="synthetic|pretrained",
-        help="Random weights of the right shape, or the real checkpoint.",
-    ),
-]
-Evaluate = Annotated[
-    bool, typer.Option("--eval", help="Also run an evaluation step, as Trainer does.")
-]
-EvalBatch = Annotated[
-    str, typer.Option("--eval-batch", metavar="N", help="Sequences in one evaluation step.")
-]
-Seed = Annotated[str, typer.Option("--seed", metavar="N", help="Seed of weights and tokens.")]
-Predict = Annotated[
-    bool,
-    typer.Option(
-        "--predict/--no-predict",
-        help="Simulate first: start at the predicted micro-batch, skip the hopeless.",
-    ),
-]
+    device: Annotated[
+        str,
+        option(
+            "--device",
+            metavar="DEVICE",
+            panel=DEVICE,
+            help="Device to measure on: auto, cuda, cuda:N, cpu or the UUID of a GPU.",
+        ),
+    ] = "auto"
+    wait: Annotated[
+        bool,
+        option(
+            "--wait/--no-wait",
+            panel=DEVICE,
+            help="Wait while another survey uses the device, or stop with an error.",
+        ),
+    ] = False
 
-# Limits and going on
-TimeLimit = Annotated[
-    str | None,
-    optional("--time-limit", "DURATION", "Stop in time and print what is known, such as 30m."),
-]
-RungTimeout = Annotated[
-    str, typer.Option("--rung-timeout", metavar="DURATION", help="End one worker after this time.")
-]
-Resume = Annotated[
-    str | None,
-    optional("--resume", "RUN", "Go on with a run from disk: its name, its folder, or latest."),
-]
+    resume: Annotated[
+        str | None,
+        option(
+            "--resume",
+            metavar="RUN",
+            panel=RUN,
+            help="Continue a run from disk: its name, its folder, or latest.",
+        ),
+    ] = None
+    predict: Annotated[
+        bool,
+        option(
+            "--predict/--no-predict",
+            panel=RUN,
+            help="Simulate first: start at the predicted micro-batch size and skip rungs that "
+            "cannot fit.",
+        ),
+    ] = True
+    time_limit: Annotated[
+        str | None,
+        option(
+            "--time-limit",
+            metavar="DURATION",
+            panel=RUN,
+            help="Finish within this time and print the results so far, for example 30m.",
+        ),
+    ] = None
+    rung_timeout: Annotated[
+        str,
+        option(
+            "--rung-timeout",
+            metavar="DURATION",
+            panel=RUN,
+            help="Stop a worker process after this time.",
+        ),
+    ] = "10m"
+    evaluate: Annotated[
+        bool, option("--eval", panel=RUN, help="Also run an evaluation step, as Trainer does.")
+    ] = False
+    eval_batch: Annotated[
+        str,
+        option("--eval-batch", metavar="N", panel=RUN, help="Sequences per evaluation step."),
+    ] = "8"
+
+    ranking: RankOptions = field(default_factory=RankOptions)
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: Verbose = False
+    quiet: Quiet = False
+
+    weights: Annotated[
+        str,
+        option(
+            "--weights",
+            metavar="synthetic|pretrained",
+            panel=ADVANCED,
+            help="Random weights of the right shape, or the real checkpoint.",
+        ),
+    ] = "synthetic"
+    seed: Annotated[
+        str, option("--seed", metavar="N", panel=ADVANCED, help="Seed for weights and tokens.")
+    ] = "0"

@@ -1,0 +1,1 @@
+"""From the typed options of a verb to the request that it carries out."""

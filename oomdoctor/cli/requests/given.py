@@ -1,4 +1,4 @@
-"""What the options of `explain` tell about the training: its model, its sizes, its settings."""
+"""What the options of `explain` say about the training: its model, sizes and settings."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.cli.options.reader import Reader, hub_id
+from oomdoctor.cli.options.explaining import ExplainOptions
+from oomdoctor.cli.requests.reader import Reader, hub_id
 
 if TYPE_CHECKING:
     from oomdoctor.explain.training.settings import Given
     from oomdoctor.records.model import ModelSpec
 
 
-def read_given(
-    reader: Reader,
-    model: str | None,
-    seq_len: str | None,
-    micro_batch: str | None,
-    config: Path | None,
-) -> tuple[Given, tuple[str, ...]]:
-    """What the options tell, and notes on it; the faults that `reader` has are told first.
+def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[str, ...]]:
+    """What the options say, and notes for the report.
 
     Raises:
-        OomDoctorError: faults of the command line, all at once; the configuration cannot be read;
-            the model cannot be had.
+        OomDoctorError: `reader` has collected errors; the configuration cannot be read; the model
+            cannot be found.
     """
     from oomdoctor.explain.training.settings import Given, setup_of
 
-    length = None if seq_len is None else reader.integer("--seq-len", seq_len)
-    batch = None if micro_batch is None else reader.integer("--micro-batch", micro_batch)
+    model, config = options.model, options.config
+    length = batch = None
+    if options.seq_len is not None:
+        length = reader.integer("--seq-len", options.seq_len)
+    if options.micro_batch is not None:
+        batch = reader.integer("--micro-batch", options.micro_batch)
     reader.check()
     settings: Mapping[str, Any] = {}
     if config is not None:
@@ -51,7 +50,7 @@ def read_given(
         return given, ()
     spec = built_in(named)
     if spec is None:
-        note = f"{config} names the model {named}, whose sizes are not built in: add --model"
+        note = f"{config} names the model {named}, which is not built in; add --model"
         return given, (note,)
     return replace(given, model=spec, model_origin=str(config)), ()
 
@@ -69,7 +68,7 @@ def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:
 
 
 def built_in(name: str) -> ModelSpec | None:
-    """A model of the built-in facts, None if it is not among them."""
+    """A model from the built-in facts; None if it is not there."""
     from oomdoctor.system.catalogue import find_model
 
     if find_model(name) is None:

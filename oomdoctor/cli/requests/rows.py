@@ -1,48 +1,45 @@
-"""From `--lengths` and what belongs to it to a request."""
+"""The request behind `--lengths`, `--tokenizer` and `--text-field`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from oomdoctor.cli.options.reader import Reader, hub_id
+from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.records.rows import LengthsRequest
 
 
 def lengths_request(
-    reader: Reader, given: Mapping[str, Any], seq_len: int
+    reader: Reader, options: LadderOptions, sequence_length: int
 ) -> LengthsRequest | None:
-    """The data file to count, None without --lengths; keys are parameter names.
+    """The data file to count; None without --lengths.
 
-    `seq_len` is what --seq-len says, which then is the packed length.
+    `sequence_length` is the parsed --seq-len, to which rows are packed if it was given.
     """
-    if given["lengths"] is None:
-        for option, name in (("--tokenizer", "tokenizer"), ("--text-field", "text_field")):
-            if given[name] is not None:
-                reader.fault(option, "is about the rows of a file; name it by --lengths")
+    if options.lengths is None:
+        for option, value in (
+            ("--tokenizer", options.tokenizer),
+            ("--text-field", options.text_field),
+        ):
+            if value is not None:
+                reader.fault(option, "needs a data file; add --lengths FILE")
         return None
-    for name in ("sweep", "why"):
-        if given.get(name) is not None:
-            reader.fault(
-                f"--{name}", "is a question of its own; leave out --lengths, see --seq-len"
-            )
     return LengthsRequest(
-        file=_file(reader, given["lengths"]),
-        tokenizer=_tokenizer(given["tokenizer"]),
-        text_field=given["text_field"],
-        packed_tokens=seq_len if given["seq_len"] is not None else None,
+        file=_file(reader, options.lengths),
+        tokenizer=_tokenizer(options.tokenizer),
+        text_field=options.text_field,
+        packed_tokens=sequence_length if options.seq_len is not None else None,
     )
 
 
 def _file(reader: Reader, typed: str) -> str:
-    """The whole path, because a run may go on from elsewhere."""
+    """The absolute path, because a run may be resumed from another folder."""
     try:
         path = Path(typed).expanduser().resolve()
         if path.is_file():
             return str(path)
     except (OSError, RuntimeError, ValueError):
-        pass  # no path that this system can have
+        pass  # not a valid path on this system
     reader.fault("--lengths", f"{typed!r} is not a file")
     return typed
 

@@ -1,179 +1,206 @@
-"""From options to a `SurveyRequest`, with all faults of a command line at once.
+"""From the options of `probe` to a `SurveyRequest`, and the part that `plan` shares.
 
-`common_request` reads what `probe` and `plan` share; what only `plan` has is in `plan_request`.
+All errors of a command line are reported together.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from oomdoctor.cli.options.reader import Reader, hub_id
+from oomdoctor.cli.options.flatten import leaves
+from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.cli.requests.rows import lengths_request
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
+from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 
-# What may differ when a run goes on: none of it changes what a rung measures.
-_FREE = {
-    "rank_by": "rank_by",
-    "tokens": "tokens",
-    "time_limit": "time_limit_s",
-    "rung_timeout": "rung_limit_s",
-}
+# With --resume these may change, because they do not affect what a rung measures ...
+_FREE = frozenset({"rank_by", "tokens", "time_limit", "rung_timeout"})
+# ... and these are not part of a request. MODEL is checked against the run.
+_NOT_IN_REQUEST = frozenset(
+    {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
+)
 USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": ("64", "4")}
-_HIGHEST_SEED = 2**63 - 1  # torch takes seeds of 64 bits with a sign
-_NOT_IN_REQUEST = {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
+_HIGHEST_SEED = 2**63 - 1  # torch takes signed 64-bit seeds
 
 
-def new_request(given: Mapping[str, Any]) -> SurveyRequest:
-    """The request that the parameters of `probe` describe; keys are its parameter names.
+@dataclass(frozen=True, slots=True)
+class RungRuns:
+    """How the rungs are run: parsed from the options of `probe`, fixed by `plan`."""
+
+    device: str
+    vram_bytes: int | None
+    weights: WeightsChoice
+    evaluate: bool
+    eval_batch_size: int
+    seed: int
+    predict: bool
+    time_limit_s: float | None
+    rung_limit_s: float
+    plan: PlanRequest | None = None
+
+
+def new_request(options: ProbeOptions) -> SurveyRequest:
+    """The request that a command line of `probe` describes.
 
     Raises:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
     reader = Reader("probe")
-    usual_length, usual_batch = _usual_shape(given["device"])
-    values = {
-        "vram_bytes": reader.size("--vram", given["vram"]),
-        "weights": reader.choice("--weights", given["weights"], get_args(WeightsChoice)),
-        "eval_batch_size": reader.integer("--eval-batch", given["eval_batch"]),
-        "seed": reader.integer("--seed", given["seed"], 0, _HIGHEST_SEED),
-        "device": given["device"],
-        "evaluate": given["evaluate"],
-        "predict": given["predict"],
-        **_limits(reader, given),
-    }
-    return common_request(reader, given, usual_length, usual_batch, values)
+    weights: WeightsChoice = reader.choice("--weights", options.weights, get_args(WeightsChoice))
+    runs = RungRuns(
+        device=options.device,
+        vram_bytes=None if options.vram is None else reader.size("--vram", options.vram),
+        weights=weights,
+        evaluate=options.evaluate,
+        eval_batch_size=reader.integer("--eval-batch", options.eval_batch),
+        seed=reader.integer("--seed", options.seed, 0, _HIGHEST_SEED),
+        predict=options.predict,
+        time_limit_s=_time_limit(reader, options),
+        rung_limit_s=reader.duration("--rung-timeout", options.rung_timeout),
+    )
+    return common_request(reader, options, _usual_shape(options.device), runs)
 
 
 def common_request(
     reader: Reader,
-    given: Mapping[str, Any],
-    usual_length: str,
-    usual_batch: str,
-    values: Mapping[str, Any],
+    options: ProbeOptions | PlanOptions,
+    usual_shape: tuple[str, str],
+    runs: RungRuns,
 ) -> SurveyRequest:
-    """A request of the options that `probe` and `plan` share, and of `values` read elsewhere.
+    """A request from the options that `probe` and `plan` share.
+
+    `usual_shape` is the sequence length and the effective batch size to use if none is given.
 
     Raises:
-        OomDoctorError: an option, here or before, the recipe or a rung is wrong (exit 2).
+        OomDoctorError: `reader` has collected errors, or the recipe or a rung is wrong (exit 2).
     """
-    model = _model_name(given["model"] or "")
+    ladder, ranking = options.ladder, options.ranking
+    model = _model_name(ladder.model or "")
     if not model:
         reader.fault("MODEL", "is missing")
-    for name, value in given.items():
+    for name, value in leaves(options):
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
-            reader.fault(_option(name), f"{value!r} is not text in UTF-8")
-    sequence_length = reader.integer("--seq-len", given["seq_len"] or usual_length)
-    effective = reader.integer("--effective-batch", given["effective_batch"] or usual_batch)
-    micro = given["micro_batch"]
-    if micro is not None:
-        micro = reader.integer("--micro-batch", micro)
+            reader.fault(_option(name), f"{value!r} is not UTF-8 text")
+    sequence_length = reader.integer("--seq-len", ladder.seq_len or usual_shape[0])
+    effective = reader.integer("--effective-batch", ladder.effective_batch or usual_shape[1])
+    micro: int | None = None
+    if ladder.micro_batch is not None:
+        micro = reader.integer("--micro-batch", ladder.micro_batch)
         if effective % micro:
             reader.fault(
-                "--micro-batch", f"{micro} does not divide the effective batch {effective}"
+                "--micro-batch", f"{micro} does not divide the effective batch size {effective}"
             )
-    python = shutil.which(given["python"] or sys.executable)
+    python = shutil.which(ladder.python or sys.executable)
     if python is None:
-        reader.fault("--python", f"{given['python']} is not a program")
-    headroom = reader.share("--headroom", given["headroom"])
-    rank_by = reader.choice("--rank-by", given["rank_by"], get_args(RankBy))
-    tokens = reader.count("--tokens", given["tokens"])
-    reference = ModelRef(
-        name=model,
-        revision=given["revision"],
-        task=reader.choice("--task", given["task"], get_args(TaskChoice)),
-        source=reader.choice("--source", given["source"], get_args(SourceChoice)),
-        trust_remote_code=given["trust_remote_code"],
-    )
-    lengths = lengths_request(reader, given, sequence_length)
+        reader.fault("--python", f"{ladder.python} is not a program")
+    headroom = reader.share("--headroom", ladder.headroom)
+    rank_by: RankBy = reader.choice("--rank-by", ranking.rank_by, get_args(RankBy))
+    tokens = reader.count("--tokens", ranking.tokens)
+    task: TaskChoice = reader.choice("--task", ladder.task, get_args(TaskChoice))
+    source: SourceChoice = reader.choice("--source", ladder.source, get_args(SourceChoice))
+    lengths = lengths_request(reader, ladder, sequence_length)
     reader.check()
-    assert python is not None  # else `check` raised; said for the type checker
+    assert python is not None  # otherwise `check` raised
     return SurveyRequest(
-        model=reference,
-        recipe=_recipe(given["recipe"], given["rung"] or (), sequence_length, effective, micro),
+        model=ModelRef(
+            name=model,
+            revision=ladder.revision,
+            task=task,
+            source=source,
+            trust_remote_code=ladder.trust_remote_code,
+        ),
+        recipe=_recipe(ladder.recipe, tuple(ladder.rung or ()), sequence_length, effective, micro),
+        device=runs.device,
+        vram_bytes=runs.vram_bytes,
+        headroom=headroom,
         sequence_length=sequence_length,
         effective_batch_size=effective,
         micro_batch_size=micro,
-        headroom=headroom,
+        weights=runs.weights,
+        evaluate=runs.evaluate,
+        eval_batch_size=runs.eval_batch_size,
         rank_by=rank_by,
         tokens=tokens,
+        time_limit_s=runs.time_limit_s,
+        rung_limit_s=runs.rung_limit_s,
         python=python,
+        seed=runs.seed,
+        plan=runs.plan,
         lengths=lengths,
-        **values,
+        predict=runs.predict,
     )
 
 
 def resumed_request(
-    stored: SurveyRequest, given: Mapping[str, Any], typed: frozenset[str]
+    stored: SurveyRequest, options: ProbeOptions, typed: frozenset[str]
 ) -> SurveyRequest:
-    """A stored request with what may change anew; `typed` are the parameters that were typed.
+    """The stored request, updated with the options in `typed` that may change.
 
     Raises:
-        OomDoctorError: the run is a plan, or an option was typed that would make it another
-            survey (exit 2).
+        OomDoctorError: the run is a plan, or an option in `typed` would change what is measured
+            (exit 2).
     """
     if stored.plan is not None:
         raise usage_error(
             "not_a_survey",
-            "the run is a plan, which there is nothing to go on with",
+            "this run is a plan; only probes can be resumed",
             "run `oomdoctor plan` again: it takes seconds",
         )
     reader = Reader("probe")
-    for name in sorted(typed - set(_FREE) - _NOT_IN_REQUEST):
-        reader.fault(_option(name), "is fixed by the run that --resume goes on with")
-    if given["model"] is not None and stored.model.name not in (
-        given["model"],
-        _model_name(given["model"]),
-    ):
-        reader.fault("MODEL", f"the run is about {stored.model.name}, not {given['model']}")
-    values = _free_values(reader, given)
+    for name in sorted(typed - _FREE - _NOT_IN_REQUEST):
+        reader.fault(_option(name), "cannot change when a run is resumed")
+    model = options.ladder.model
+    if model is not None and stored.model.name not in (model, _model_name(model)):
+        reader.fault("MODEL", f"this run is about {stored.model.name}, not {model}")
+    rank_by: RankBy = reader.choice("--rank-by", options.ranking.rank_by, get_args(RankBy))
+    tokens = reader.count("--tokens", options.ranking.tokens)
+    time_limit_s = _time_limit(reader, options)
+    rung_limit_s = reader.duration("--rung-timeout", options.rung_timeout)
     reader.check()
-    return replace(stored, **{_FREE[name]: values[_FREE[name]] for name in typed & set(_FREE)})
+    return replace(
+        stored,
+        rank_by=rank_by if "rank_by" in typed else stored.rank_by,
+        tokens=tokens if "tokens" in typed else stored.tokens,
+        time_limit_s=time_limit_s if "time_limit" in typed else stored.time_limit_s,
+        rung_limit_s=rung_limit_s if "rung_timeout" in typed else stored.rung_limit_s,
+    )
 
 
 def _model_name(typed: str) -> str:
-    """A folder by its whole path, because --resume may come from anywhere; else the hub id."""
+    """The absolute path of a folder, because a run may be resumed elsewhere; else the hub id."""
     name = hub_id(typed.strip())
     try:
         folder = Path(name).expanduser()
         return str(folder.resolve()) if name and folder.is_dir() else name
-    except (OSError, RuntimeError, ValueError):  # no path that this system can have
+    except (OSError, RuntimeError, ValueError):  # not a valid path on this system
         return name
 
 
 def _usual_shape(device: str) -> tuple[str, str]:
-    """Sequence length and effective batch where none was given: what the device does in minutes."""
+    """Default sequence length and effective batch size: what the device can do in minutes."""
     try:
         chosen = choose_device(device, list_gpus())
     except OomDoctorError:
-        return USUAL_SHAPES["cuda"]  # the survey says what is wrong with the device
+        return USUAL_SHAPES["cuda"]  # the survey reports what is wrong with the device
     return USUAL_SHAPES[chosen.type]
 
 
-def _free_values(reader: Reader, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "rank_by": reader.choice("--rank-by", given["rank_by"], get_args(RankBy)),
-        "tokens": reader.count("--tokens", given["tokens"]),
-        **_limits(reader, given),
-    }
-
-
-def _limits(reader: Reader, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "time_limit_s": reader.duration("--time-limit", given["time_limit"]),
-        "rung_limit_s": reader.duration("--rung-timeout", given["rung_timeout"]),
-    }
+def _time_limit(reader: Reader, options: ProbeOptions) -> float | None:
+    text = options.time_limit
+    return None if text is None else reader.duration("--time-limit", text)
 
 
 def _recipe(
@@ -190,19 +217,19 @@ def _recipe(
         if any(rung.config != other.config for other in own if other.config.rung_key() == key):
             raise usage_error(
                 "same_rung",
-                f"two --rung differ in nothing but the micro-batch size ({rung.label})",
-                "leave micro_batch_size out to have it searched, or start a run for each",
+                f"two --rung options differ only in their micro-batch size ({rung.label})",
+                "leave out micro_batch_size to search for it, or start one run for each",
             )
         labels = {known.label for other, known in ladder.items() if other != key}
-        if rung.label in labels:  # another configuration, but alike: two rows need two names
+        if rung.label in labels:  # different configurations whose generated labels are the same
             number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
             rung = replace(rung, label=f"{rung.label}-{number}")
-        # The same rung of the recipe gives way: what was typed may fix its micro-batch size.
+        # A typed rung replaces the same one of the recipe: it may fix the micro-batch size.
         ladder[key] = rung
     if not ladder:
         raise usage_error(
             "empty_ladder",
-            "the ladder has no rungs: --recipe none without a --rung",
+            "the ladder has no rungs: --recipe none needs at least one --rung",
             "add --rung method=lora,lora_rank=16, or leave out --recipe",
         )
     return replace(recipe, rungs=tuple(ladder.values()))
@@ -214,8 +241,7 @@ def _option(name: str) -> str:
 
 
 def _is_text(value: str) -> bool:
-    # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which no file and no
-    # document can hold.
+    # Python turns bytes that are not UTF-8 into lone surrogates, which cannot be written to a file.
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Reading what was typed: every fault of a command line is collected and told at once."""
+"""Parses the text of options and collects every error, so that all are reported at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oomdoctor.units import parse_count, parse_duration, parse_size
 
 T = TypeVar("T")
 _PART = r"[A-Za-z0-9][\w.-]*"
-_PAGE = re.compile(  # one part is a model from before the hub had owners
+_PAGE = re.compile(  # ids with one part are models from before the hub had owners
     rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_PART}(?:/{_PART})?)"
     r"(?:/+tree/main)?/*(?:[?#].*)?"
 )
@@ -20,42 +20,42 @@ _CLOSED_ID = re.compile(rf"({_PART}/{_PART})/+")
 
 
 class Reader:
-    """Reads the values of one command line and collects their faults; `check` raises them all."""
+    """Parses the options of one command line. `check` raises all the errors it has collected."""
 
     def __init__(self, command: str) -> None:
         self._command = command
         self._faults: list[str] = []
 
     def fault(self, option: str, message: str) -> None:
-        """Add a fault of an option."""
+        """Add an error about an option."""
         self._faults.append(f"{option}: {message}")
 
     def read(self, option: str, text: str, parse: Callable[[str], T], default: T) -> T:
-        """The value of an option; `default` stands in for a faulty one until `check` raises."""
+        """The parsed value; on an error `default`, which is used only until `check` raises."""
         try:
             return parse(text)
         except ValueError as error:
             self.fault(option, str(error))
             return default
 
-    def size(self, option: str, text: str | None) -> int | None:
-        """Bytes, None where the option was not given."""
-        return None if text is None else self.read(option, text, parse_size, 1)
+    def size(self, option: str, text: str) -> int:
+        """A size in bytes."""
+        return self.read(option, text, parse_size, 1)
 
     def count(self, option: str, text: str) -> int:
         """A count such as 1M."""
         return self.read(option, text, parse_count, 1)
 
-    def duration(self, option: str, text: str | None) -> float | None:
-        """Seconds, None where the option was not given."""
-        return None if text is None else self.read(option, text, parse_duration, 1.0)
+    def duration(self, option: str, text: str) -> float:
+        """A duration in seconds."""
+        return self.read(option, text, parse_duration, 1.0)
 
     def share(self, option: str, text: str) -> float:
-        """A share of the whole: `2%` and `0.02` are the same."""
+        """A fraction: `2%` and `0.02` are the same."""
         return self.read(option, text, parse_share, 0.0)
 
     def integer(self, option: str, text: str, minimum: int = 1, maximum: int | None = None) -> int:
-        """A whole number of at least `minimum` and, if there is one, at most `maximum`."""
+        """A whole number of at least `minimum` and at most `maximum`."""
 
         def parse(value: str) -> int:
             try:
@@ -65,13 +65,13 @@ class Reader:
             if number < minimum:
                 raise ValueError(f"{value!r} is not a whole number of at least {minimum}")
             if maximum is not None and number > maximum:
-                raise ValueError(f"{value!r} is above {maximum}, the highest there is")
+                raise ValueError(f"{value!r} is above the maximum of {maximum}")
             return number
 
         return self.read(option, text, parse, minimum)
 
     def choice(self, option: str, text: str, choices: Sequence[T]) -> T:
-        """One of the words; the first one stands in for a faulty one until `check` raises."""
+        """One of `choices`; on an error the first one, which is used only until `check` raises."""
         for word in choices:
             if word == text:
                 return word
@@ -79,7 +79,7 @@ class Reader:
         return choices[0]
 
     def check(self) -> None:
-        """Raise a usage error with every fault found so far, if there is one."""
+        """Raise one usage error with every message so far, if there are any."""
         if self._faults:
             raise self._error()
 
@@ -90,9 +90,9 @@ class Reader:
 
 
 def hub_id(name: str) -> str:
-    """The id that the address of a model's page, or an id with a slash at its end, stands for.
+    """The id behind the address of a model's page, or behind an id with a trailing slash.
 
-    Anything else comes back as it is, a folder of that name as well.
+    Any other text is returned unchanged, and so is the name of an existing folder.
     """
     page = _PAGE.fullmatch(name)
     if page is not None:
@@ -102,7 +102,7 @@ def hub_id(name: str) -> str:
 
 
 def parse_share(text: str) -> float:
-    """A share from 0 to below 1, written `2%` or `0.02`.
+    """A fraction from 0 to below 1, written `2%` or `0.02`.
 
     Raises:
         ValueError: the text is something else.
@@ -113,5 +113,5 @@ def parse_share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0.0 <= share < 1.0:
-        raise ValueError(f"{text!r} is not a share below the whole; write 2% or 0.02")
+        raise ValueError(f"{text!r} is not a percentage below 100%; write 2% or 0.02")
     return share

@@ -1,0 +1,74 @@
+"""The options of `explain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oomdoctor.cli.options import COMMON, OUTPUT, option
+from oomdoctor.cli.options.answer import AnswerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    """A command line of `explain`."""
+
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|JOB",
+            help="Logs (plain, .gz or .zst) or Slurm job ids. With - or nothing, reads what is "
+            "piped in.",
+            show_default=False,
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        option(
+            "--model",
+            metavar="MODEL",
+            panel=COMMON,
+            help="The model in training: a Hugging Face id, a folder, or a name from "
+            "`oomdoctor models`.",
+        ),
+    ] = None
+    seq_len: Annotated[
+        str | None,
+        option("--seq-len", metavar="N", panel=COMMON, help="Tokens per sequence, with padding."),
+    ] = None
+    micro_batch: Annotated[
+        str | None,
+        option(
+            "--micro-batch",
+            metavar="N",
+            panel=COMMON,
+            help="Sequences per device in one forward pass.",
+        ),
+    ] = None
+    config: Annotated[
+        Path | None,
+        option(
+            "--config",
+            metavar="FILE",
+            panel=COMMON,
+            help="Training settings as JSON, YAML or TOML: Trainer, accelerate, DeepSpeed, axolotl "
+            "or LLaMA-Factory.",
+        ),
+    ] = None
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: Annotated[
+        bool,
+        option(
+            "--verbose",
+            "-v",
+            panel=OUTPUT,
+            help="Show all causes, evidence, remedies and the lines to change.",
+        ),
+    ] = False
+    quiet: Annotated[
+        bool,
+        option("--quiet", "-q", panel=OUTPUT, help="Print nothing on stderr except errors."),
+    ] = False

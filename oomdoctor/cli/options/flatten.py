@@ -1,0 +1,66 @@
+"""Turns option dataclasses into the flat signature that typer reads.
+
+typer learns a verb's options from the signature of a function. A verb here takes dataclasses
+instead, so that mypy checks every option that is read and `probe` and `plan` share declarations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from inspect import Parameter
+from typing import Any, get_type_hints
+
+import typer
+
+
+def flatten(verb: Callable[..., None]) -> Callable[..., None]:
+    """Replace each dataclass parameter of a verb by one parameter for each of its fields."""
+    hints = get_type_hints(verb, include_extras=True)
+    own = inspect.signature(verb).parameters
+
+    @wraps(verb)
+    def flat(**given: Any) -> None:
+        verb(**{name: _collected(hints[name], name, given) for name in own})
+
+    found = [new for name in own for new in _parameters(name, hints[name], own[name].default)]
+    flat.__dict__["__signature__"] = inspect.Signature(found)
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+    return flat
+
+
+def leaves(options: object) -> Iterator[tuple[str, object]]:
+    """The name and value of every option in a dataclass and in the dataclasses inside it."""
+    for field in fields(options):  # type: ignore[arg-type]
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            yield from leaves(value)
+        else:
+            yield field.name, value
+
+
+def typed_options(context: typer.Context) -> frozenset[str]:
+    """The names of the parameters that were given on the command line."""
+    return frozenset(
+        name
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    )
+
+
+def _parameters(name: str, hint: Any, default: Any) -> Iterator[Parameter]:
+    if not is_dataclass(hint):
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        return
+    hints = get_type_hints(hint, include_extras=True)
+    for field in fields(hint):
+        yield from _parameters(field.name, hints[field.name], field.default)
+
+
+def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return given[name]
+    hints = get_type_hints(hint, include_extras=True)
+    return hint(**{f.name: _collected(hints[f.name], f.name, given) for f in fields(hint)})
