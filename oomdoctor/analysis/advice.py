@@ -1,4 +1,4 @@
-"""How a survey ends: its exit code and status, and the lines to type next."""
+"""The exit code and status of a survey, and the commands to type next."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def exit_of(
 ) -> tuple[ExitCode, Status]:
     """The exit code and status of a survey; `interrupted` is the code of the signal that ended it.
 
-    Something fits: 0. Nothing fits and every rung gave its answer (out of memory, unsupported, or
-    skipped for a reason): 3. Nothing fits, but a rung crashed, failed, hung, ran out of host
-    memory, was not reached, or could not be simulated, so that only probe can tell: 6.
+    0: something fits. 3: nothing fits, and every rung has an answer (out of memory, unsupported,
+    or skipped for a reason). 6: nothing fits, but a rung crashed, failed, hung, ran out of host
+    memory, was not reached, or could not be simulated.
     """
     if interrupted is not None:
         return interrupted, "interrupted"
@@ -41,7 +41,7 @@ def next_commands(
     *,
     interrupted: bool = False,
 ) -> tuple[str, ...]:
-    """Up to four command lines that follow from the outcome, the most useful first.
+    """Up to four commands to type next, the most useful first.
 
     `run_name` is the run's name in the store.
     """
@@ -96,7 +96,7 @@ def _plan_commands(
 
 
 def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]:
-    """Ways to need less, each only where it is still open."""
+    """Commands that need less memory, as far as the request leaves any."""
     lines = []
     if not any(result.config.method == "qlora" for result in results):
         lines.append(_again(request, ("--recipe", "qlora")))
@@ -110,7 +110,7 @@ def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]
 
 
 def _again(request: SurveyRequest, changed: tuple[str, str] | None = None) -> str:
-    """The command line of the request with one option changed; what is default is left out."""
+    """The command line of the request with one option changed, without defaults."""
     plan = request.plan
     words = ["oomdoctor", "probe" if plan is None else "plan", request.model.name]
     if plan is not None:
@@ -122,7 +122,7 @@ def _again(request: SurveyRequest, changed: tuple[str, str] | None = None) -> st
 
 
 def _ladder(request: SurveyRequest, changed: tuple[str, str] | None = None) -> list[str]:
-    """The options that say what is trained and on which device of this machine."""
+    """The options for the training and for the device of this machine."""
     recipe = request.recipe
     built = recipe.source in ("built-in", "command line")
     options = {"--recipe": recipe.name if built else recipe.source}
@@ -168,7 +168,7 @@ def _sweep_text(sweep: Sweep) -> str:
 
 
 def _rung_text(config: TrainConfig, request: SurveyRequest) -> str:
-    """A rung as `--rung` reads it: what differs from the defaults and from the survey's sizes."""
+    """A rung as `--rung` reads it: only what differs from the defaults and the survey's sizes."""
     micro = request.micro_batch_size
     plain = TrainConfig(
         micro_batch_size=AUTO if micro is None else micro,
@@ -190,7 +190,7 @@ def _rung_text(config: TrainConfig, request: SurveyRequest) -> str:
 
 def _answered(result: ProbeResult) -> bool:
     if result.outcome == "unsupported" and result.evidence == "predicted":
-        return False  # by the simulation; the device may well do it
+        return False  # the simulation does not support it; the device may
     return result.outcome in _ANSWERED and not _not_reached(result)
 
 

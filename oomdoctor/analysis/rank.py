@@ -1,4 +1,4 @@
-"""The order of the rungs that fit, the reason for each place, and a pick for each method."""
+"""The order of the rungs that fit, the reason for each place, and the best of each method."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from oomdoctor.units import format_bytes, format_rate
 def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     """Best first: the highest throughput, the lowest peak, or the largest micro-batch that fits.
 
-    Equal rungs go by the lower peak, then by the higher throughput, then in the order given. A
-    rung without a figure for what is ranked comes last.
+    Ties are broken by the lower peak, then the higher throughput, then the given order. A rung
+    without the ranked figure comes last.
     """
     fitting = [result for result in results if result.outcome == "fits"]
     order = sorted(fitting, key=lambda result: (*_key(result, by), *_tie(result)))
@@ -46,14 +46,14 @@ def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, 
     if by == "memory":
         peak, least = result.deciding_peak_bytes(), best.deciding_peak_bytes()
         if peak is None or least is None:
-            return "its peak is not known"
+            return "its peak is unknown"
         if first:
             return f"the lowest peak of {of}: {format_bytes(peak)}"
-        return f"{format_bytes(peak - least)} more than the leanest"
+        return f"{format_bytes(peak - least)} more than the lowest peak"
     if by == "micro-batch":
         size, largest = result.max_micro_batch_size, best.max_micro_batch_size
         if size is None:
-            return "its largest micro-batch size is not known"
+            return "its largest micro-batch size is unknown"
         if first:
             return f"the largest micro-batch size of {of}: {size}"
         tied = (

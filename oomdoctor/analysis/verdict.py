@@ -1,4 +1,4 @@
-"""From the attempts at a rung to its row in the report."""
+"""The row of a rung in the report, from its attempts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NOT_REACHED = Failure("not_reached", "the survey ended before this rung was trie
 
 
 def fits(measurement: Measurement, usable_bytes: int) -> tuple[Outcome, str | None]:
-    """Whether a rung that ran fits: its peak leaves the headroom. The reason when it does not."""
+    """Whether a rung that ran also leaves the headroom; the reason if it does not."""
     excess = measurement.deciding_peak_bytes() - usable_bytes
     if excess <= 0:
         return "fits", None
     return "oom", (
-        f"it ran, but its peak of {format_bytes(measurement.deciding_peak_bytes())} is "
-        f"{format_bytes(excess)} above the {format_bytes(usable_bytes)} that may be used"
+        f"it ran, but its peak of {format_bytes(measurement.deciding_peak_bytes())} exceeds the "
+        f"usable {format_bytes(usable_bytes)} by {format_bytes(excess)}"
     )
 
 
@@ -43,7 +43,7 @@ def conclude(
 ) -> ProbeResult:
     """The row of a rung: the fastest size that fits, or why there is none.
 
-    Where nothing fits, the smallest size that was tried speaks for the rung; without a try it is
+    If nothing fits, the row shows the smallest size that was tried. A rung without a try is
     "skipped", by `skip` or because the survey ended (failure code "not_reached").
     """
     samples = tuple(sample_of(attempt) for attempt in attempts)
@@ -99,11 +99,11 @@ def conclude(
 
 
 def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
-    """By how much an attempt that ran out lacked memory, at least; None where it is not told.
+    """A lower bound on the memory an attempt was short by; None if unknown.
 
-    A step that ran tells it exactly. One that failed tells only the request that failed: what was
-    asked for beyond what was free, or, under a cap of the allocator, beyond the cap. A request that
-    failed before the first step tells nothing: most of what the rung needs was still to come.
+    A step that ran gives it exactly. A step that failed gives only the failed request: what it
+    asked for beyond the free memory, or beyond the cap of the allocator. A request that failed
+    before the first step says nothing, because most of the memory was still to be requested.
     """
     if attempt.measurement is not None:
         excess = attempt.measurement.deciding_peak_bytes() - usable_bytes
@@ -112,13 +112,13 @@ def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
     if oom is None or oom.requested_bytes is None or oom.phase in _BEFORE_THE_STEP:
         return None
     held = (oom.allocated_bytes, oom.reserved_unallocated_bytes)
-    lacks = []
+    short = []
     if oom.free_bytes is not None:
-        lacks.append(oom.requested_bytes - oom.free_bytes)
+        short.append(oom.requested_bytes - oom.free_bytes)
     if oom.allowed_bytes is not None and held[0] is not None and held[1] is not None:
-        lacks.append(oom.requested_bytes + held[0] + held[1] - oom.allowed_bytes)
-    lack = max(lacks, default=0)
-    return lack if lack > 0 else None
+        short.append(oom.requested_bytes + held[0] + held[1] - oom.allowed_bytes)
+    most = max(short, default=0)
+    return most if most > 0 else None
 
 
 _NO_SPEED: dict[str, float | None] = dict.fromkeys(
@@ -135,7 +135,7 @@ _NO_SPEED: dict[str, float | None] = dict.fromkeys(
 
 
 def _fastest(fitting: list[Sample]) -> Sample | None:
-    """The fastest that fits; the largest among those without a time, only if none has one."""
+    """The fastest that fits; if none was timed, the largest."""
     return max(
         fitting,
         key=lambda s: (s.tokens_per_s is not None, s.tokens_per_s or 0.0, s.micro_batch_size),
@@ -176,7 +176,7 @@ def _why(told: Attempt | None, skip: SkipRung | None) -> str | None:
 
 
 def _reason(attempt: Attempt) -> str | None:
-    """Why an attempt gave no fit, in words."""
+    """Why an attempt does not fit, in words."""
     if attempt.outcome == "fits" or attempt.reason is not None:
         return attempt.reason
     if attempt.oom is not None:
@@ -196,24 +196,25 @@ def _oom_sentence(oom: OomEvent) -> str:
 
 
 def _timing_notes(measured: Measurement | None) -> tuple[str, ...]:
-    """Why the times of a rung that fits are less settled than they should be, if they are."""
+    """A note if the times of a rung that fits still varied too much."""
     timing = measured.timing if measured is not None else None
     if timing is None or timing.stopped_by in ("spread", "estimated"):
         return ()
     if timing.stopped_by == "time_limit":
-        return ("times not settled within the time limit",)
+        return ("step times still varied at the time limit",)
     steps = "step" if timing.timed_steps == 1 else "steps"
-    return (f"times not settled after {timing.timed_steps} {steps}",)
+    return (f"step times still varied after {timing.timed_steps} {steps}",)
 
 
 def _notes(
     samples: tuple[Sample, ...], attempts: tuple[Attempt, ...], rung: Rung, context: Context
 ) -> tuple[str, ...]:
-    """What the search leaves open, for a rung that fits."""
+    """What the search of a rung that fits left open."""
     if not any(sample.outcome == "fits" for sample in samples):
         return ()
     notes = [
-        f"micro-batch size {sample.micro_batch_size} ended as {sample.outcome}: {_reason(attempt)}"
+        f"micro-batch size {sample.micro_batch_size} {sample.outcome.replace('_', ' ')}: "
+        f"{_reason(attempt)}"
         for sample, attempt in zip(samples, attempts, strict=True)
         if sample.outcome not in ("fits", "oom")
     ]
@@ -230,5 +231,5 @@ def _notes(
     if unknown and not notes:
         spent = f" after {MAX_TRIES} tries" if len(samples) >= MAX_TRIES else ""
         sizes = ", ".join(str(size) for size in unknown)
-        notes.append(f"the search ended{spent}; larger sizes not ruled out: {sizes}")
+        notes.append(f"the search ended{spent}; untried larger sizes that may fit: {sizes}")
     return tuple(notes)

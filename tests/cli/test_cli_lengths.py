@@ -57,7 +57,7 @@ def answer() -> LengthsAnswer:
             line("odd", (None, None), (None, None)),
         ),
         limits=(LengthLimit("c", "full", "full", 1, 12_288, RowsAbove(1, 0.01, (7,))),),
-        verdict=("row 7 with 31,902 tokens will not fit: full takes rows up to 12,288 tokens",),
+        verdict=("row 7 (31,902 tokens) does not fit: full handles rows up to 12,288 tokens",),
     )
 
 
@@ -114,7 +114,7 @@ def test_a_run_is_not_resumed_with_another_file(cli, survey, file):
 def test_the_page_and_the_document(cli, planned, golden, file):
     planned.answer = replace(golden("plan"), lengths=answer())
     page = cli("plan", "m", "--gpu", "T4", "--lengths", file, "--quiet").out
-    assert "row 7 with 31,902 tokens will not fit: full takes rows up to 12,288 tokens." in page
+    assert "row 7 (31,902 tokens) does not fit: full handles rows up to 12,288 tokens." in page
     for words in (
         "100 rows",
         "by the tokenizer of own/model; from messages, contents joined (100)",

@@ -44,7 +44,7 @@ def tries(rung: Rung, index: int, *ends: Attempt):
 
 EVENTS = [
     SurveyEvent("inspecting", message="m (local)"),
-    SurveyEvent("note", message="2 finished tries taken over"),
+    SurveyEvent("note", message="2 finished tries reused"),
     *tries(
         FULL, 1,
         attempt(FULL, 1, "fits", measurement=measured(2**30)),
@@ -82,7 +82,7 @@ def still_clock(monkeypatch):
 def test_a_pipe_gets_one_line_a_rung(monkeypatch):
     assert told(monkeypatch, io.StringIO()).splitlines() == [
         "inspecting m (local)",
-        "2 finished tries taken over",
+        "2 finished tries reused",
         "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 tries, 0.00 ms)",
         "[ 2/12] lora-r16-bf16: skipped: needs at least as much",
         "[ 3/12] lora-r16-bf16: failed at micro-batch 1: it broke  (0.00 ms)",

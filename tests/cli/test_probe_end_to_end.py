@@ -137,7 +137,7 @@ def test_resuming_a_finished_run_measures_nothing_again(house, probed):
     begin = time.monotonic()
     again = house.run("probe", "--resume", Path(first.run_dir).name, "--json")
     assert again.returncode == 0, again.stderr
-    assert "finished tries taken over" in again.stderr
+    assert "finished tries reused" in again.stderr
     second = loads(Report, again.stdout)
     assert [r.tokens_per_s for r in second.results] == [r.tokens_per_s for r in first.results]
     assert time.monotonic() - begin < first.elapsed_s + 30

@@ -72,7 +72,7 @@ def lower_bound(
         terms += [_shared(term, shards) for term in _training(config, counts, trainable)]
     total = sum(term.size_bytes for term in terms)
     text = ", ".join(f"{t.name} {t.sum_text} = {format_bytes(t.size_bytes)}" for t in terms)
-    return Bound(total, text if len(terms) == 1 else f"{text}: {format_bytes(total)} together")
+    return Bound(total, text)
 
 
 def weights_bytes(config: TrainConfig, counts: ParameterCounts) -> int:

@@ -1,7 +1,7 @@
-"""Row lengths of a data set: from counts to a distribution, and what batches come of it.
+"""Row lengths of a data set: the distribution, and the shapes of the batches.
 
-A batch is padded to its longest row, so the one that decides holds the longest row of all: its
-shape is (micro-batch size, longest row), however short the others are.
+A batch is padded to its longest row, so the batch with the longest row of all decides the peak.
+Its shape is (micro-batch size, longest row), however short the other rows are.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from oomdoctor.records.rows import (
     UnreadRow,
 )
 
-STEP_TOKENS = 128  # lengths that are asked for are multiples of it, as buckets are
+STEP_TOKENS = 128  # simulated lengths and buckets are multiples of it
 _TOLD_ROWS = 10
 
 
 class Tally:
-    """Adds up row lengths in memory that does not grow with the rows.
+    """Adds up row lengths in memory that does not grow with the number of rows.
 
-    Invariant: every row that was added is in `_counts`, or in `_unread_rows`; what is kept of
-    single rows is the ten longest, the first ten of each bucket, the first ten unread.
+    Invariant: every row that was added is in `_counts` or in `_unread_rows`. Of single rows it
+    keeps the ten longest, the first ten of each bucket, and the first ten unread ones.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """The rows that have a length."""
+        """The number of rows with a length."""
         return self._counts.total()
 
     @property
@@ -72,7 +72,7 @@ class Tally:
     def counted(
         self, file: str, tokenizer: str, *, approximate: bool, elapsed_s: float
     ) -> CountedRows:
-        """Everything that was added; at least one row has a length."""
+        """The result; at least one row must have a length."""
         longest = [RowLength(-row, tokens) for tokens, row in sorted(self._longest, reverse=True)]
         p50, p90, p95, p99 = (percentile(self._counts, n) for n in (50, 90, 95, 99))
         buckets = self._buckets()
@@ -106,7 +106,7 @@ class Tally:
 
 
 def percentile(counts: Counter[int], percent: int) -> int:
-    """The shortest length that `percent` of the rows do not exceed (nearest rank).
+    """The shortest length that at least `percent` of the rows do not exceed (nearest rank).
 
     Raises:
         ValueError: there are no rows.
@@ -144,7 +144,7 @@ def rows_above(counted: CountedRows, tokens: int) -> RowsAbove:
 def shapes_of(
     counted: LengthDistribution, asked: LengthsRequest, limit: int | None
 ) -> tuple[LengthShape, ...]:
-    """The row lengths that batches come in; `limit` is the number of the model's positions."""
+    """The row lengths of the batches; `limit` is the number of positions of the model."""
     packed = asked.packed_tokens or rounded_up(counted.p99)
     shapes = (
         LengthShape("longest", counted.longest.tokens),
@@ -162,10 +162,10 @@ def rounded_up(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """Between which lengths a rung stops to fit; sizes are peaks in bytes, None where unknown.
+    """The two lengths between which a rung stops fitting, with peaks in bytes, None if unknown.
 
-    Invariant: `low` fits (0 does without being tried), `high` does not. `poor` guesses in a row
-    left more than half of the bracket.
+    Invariant: `low` fits (0 counts as fitting), `high` does not. `poor` is the number of guesses
+    in a row that left more than half of the bracket.
     """
 
     low: int
@@ -184,11 +184,11 @@ class Bracket:
 
 
 def next_length(bracket: Bracket, usable_bytes: int) -> int | None:
-    """The next length to try, a multiple of 128 within the bracket; None when it is narrow enough.
+    """The next length to try, a multiple of 128 in the bracket; None if it is narrow enough.
 
-    It is where the straight line through the two ends meets what is usable. Peaks grow faster
-    than the length, so the line meets it too early and the length above is tried. After two poor
-    guesses it is the middle.
+    It is where the straight line through the two ends reaches the usable memory. Peaks grow
+    faster than the length, so the line gets there too early, and the next length up is tried.
+    After two poor guesses it is the middle.
     """
     first = bracket.low // STEP_TOKENS + 1
     last = -(-bracket.high // STEP_TOKENS) - 1

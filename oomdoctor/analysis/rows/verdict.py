@@ -1,4 +1,4 @@
-"""What the longest row of a data set means for a ladder, in sentences."""
+"""Sentences about the longest row of a data set: which rung can train on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oomdoctor.units import format_bytes, format_percent
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The best rung at the longest row, which it takes at this micro-batch size and peak."""
+    """The best rung at the longest row, with its micro-batch size and peak."""
 
     label: str
     micro_batch_size: int | None
@@ -22,7 +22,7 @@ class Taken:
 
 
 def best_at_longest(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
-    """The best of the rungs at the longest row; None where none fits."""
+    """The best rung at the longest row; None if none fits."""
     order = rank(rows, by).order
     best = next((row for row in rows if order and row.key == order[0]), None)
     if best is None:
@@ -36,20 +36,20 @@ def verdict(
     taken: Taken | None,
     limits: Sequence[LengthLimit] = (),
 ) -> tuple[str, ...]:
-    """Whether the longest row fits, and how many rows are too long for the rung one would take.
+    """Whether the longest row fits, and how many rows are too long for the best rung.
 
-    `longest` is what is left of the longest row in tokens where the model has fewer positions.
-    `limits` are of the best rung at the usual row, at some micro-batch sizes.
+    `longest` is the length of the longest row after truncation to the positions of the model.
+    `limits` belong to the rung that is best for typical rows, at some micro-batch sizes.
     """
     row = _longest(lengths, longest)
     short = [limit for limit in limits if limit.above.rows]
     if not short:
-        return (_fits(row, taken) if taken is not None else f"{row} will not fit any rung",)
+        return (_fits(row, taken) if taken is not None else f"{row} does not fit with any rung",)
     first, *others = short
     if taken is None:
-        sentences = [f"{row} will not fit: {first.label} {_up_to(first)}"]
-    else:  # another rung takes the row, so the sentence is about the one that does not
-        sentences = [f"{row} will not fit {first.label}, which {_up_to(first)}"]
+        sentences = [f"{row} does not fit: {first.label} {_up_to(first)}"]
+    else:  # another rung can handle the row; this sentence is about the one that cannot
+        sentences = [f"{row} does not fit with {first.label}, which {_up_to(first)}"]
     sentences += [f"{limit.label} {_up_to(limit)}" for limit in others]
     sentences += [_fits("that row", taken)] if taken is not None else []
     return tuple(sentences)
@@ -58,26 +58,28 @@ def verdict(
 def cards_verdict(
     lengths: LengthDistribution, longest: int, fitting: int, cards: int
 ) -> tuple[str, ...]:
-    """On how many cards the longest row fits; `longest` as for `verdict`."""
-    return (f"{_longest(lengths, longest)} fits {fitting} of {cards} cards",)
+    """On how many cards the longest row fits; `longest` as in `verdict`."""
+    return (f"{_longest(lengths, longest)} fits on {fitting} of {cards} cards",)
 
 
 def _longest(lengths: LengthDistribution, longest: int) -> str:
-    row = f"row {lengths.longest.row:,} with {lengths.longest.tokens:,} tokens"
-    if longest == lengths.longest.tokens:
-        return row
-    return f"{row}, cut to the {longest:,} positions of the model,"
+    size = f"{lengths.longest.tokens:,} tokens"
+    if longest != lengths.longest.tokens:
+        size += f", truncated to the model's {longest:,} positions"
+    return f"row {lengths.longest.row:,} ({size})"
 
 
 def _fits(row: str, taken: Taken) -> str:
     size = f" at micro-batch {taken.micro_batch_size}" if taken.micro_batch_size else ""
-    return f"{row} fits {taken.label}{size}, where the peak is {format_bytes(taken.peak_bytes)}"
+    return f"{row} fits with {taken.label}{size}, peak {format_bytes(taken.peak_bytes)}"
 
 
 def _up_to(limit: LengthLimit) -> str:
     size = f"at micro-batch {limit.micro_batch_size}"
     what = (
-        f"takes rows up to {limit.tokens:,} tokens {size}" if limit.tokens else f"takes none {size}"
+        f"handles rows up to {limit.tokens:,} tokens {size}"
+        if limit.tokens
+        else f"handles no row {size}"
     )
     return f"{what}; {_longer(limit.above)}"
 

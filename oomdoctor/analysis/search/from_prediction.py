@@ -1,7 +1,7 @@
-"""The micro-batch search that knows a prediction: it starts at the predicted edge.
+"""The micro-batch search that starts from a prediction, at the largest size predicted to fit.
 
-A prediction may be wrong by some percent, so it is corrected by every size that ran, a size counts
-only once it ran, and a rung is given up unmeasured only if the prediction is far above the budget.
+A prediction may be wrong by some percent. So every size that ran corrects it, a size counts only
+once it ran, and a rung is skipped only if its prediction is far above the budget.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from oomdoctor.analysis.search.micro_batch import (
 )
 from oomdoctor.units import format_bytes
 
-# Share of the budget by which the smallest size must be predicted above it to be left unmeasured.
+# A rung is skipped if its smallest size is predicted above the budget by more than this share.
 OUT_OF_REACH_MARGIN = 0.10
-# A smaller size is worth a try where its predicted speed comes this close to the largest one's.
+# A smaller size is worth a try if its predicted speed comes this close to that of the largest.
 _AS_FAST = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class RungPrediction:
-    """What is predicted of a rung: the deciding peak in bytes and tokens/s, by micro-batch size."""
+    """The predicted peak in bytes and tokens/s of a rung, by micro-batch size."""
 
     peaks: Mapping[int, int]
     rates: Mapping[int, float] = field(default_factory=dict)
 
 
 def out_of_reach(prediction: RungPrediction, usable_bytes: int) -> int | None:
-    """By how many bytes the smallest size is predicted to miss; None where it is worth a try."""
+    """How many bytes the smallest size is predicted to be short by; None if it is worth a try."""
     least = min(prediction.peaks.values(), default=0)
     return least - usable_bytes if least > usable_bytes * (1 + OUT_OF_REACH_MARGIN) else None
 
 
 def _at_least(expected: Mapping[int, float], size: int) -> float:
-    """The expected peak of a size; of one that was not predicted, that of the smaller ones."""
+    """The expected peak of a size; if it was not predicted, the highest of the smaller ones."""
     smaller = (peak for known, peak in expected.items() if known < size)
     return expected[size] if size in expected else max(smaller, default=0)
 
@@ -48,7 +48,7 @@ def _at_least(expected: Mapping[int, float], size: int) -> float:
 def open_sizes(
     effective: int, samples: tuple[Sample, ...], usable_bytes: int, prediction: RungPrediction
 ) -> tuple[int, ...]:
-    """Sizes above the largest fit that are neither known nor ruled out, for the report to tell."""
+    """Sizes above the largest fit that were neither tried nor ruled out, for the report."""
     fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
     if not fits:
         return ()
@@ -67,7 +67,7 @@ def open_sizes(
 def next_predicted(
     effective: int, samples: tuple[Sample, ...], usable_bytes: int, prediction: RungPrediction
 ) -> NextSize | None:
-    """The next micro-batch size to try, or None when the search of this rung is over."""
+    """The next micro-batch size to try; None once the search of this rung is over."""
     if any(s.outcome not in ("fits", "oom") for s in samples) or len(samples) >= MAX_TRIES:
         return None
     fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
@@ -87,12 +87,12 @@ def next_predicted(
 def _edge(
     sizes: list[int], expected: Mapping[int, float], usable_bytes: int, *, first: bool
 ) -> NextSize | None:
-    """The largest size expected to fit; the smallest where none is."""
+    """The largest size expected to fit; if there is none, the smallest."""
     if not sizes:
         return None
     promised = [size for size in sizes if _at_least(expected, size) <= usable_bytes]
     if not promised:
-        return NextSize(sizes[0], "the smallest" if first else "the edge of the prediction")
+        return NextSize(sizes[0], "the smallest" if first else "not ruled out by the prediction")
     size = promised[-1]
     told = f", at {format_bytes(round(expected[size]))}" if size in expected else ""
     return NextSize(size, f"the largest predicted to fit{told}")
@@ -101,9 +101,10 @@ def _edge(
 def _corrected(
     prediction: RungPrediction, fits: Mapping[int, Sample], ceiling: int, usable_bytes: int
 ) -> dict[int, float]:
-    """The predicted peaks times what the largest size that ran took more than predicted.
+    """The predicted peaks, times measured / predicted of the largest size that ran.
 
-    Where a size ran out that was predicted to fit, at least as much as makes it miss.
+    If none ran, but a size that was predicted to fit ran out, the factor is the least that makes
+    it not fit.
     """
     factor = 1.0
     ran = [size for size in sorted(fits) if prediction.peaks.get(size) and fits[size].peak_bytes]
@@ -117,7 +118,7 @@ def _corrected(
 def _maybe_faster(
     fits: Mapping[int, Sample], prediction: RungPrediction, sizes: tuple[int, ...]
 ) -> NextSize | None:
-    """A smaller size where it may be as fast as the largest, which is not always the fastest."""
+    """A smaller size that may be as fast as the largest, which is not always the fastest."""
     if len(fits) > 1:
         return faster(fits, sizes)
     (largest,) = fits

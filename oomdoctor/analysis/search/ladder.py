@@ -1,7 +1,7 @@
-"""What to do next in a survey: which rung, at which micro-batch size, or why a rung is left out.
+"""What to do next in a survey: which rung at which micro-batch size, or which rung to skip and why.
 
-The ladder is climbed from the leanest rung, so that a rung that runs out tells about the hungrier
-ones. Everything follows from the attempts so far; a resumed survey goes on where it stood.
+The search starts with the rung that needs the least memory, so that a rung that runs out of memory
+rules out those that need more. It depends only on the attempts so far, so a survey can be resumed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from oomdoctor.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is the same for all rungs of a survey; None where unknown.
+    """What is the same for all rungs of a survey; None if unknown.
 
-    `usable_bytes` is what a rung may use, headroom already taken off. `fixed_micro_batch` is
-    --micro-batch; a rung that fixes its own goes before it. `model_config` is the content of
-    config.json. `gpu` has the published peaks of the card. `predictions` are predictions by
-    `config.key()` of the rung.
+    `usable_bytes` is what a rung may use, without the headroom. `fixed_micro_batch` is
+    --micro-batch; a rung's own fixed size overrides it. `model_config` is the content of
+    config.json. `gpu` has the published peaks of the card. `predictions` are by `config.key()` of
+    the rung.
     """
 
     usable_bytes: int
@@ -54,7 +54,7 @@ class NextTry:
 
 @dataclass(frozen=True, slots=True)
 class SkipRung:
-    """Leave this rung out, for this reason; `missed_by_bytes` where the arithmetic tells it."""
+    """Skip this rung, for this reason; `missed_by_bytes` if it follows from the arithmetic."""
 
     rung: Rung
     reason: str
@@ -67,9 +67,9 @@ def next_step(
     skipped: Mapping[str, SkipRung],
     context: Context,
 ) -> NextTry | SkipRung | None:
-    """The next try or the next rung to leave out; None when every rung is settled.
+    """The next try or the next rung to skip; None once every rung is settled.
 
-    `attempts` is keyed by `config.rung_key()`, so that all sizes of a rung come together;
+    `attempts` is keyed by `config.rung_key()`, which is the same for all sizes of a rung, and
     `skipped` by `config.key()` of the rung.
     """
     for rung in run_order(rungs, context):
@@ -91,7 +91,7 @@ def next_step(
 
 
 def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
-    """The rungs from lean to hungry; in the order of the recipe where nothing was counted."""
+    """The rungs by increasing memory; in the recipe's order if parameters were not counted."""
     counts = context.counts
     if counts is None:
         return rungs
@@ -106,7 +106,7 @@ def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
 
 
 def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:
-    """The next size of a rung: from its predicted edge, or by trial where nothing is predicted."""
+    """The next size of a rung: from its prediction, or by trial if there is none."""
     effective, usable = rung.config.effective_batch_size, context.usable_bytes
     fixed = fixed_size(rung.config, context)
     prediction = context.predictions.get(rung.config.key())
@@ -116,23 +116,23 @@ def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> Nex
 
 
 def _predicted_to_miss(rung: Rung, context: Context) -> SkipRung | None:
-    """A skip where even the smallest size is predicted far above what may be used."""
+    """A skip if even the smallest size is predicted to be far above the usable memory."""
     prediction = context.predictions.get(rung.config.key())
     if rung.config.compile:
-        return None  # predicted as eager, which may need more
+        return None  # the prediction is for eager mode, which may need more
     missed = None if prediction is None else out_of_reach(prediction, context.usable_bytes)
     if prediction is None or missed is None:
         return None
     least = min(prediction.peaks.values())
     reason = (
-        f"predicted to need {format_bytes(least)} at least, {format_bytes(missed)} above the "
-        f"{format_bytes(context.usable_bytes)} that may be used; --no-predict measures it"
+        f"predicted to need at least {format_bytes(least)}, short by {format_bytes(missed)}; "
+        "to measure it anyway, pass --no-predict"
     )
     return SkipRung(rung, reason, missed)
 
 
 def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tuple[Attempt, ...]:
-    """The attempts that belong to a rung: all sizes, or its own where it fixes one."""
+    """The attempts at a rung: of all sizes, or of its own if it has a fixed one."""
     found = attempts.get(rung.config.rung_key(), ())
     size = rung.config.micro_batch_size
     if size == AUTO:
@@ -141,13 +141,13 @@ def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tupl
 
 
 def fixed_size(config: TrainConfig, context: Context) -> int | None:
-    """The one micro-batch size to run, None to search."""
+    """The fixed micro-batch size; None to search for one."""
     size = config.micro_batch_size
     return size if isinstance(size, int) else context.fixed_micro_batch
 
 
 def _hunger(config: TrainConfig) -> int:
-    """Orders rungs whose weights, gradients and states are the same."""
+    """An order for rungs with the same weights, gradients and optimizer states."""
     return (
         2 * (config.activation_checkpointing == "none")
         + 2 * (config.attention == "eager")
@@ -157,12 +157,12 @@ def _hunger(config: TrainConfig) -> int:
 
 
 def bound_of(config: TrainConfig, counts: ParameterCounts, context: Context) -> Bound:
-    """The floor under a rung's memory that needs no try."""
+    """The lower bound of a rung's memory, by formula."""
     return lower_bound(config, counts, None, all_learn=not shape_of(context.model_config).towers)
 
 
 def too_big(rung: Rung, context: Context) -> SkipRung | None:
-    """A skip where weights, gradients and optimizer states alone exceed what may be used."""
+    """A skip if weights, gradients and optimizer states alone exceed the usable memory."""
     if context.counts is None:
         return None
     bound = bound_of(rung.config, context.counts, context)
@@ -170,8 +170,8 @@ def too_big(rung: Rung, context: Context) -> SkipRung | None:
     if missed <= 0:
         return None
     reason = (
-        f"cannot fit: {bound.arithmetic}; that alone exceeds the "
-        f"{format_bytes(context.usable_bytes)} that may be used by {format_bytes(missed)}"
+        f"needs at least {format_bytes(bound.size_bytes)}, short by {format_bytes(missed)}: "
+        f"{bound.arithmetic}"
     )
     return SkipRung(rung, reason, missed)
 
@@ -182,7 +182,7 @@ def _outdone(
     attempts: Mapping[str, tuple[Attempt, ...]],
     context: Context,
 ) -> SkipRung | None:
-    """A skip when a rung that needs no more, in no respect, ran out at no larger a size."""
+    """A skip if a rung that surely needs no more memory ran out at the same or a smaller size."""
     setting = Setting(
         context.counts, context.model_config, context.device_type, context.compute_capability
     )
@@ -195,8 +195,8 @@ def _outdone(
             if raised is not None:
                 reason = (
                     f"{other.label} ran out of memory at micro-batch size "
-                    f"{attempt.config.micro_batch_size}, and this rung needs at least as much in "
-                    f"every respect and more by its {' and '.join(raised)}"
+                    f"{attempt.config.micro_batch_size}, and this rung needs more because of its "
+                    f"{' and '.join(raised)}"
                 )
                 return SkipRung(rung, reason, None)
     return None

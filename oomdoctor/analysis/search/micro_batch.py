@@ -1,9 +1,9 @@
 """The micro-batch search within one rung: the largest size that fits, then the fastest.
 
-Sizes are the divisors of the effective batch, which keeps it exact. Memory over the micro-batch is
-a maximum of straight lines (one for each moment of the step), so it bends upwards only: the line
-through two sizes that fit promises too much, never too little. It may therefore rule sizes out,
-but a size that it promises counts only once it ran.
+Sizes are the divisors of the effective batch, which keeps it exact. Memory as a function of the
+micro-batch size is a maximum of straight lines (one for each moment of the step), so it only bends
+upwards: the line through two sizes that fit may predict too little, never too much. It can rule
+sizes out, but a size counts as fitting only once it ran.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from oomdoctor.records.result import Attempt, Outcome
 from oomdoctor.units import format_bytes
 
 MAX_TRIES = 6
-# A size is ruled out only when the promise is above the budget by more than repeated runs differ.
+# A size is ruled out only if its predicted peak exceeds the budget by more than runs vary.
 CLEAR_MARGIN = 0.03
-# Less of a difference in speed is not worth another try.
+# A smaller difference in speed is not worth another try.
 FASTER_BY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished try: its size, how it ended, and where it ran its peak and its speed.
+    """One finished try: its size and outcome, and if it ran, its peak and speed.
 
-    `gradient_bytes` is the most that the gradients of all trainable parameters can take.
+    `gradient_bytes` is an upper bound on the gradients of all trainable parameters.
     """
 
     micro_batch_size: int
@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class NextSize:
-    """The size to try next and the reason for people."""
+    """The size to try next, and the reason to show."""
 
     micro_batch_size: int
     why: str
@@ -53,7 +53,7 @@ def divisors(effective: int) -> tuple[int, ...]:
 
 
 def sample_of(attempt: Attempt) -> Sample:
-    """What the search needs of an attempt."""
+    """What the search needs from an attempt."""
     size = attempt.config.micro_batch_size
     if not isinstance(size, int):
         raise ValueError("an attempt has an integer micro-batch size")
@@ -71,10 +71,11 @@ def sample_of(attempt: Attempt) -> Sample:
 def next_size(
     effective: int, samples: tuple[Sample, ...], usable_bytes: int, fixed: int | None = None
 ) -> NextSize | None:
-    """The next micro-batch size to try, or None when the search of this rung is over.
+    """The next micro-batch size to try; None once the search of this rung is over.
 
-    Over means: the fixed size ran; the smallest size ran out; a try ended in another way than
-    "fits" or "oom"; six tries are spent; or the largest and the fastest size are known.
+    It is over when the fixed size ran, the smallest size ran out of memory, a try ended in
+    anything but "fits" or "oom", six tries were made, or the largest and the fastest size are
+    known.
     """
     if fixed is not None:
         return None if samples else NextSize(fixed, "fixed")
@@ -89,7 +90,7 @@ def next_size(
 
 
 def untried(effective: int, samples: tuple[Sample, ...], usable_bytes: int) -> tuple[int, ...]:
-    """Sizes above the largest fit that are neither known nor ruled out, for the report to tell."""
+    """Sizes above the largest fit that were neither tried nor ruled out, for the report."""
     fits, above, _ = _standing(effective, samples)
     return tuple(_hopeful(fits, above, usable_bytes, effective)) if fits else ()
 
@@ -97,7 +98,7 @@ def untried(effective: int, samples: tuple[Sample, ...], usable_bytes: int) -> t
 def _standing(
     effective: int, samples: tuple[Sample, ...]
 ) -> tuple[dict[int, Sample], list[int], int]:
-    """What fits, the sizes above it that are open, and the smallest size known not to fit."""
+    """What fits, the open sizes above it, and the smallest size known not to fit."""
     fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
     largest = max(fits, default=0)
     others = [s.micro_batch_size for s in samples if s.outcome != "fits"]
@@ -113,16 +114,16 @@ def _larger(
     if not hopeful:
         return None
     if _line(fits) is None:
-        return NextSize(hopeful[0], "second point of the prediction")
+        return NextSize(hopeful[0], "a second point for the prediction")
     if ceiling <= effective:
-        # The line promised too much: halve what lies between the last fit and the miss.
+        # The line predicted too little: halve the range between the last fit and the miss.
         middle = hopeful[len(hopeful) // 2]
         return NextSize(middle, f"between {max(fits)} (fits) and {ceiling} (out of memory)")
-    promised = [size for size in hopeful if _promise(fits, size) <= usable]
-    if promised:
-        told = format_bytes(round(_promise(fits, promised[-1])))
-        return NextSize(promised[-1], f"the largest predicted to fit, at {told}")
-    return NextSize(hopeful[0], "the edge of the prediction")
+    predicted = [size for size in hopeful if _predicted_peak(fits, size) <= usable]
+    if predicted:
+        told = format_bytes(round(_predicted_peak(fits, predicted[-1])))
+        return NextSize(predicted[-1], f"the largest predicted to fit, at {told}")
+    return NextSize(hopeful[0], "not ruled out by the prediction")
 
 
 def _hopeful(
@@ -130,15 +131,15 @@ def _hopeful(
 ) -> list[int]:
     """The sizes above the largest fit that the line does not clearly rule out.
 
-    The whole effective batch in one micro-batch lies below the line by the gradients at most:
-    without accumulation none are kept while activations grow.
+    With the whole effective batch in one micro-batch, the peak may be below the line by up to the
+    gradients: without accumulation none are kept while activations grow.
     """
     limit = usable * (1 + CLEAR_MARGIN)
     spared = max((sample.gradient_bytes for sample in fits.values()), default=0)
     return [
         size
         for size in above
-        if _promise(fits, size) - (spared if size == effective else 0) <= limit
+        if _predicted_peak(fits, size) - (spared if size == effective else 0) <= limit
     ]
 
 
@@ -152,8 +153,8 @@ def _line(fits: Mapping[int, Sample]) -> tuple[int, int, float] | None:
     return large, high, max(0.0, (high - low) / (large - small))
 
 
-def _promise(fits: Mapping[int, Sample], size: int) -> float:
-    """The peak at `size` by the line through the two largest sizes that fit; never too high."""
+def _predicted_peak(fits: Mapping[int, Sample], size: int) -> float:
+    """The peak at `size`, by the line through the two largest sizes that fit; never too high."""
     line = _line(fits)
     if line is None:
         return 0.0
@@ -162,7 +163,7 @@ def _promise(fits: Mapping[int, Sample], size: int) -> float:
 
 
 def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | None:
-    """A size beside the fastest that may be faster still, when the largest is not the fastest."""
+    """A size next to the fastest that may be faster still, if the largest is not the fastest."""
     rates = {size: s.tokens_per_s for size, s in fits.items() if s.tokens_per_s is not None}
     if len(rates) < 2:
         return None

@@ -1,4 +1,4 @@
-"""From a simulated rung to attempts as if it had been tried, one a micro-batch size."""
+"""Attempts from a simulated rung, as if each micro-batch size had been tried."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 from oomdoctor.units import format_bytes, format_percent
 
-# Relative error of a predicted peak where no prediction was ever compared.
+# The assumed relative error of a predicted peak if no prediction was ever compared.
 _ASSUMED_ERROR = 0.02
-# More sizes than these are not worth their replays: what is between doublings differs by little.
+# More sizes are not worth their replays: those between two doublings differ by little.
 _MAX_SIZES = 12
 
 
 def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
-    """The micro-batch sizes to predict of a rung, ascending: the fixed one, or the divisors.
+    """The micro-batch sizes to predict for a rung, ascending: the fixed one, or the divisors.
 
-    Of very many divisors those stay that are nearest below the doublings.
+    If there are too many divisors, it takes the largest one up to each power of two.
     """
     if fixed is not None:
         return (fixed,)
@@ -35,7 +35,7 @@ def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
 
 
 def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction | None:
-    """The prediction that tells of a target; None where none does."""
+    """The prediction for a target; None if there is none."""
     for prediction in predictions:
         if any(predicted.target == target for predicted in prediction.sizes[0].devices):
             return prediction
@@ -45,7 +45,7 @@ def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction
 def attempts_of_prediction(
     config: TrainConfig, prediction: Prediction, target: Target, elapsed_s: float, folder: str
 ) -> tuple[Attempt, ...]:
-    """Every predicted size on a target. The time the simulation took stands at the first."""
+    """An attempt for each predicted size on a target. The first has the time of the simulation."""
     attempts = []
     for number, size in enumerate(prediction.sizes):
         predicted = next(f for f in size.devices if f.target == target.name)
@@ -58,7 +58,7 @@ def attempts_of_prediction(
 def with_borderline_note(
     result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
 ) -> ProbeResult:
-    """The row with a note where its peak is nearer to the limit than predictions are exact."""
+    """The row, with a note if its peak is closer to the limit than the prediction error."""
     if result.peak_device_bytes is None:
         return result
     known = uncertainty_of(result.config.method, "reserved", errors).share
@@ -68,8 +68,7 @@ def with_borderline_note(
     high = held * (1 + share) + context.high
     if not low <= usable_bytes < high:
         return result
-    word = "fits" if result.outcome == "fits" else "misses"
-    note = f"{word} by a hair: predictions like this are off by up to {format_percent(share, 1)}"
+    note = f"borderline: predictions like this are off by up to {format_percent(share, 1)}"
     return replace(result, notes=(*result.notes, note))
 
 
@@ -86,14 +85,12 @@ def _attempt(
     reserved = predicted.peak_reserved_bytes or measured.peak_reserved_bytes
     held = max(allocated, reserved or 0)
     if not predicted.fits and allocated + target.overhead_bytes > target.usable_bytes:
-        held = allocated  # what is lacking at least, whatever the allocator gives back
+        held = allocated  # a lower bound, whatever the allocator gives back
     peak = held + target.overhead_bytes
     reason = None
     if not predicted.fits:
-        reason = (
-            f"needs {format_bytes(peak)}, {format_bytes(peak - target.usable_bytes)} above the "
-            f"{format_bytes(target.usable_bytes)} that may be used"
-        )
+        short = format_bytes(peak - target.usable_bytes)
+        reason = f"needs {format_bytes(peak)}, short by {short}"
     return Attempt(
         config=config.with_micro_batch(size.micro_batch_size),
         outcome="fits" if predicted.fits else "oom",

@@ -1,9 +1,9 @@
 """How far a predicted peak or time may be off, from the recorded errors of its kind.
 
-The figure is the 95th percentile of errors that were seen. Runs of our own come before those that
-others published; where a kind of peak has few runs, the widest kind of the same peak stands in, and
-the sentence says so. Errors of times are recorded by architecture: on another one, and where the
-host is what the rest waits for, it comes on top how far kernels or hosts are known to differ.
+The figure is the 95th percentile of the recorded errors. Our own runs take precedence over
+published ones. If a kind of peak has few runs, the kind with the widest errors of the same metric
+is used, and the sentence says so. Errors of times are recorded by architecture. On another one, or
+if the host is the bottleneck, the known spread between kernels or hosts is added.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from oomdoctor.records.evidence import (
 if TYPE_CHECKING:
     from oomdoctor.records.machine import GpuFacts
 
-_ENOUGH = 5  # runs below which a 95th percentile is no more than the largest of a few
-_WHOSE = {"measured": "of our own", "published": "that others published"}
-# Relative, by what binds: how far the sources of the roofline's constants lie apart for a card, and
-# for the host, whose processor no card tells.
+_ENOUGH = 5  # with fewer runs, a 95th percentile is just the largest of a few
+_WHOSE = {"measured": "of our own", "published": "published by others"}
+# Relative, by bottleneck: how far the sources of the roofline's constants differ for a card, and
+# for the host, whose processor is unknown.
 _APART: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
-_UNMEASURED = 1.5  # times as far where a card's efficiencies were taken over from a related one
+_UNMEASURED = 1.5  # factor if a card's efficiencies were taken from a related card
 
 
 def uncertainty_of(
     method: Method, metric: PeakMetric, records: Sequence[ErrorRecord]
 ) -> Uncertainty:
-    """The share by which a peak of this method and metric may be off, and on what grounds."""
+    """The share by which a peak of this method and metric may be off, and the reason."""
     own_kind = [r for r in records if (r.method, r.metric) == (method, metric)]
     for origin in _WHOSE:
         record = next((r for r in own_kind if r.origin == origin and r.count >= _ENOUGH), None)
@@ -46,7 +46,7 @@ def uncertainty_of(
     same_metric = [r for r in records if r.metric == metric]
     widest = max(same_metric or records, key=lambda r: r.p95, default=None)
     if widest is None:
-        return Uncertainty(None, "no prediction was ever compared with a measurement")
+        return Uncertainty(None, "no prediction has been compared with a measurement yet")
     return Uncertainty(widest.p95, f"{_lack(method, metric, own_kind)}; {_sentence(widest)}")
 
 
@@ -54,23 +54,23 @@ def _lack(method: Method, metric: PeakMetric, found: Sequence[ErrorRecord]) -> s
     count = sum(record.count for record in found)
     runs = "no run was" if not count else "1 run was" if count == 1 else f"{count} runs were"
     few = "" if not count else "only "
-    return f"thin evidence: {few}{runs} compared for {method}, {metric}"
+    return f"little evidence: {few}{runs} compared for {method}, {metric}"
 
 
 def _sentence(record: ErrorRecord) -> str:
     runs = "1 run" if record.count == 1 else f"{record.count} runs"
     return (
         f"{runs} {_WHOSE[record.origin]} ({record.method}, {record.metric}): "
-        f"95 % within {record.p95:.1%}, half within {record.absolute_median:.1%}"
+        f"95% within {record.p95:.1%}, half within {record.absolute_median:.1%}"
     )
 
 
 def time_uncertainty(
     estimated: EstimatedTime, gpu: GpuFacts, records: Sequence[SpeedErrorRecord]
 ) -> Uncertainty:
-    """The share by which an estimated time may be off, and on what grounds.
+    """The share by which an estimated time may be off, and the reason.
 
-    `gpu` is a card that has an estimate: one with a row in the table of efficiencies.
+    `gpu` must have a row in the table of efficiencies.
     """
     slower: Slower = "host" if estimated.host_s >= estimated.device_s else "device"
     alike = [r for r in records if r.slower == slower]
@@ -89,7 +89,7 @@ def time_uncertainty(
 
 
 def _constants_apart(estimated: EstimatedTime, gpu: GpuFacts) -> float:
-    """How far the roofline's constants are off by their sources, for what binds here."""
+    """How far the sources of the roofline's constants differ, for the bottlenecks here."""
     share = sum(_APART[bound] * part for bound, part in estimated.bound_by.items())
     efficiency = efficiency_of(gpu)
     measured = efficiency is not None and efficiency.measured
@@ -102,8 +102,8 @@ def _speed_lack(gpu: GpuFacts, slower: Slower, apart: float, *, known: bool) -> 
     if known:
         return differ
     return (
-        f"thin evidence: too few runs were compared on compute capability "
-        f"{gpu.compute_capability} where the {slower} is slower; {differ}"
+        f"little evidence: too few runs were compared on compute capability "
+        f"{gpu.compute_capability} with the {slower} as the bottleneck; {differ}"
     )
 
 
@@ -111,6 +111,6 @@ def _speed_sentence(record: SpeedErrorRecord) -> str:
     runs = "1 run" if record.count == 1 else f"{record.count} runs"
     return (
         f"{runs} {_WHOSE[record.origin]} (compute capability {record.compute_capability}, "
-        f"slower {record.slower}): 95 % within {record.p95:.1%}, "
+        f"{record.slower} as the bottleneck): 95% within {record.p95:.1%}, "
         f"half within {record.absolute_median:.1%}"
     )

@@ -25,7 +25,7 @@ from oomdoctor.records.rows import (
 )
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.cards import Card
-from oomdoctor.runs.plan.report import Findings
+from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, job_of
 from oomdoctor.runs.rows import at_length
 

@@ -9,30 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
-from oomdoctor.analysis.rows.distribution import shapes_of
-from oomdoctor.analysis.search.ladder import bound_of, too_big
-from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import config_faults
 from oomdoctor.records.report import Report, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs import device, faults
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob
+from oomdoctor.runs import faults
 from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.jobs.simulators import Ended, Simulators
+from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.cards import Card, cards_of
+from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
-from oomdoctor.runs.plan.report import Findings
 from oomdoctor.runs.plan.report import report as finished_report
-from oomdoctor.runs.plan.tasks import Task, context_of, job_of, shown, tasks_of
-from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
-from oomdoctor.runs.rows import at_longest, count_rows, other_shapes
+from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
+from oomdoctor.runs.rows import count_rows, other_shapes
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.units import format_bytes
 
 Stop = Callable[[], ExitCode | None]
 
@@ -75,78 +68,51 @@ def _known_of(request: SurveyRequest) -> Findings:
     """What is known before anything is simulated: the model and the cards."""
     assert request.plan is not None
     spec, notes = hub.resolve_with_notes(request.model)
-    known = Findings(request, request.plan, spec, cards_of(request.plan, request.headroom))
-    known.warnings += [Warn("model_source", note) for note in notes]
-    known.warnings += _card_warnings(known.cards, request)
-    return known
+    cards = cards_of(request.plan, request.headroom)
+    warnings = [Warn("model_source", note) for note in notes]
+    return Findings(request, spec, cards, warnings + _card_warnings(cards, request))
 
 
 def _predict(known: Findings, simulators: Simulators, on_event: Listener) -> None:
-    """Everything that simulators have to say.
+    """Look at the model and the data file, then simulate every rung.
 
     Raises:
         Stopped: told to stop; what is known stays.
     """
     on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
-    _inspect(known, simulators)
-    _count_rows(known, simulators, on_event)
-    _within_limits(known)
+    inspection = _inspect(known, simulators)
+    known.take_inspection(inspection)
+    counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
+    if counted is not None:
+        known.take_rows(counted, inspection)
+    known.set_limits(inspection)
     _simulate(known, simulators, on_event)
-    known.limits = find_limits(known, simulators)
+    known.keep_limits(find_limits(known, simulators))
 
 
-def _inspect(known: Findings, simulators: Simulators) -> None:
-    """Count the model's parameters, find its repeating layers and the limits of its rows."""
+def _inspect(known: Findings, simulators: Simulators) -> Inspection:
+    """Count the model's parameters, find its repeating layers and its longest row."""
     job = ProbeJob(
         mode="inspect",
         label="inspect",
         model=known.spec,
         config=known.rungs[0].config,
-        device_type="cpu",  # nothing is asked of a device
+        device_type="cpu",  # an inspection needs no device
     )
     (ended,) = simulators.run([job])
     if ended.reply is None or ended.reply.inspection is None:
         raise faults.inspection_error(ended.attempt, known.spec, known.request.python)
-    known.inspection = ended.reply.inspection
-    known.warnings += device.model_warnings(known.inspection)
-
-
-def _count_rows(known: Findings, simulators: Simulators, on_event: Listener) -> None:
-    """Count the data file, if there is one; the rungs are then about its longest row."""
-    known.counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
-    if known.counted is None:
-        return
-    assert known.request.lengths is not None and known.inspection is not None
-    lengths, positions = known.counted.distribution, known.inspection.max_sequence_length
-    known.shapes = shapes_of(lengths, known.request.lengths, positions)
-    known.request = at_longest(known.request, lengths.longest.tokens)
-    known.rungs = known.request.recipe.rungs
-
-
-def _within_limits(known: Findings) -> None:
-    """Lower what is longer than the model has positions for."""
-    inspection = known.inspection
-    assert inspection is not None
-    limit = inspection.max_sequence_length
-    if known.plan.sweep is not None and known.plan.sweep.key == "sequence_length":
-        known.plan, lowered = sweep_within_limits(known.plan, known.spec.id, limit)
-        known.request = replace(known.request, plan=known.plan)
-    else:
-        known.request, known.rungs, lowered = within_limits(known.request, known.spec.id, limit)
-    known.warnings += lowered
-    known.contexts = {
-        card.name: context_of(card, known.request, known.spec, inspection) for card in known.cards
-    }
+    return ended.reply.inspection
 
 
 def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> None:
-    """Run every simulation and keep what it says of each card."""
+    """Run every simulation and keep what it says about each card."""
     assert known.inspection is not None
     rungs = (*known.rungs, *other_shapes(known.rungs, known.shapes))
     planned = tasks_of(known.plan, rungs, known.cards, known.contexts)
-    tasks = [task for task in planned if not _contradicts(known, task)]
-    # The longest first, so that no worker idles at the end: those with most sizes, and of these the
-    # quantised ones, which stand last in a ladder.
+    tasks = [task for task in planned if not known.reject(task)]
+    # The longest first, so that no worker idles at the end: those with the most sizes, and of these
+    # the quantised ones, which come last in a ladder.
     tasks.reverse()
     tasks.sort(key=lambda task: -len(task.sizes))
     jobs = [
@@ -160,7 +126,7 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
     for done, ended in enumerate(simulators.run(jobs, started), 1):
         task = tasks[ended.number]
         for card in task.cards:
-            _take(known, task, card, ended)
+            known.take(task, card, ended)
         told = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
         on_event(
             SurveyEvent(
@@ -177,41 +143,6 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
 def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
     fitting = sum(any(attempt.outcome == "fits" for attempt in found) for found in attempts)
     return f"fits {fitting} of {len(attempts)} cards"
-
-
-def _contradicts(known: Findings, task: Task) -> bool:
-    """Whether a rung contradicts itself; then it is told as unsupported and not simulated."""
-    config = task.rung.config.with_micro_batch(task.sizes[0])
-    wrong = config_faults(config)
-    reason = "; ".join(f"{key} {what}" for key, what in wrong)
-    for card in task.cards if wrong else ():
-        attempt = Attempt(config, "unsupported", None, None, None, reason, 0.0)
-        known.attempts[card.name, task.rung.config.key()] = (attempt,)
-    return bool(wrong)
-
-
-def _take(known: Findings, task: Task, card: Card, ended: Ended) -> None:
-    """Keep what a simulation says of a card; without one, what a formula can say."""
-    config, context = task.rung.config, known.contexts[card.name]
-    key = card.name, config.key()
-    predictions = ended.reply.predictions if ended.reply is not None else ()
-    prediction = prediction_for(predictions, card.name)
-    if prediction is not None:
-        known.predictions[key] = prediction
-        known.attempts[key] = attempts_of_prediction(
-            config, prediction, card.target(), ended.attempt.elapsed_s, ended.folder.name
-        )
-        return
-    told = ended.attempt.reason or "it could not be simulated"
-    skip = too_big(task.rung, context)
-    if skip is not None:
-        known.skipped[key] = replace(skip, reason=f"{skip.reason}; not simulated: {told}")
-        return
-    assert context.counts is not None
-    bound = bound_of(config, context.counts, context)
-    if bound.size_bytes:
-        told += f"; by the formula it needs at least {format_bytes(bound.size_bytes)}"
-    known.attempts[key] = (replace(ended.attempt, reason=told),)
 
 
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:

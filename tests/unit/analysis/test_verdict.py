@@ -43,7 +43,7 @@ def test_what_leaves_the_headroom_fits():
     assert fits(measurement(10 * GIB), 10 * GIB) == ("fits", None)
     assert fits(measurement(11 * GIB), 10 * GIB) == (
         "oom",
-        "it ran, but its peak of 11.0 GiB is 1.00 GiB above the 10.0 GiB that may be used",
+        "it ran, but its peak of 11.0 GiB exceeds the usable 10.0 GiB by 1.00 GiB",
     )
 
 
@@ -146,9 +146,9 @@ def test_running_out_while_loading_does_not_tell_what_is_lacking(phase):
     ("stopped_by", "steps", "notes"),
     [
         ("spread", 3, ()),
-        ("time_limit", 3, ("times not settled within the time limit",)),
-        ("step_limit", 20, ("times not settled after 20 steps",)),
-        ("step_limit", 1, ("times not settled after 1 step",)),
+        ("time_limit", 3, ("step times still varied at the time limit",)),
+        ("step_limit", 20, ("step times still varied after 20 steps",)),
+        ("step_limit", 1, ("step times still varied after 1 step",)),
     ],
 )
 def test_times_that_did_not_settle_are_noted(stopped_by, steps, notes):
@@ -179,13 +179,13 @@ def test_running_out_on_the_host_keeps_its_figures():
 def test_a_later_end_keeps_what_fits_and_is_noted():
     result = row(fit(RUNG.config, 1), fit(RUNG.config, 2), ended(RUNG.config, "timed_out", 16))
     assert (result.outcome, result.max_micro_batch_size) == ("fits", 2)
-    assert result.notes == ("micro-batch size 16 ended as timed_out: it timed_out",)
+    assert result.notes == ("micro-batch size 16 timed out: it timed_out",)
     assert result.tries[-1].reason == "it timed_out"
 
 
 def test_a_search_that_was_cut_short_says_what_is_open():
     result = row(fit(RUNG.config, 1, GIB), fit(RUNG.config, 2, 2 * GIB))
-    assert result.notes == ("the search ended; larger sizes not ruled out: 4, 8",)
+    assert result.notes == ("the search ended; untried larger sizes that may fit: 4, 8",)
     finished = row(fit(RUNG.config, 4, 5 * GIB), fit(RUNG.config, 8, 10 * GIB))
     assert finished.notes == ()
     fixed = rung("fixed", micro_batch_size=2)

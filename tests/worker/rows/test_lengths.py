@@ -349,7 +349,7 @@ def test_the_longest_row_that_fits_is_searched_for(ask):
         assert 0 < limit.tokens < 2000
         assert limit.above.first_rows == (7,)
     assert (
-        "row 7 with 2,000 tokens will not fit: full takes rows up to" in (report.lengths.verdict[0])
+        "row 7 (2,000 tokens) does not fit: full handles rows up to" in (report.lengths.verdict[0])
     )
     tokens = limits[-1].tokens
     for length, fits in ((tokens, True), (tokens + 128, False)):

@@ -96,7 +96,7 @@ def test_the_arithmetic_is_a_sum_that_can_be_checked():
     assert lower_bound(TrainConfig(), COUNTS, None).arithmetic == (
         "weights 1,000,000,000 x 2 bytes = 1.86 GiB, "
         "gradients 1,000,000,000 x 2 bytes = 1.86 GiB, "
-        "optimizer states 1,000,000,000 x 4 bytes = 3.73 GiB: 7.45 GiB together"
+        "optimizer states 1,000,000,000 x 4 bytes = 3.73 GiB"
     )
     lora = lower_bound(TrainConfig(method="lora"), COUNTS, None)
     assert lora.arithmetic == "weights 1,000,000,000 x 2 bytes = 1.86 GiB"

@@ -164,7 +164,7 @@ LENGTHS = counted(*[100] * 97, 13_000, 31_902, 14_000).distribution
 
 def test_a_row_that_no_rung_takes():
     assert verdict(LENGTHS, 31_902, None, (LIMIT,)) == (
-        "row 99 with 31,902 tokens will not fit: full takes rows up to 12,288 tokens at "
+        "row 99 (31,902 tokens) does not fit: full handles rows up to 12,288 tokens at "
         "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
     )
 
@@ -173,25 +173,25 @@ def test_a_row_that_only_another_rung_takes():
     one = LengthLimit("card", "key", "full", 1, 0, RowsAbove(1, 0.0001, (8,)))
     taken = Taken("lora", 1, 3 * GIB)
     assert verdict(LENGTHS, 31_902, taken, (LIMIT, one)) == (
-        "row 99 with 31,902 tokens will not fit full, which takes rows up to 12,288 tokens at "
+        "row 99 (31,902 tokens) does not fit with full, which handles rows up to 12,288 tokens at "
         "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
-        "full takes none at micro-batch 1; 1 row (0.010%) is longer: 8",
-        "that row fits lora at micro-batch 1, where the peak is 3.00 GiB",
+        "full handles no row at micro-batch 1; 1 row (0.010%) is longer: 8",
+        "that row fits with lora at micro-batch 1, peak 3.00 GiB",
     )
 
 
 def test_a_row_that_fits_and_one_of_which_nothing_is_known():
     every = LengthLimit("card", "key", "full", 4, 31_902, RowsAbove(0, 0.0, ()))
-    told = "row 99 with 31,902 tokens fits full at micro-batch 4, where the peak is 1.00 GiB"
+    told = "row 99 (31,902 tokens) fits with full at micro-batch 4, peak 1.00 GiB"
     assert verdict(LENGTHS, 31_902, Taken("full", 4, GIB), (every,)) == (told,)
-    assert verdict(LENGTHS, 31_902, None) == ("row 99 with 31,902 tokens will not fit any rung",)
+    assert verdict(LENGTHS, 31_902, None) == ("row 99 (31,902 tokens) does not fit with any rung",)
 
 
 def test_a_row_longer_than_the_model_has_positions_is_cut():
     (told,) = verdict(LENGTHS, 2048, Taken("full", 1, GIB))
-    assert told.startswith("row 99 with 31,902 tokens, cut to the 2,048 positions of the model,")
+    assert told.startswith("row 99 (31,902 tokens, truncated to the model's 2,048 positions) ")
 
 
 def test_several_cards():
-    told = "row 99 with 31,902 tokens fits 3 of 45 cards"
+    told = "row 99 (31,902 tokens) fits on 3 of 45 cards"
     assert cards_verdict(LENGTHS, 31_902, 3, 45) == (told,)

@@ -69,12 +69,12 @@ def test_what_fits_has_the_reserved_bytes_and_the_context_as_its_peak():
     assert (attempt.reason, attempt.config.micro_batch_size) == (None, 1)
 
 
-def test_what_does_not_fit_tells_what_it_lacks_at_least():
+def test_what_does_not_fit_says_how_much_it_is_short_by():
     (attempt,) = attempts(predicted(1, 12 * GIB, 14 * GIB, fits=False))
     assert attempt.outcome == "oom"
     assert attempt.measurement is not None
     assert attempt.measurement.peak_device_bytes == 12 * GIB + GIB // 2
-    assert attempt.reason == "needs 12.5 GiB, 3.50 GiB above the 9.00 GiB that may be used"
+    assert attempt.reason == "needs 12.5 GiB, short by 3.50 GiB"
 
 
 def test_what_fails_by_fragmentation_alone_tells_the_reserved_bytes():
@@ -105,8 +105,8 @@ def test_a_row_of_predictions_is_like_a_measured_one():
     ("peak", "outcome", "word"),
     [
         (5.0, "fits", None),
-        (8.5, "fits", "fits by a hair"),
-        (9.1, "oom", "misses by a hair"),
+        (8.5, "fits", "borderline"),
+        (9.1, "oom", "borderline"),
         (12.0, "oom", None),
     ],
 )
@@ -127,4 +127,4 @@ def test_recorded_errors_say_how_exact_a_prediction_is():
     off = ErrorRecord("measured", "full", "reserved", 40, 0.0, 0.005, 0.15)
     assert with_borderline_note(row, CONTEXT, 9 * GIB, (replace(off, p95=0.01),)).notes == ()
     (note,) = with_borderline_note(row, CONTEXT, 9 * GIB, (off,)).notes
-    assert note == "fits by a hair: predictions like this are off by up to 15.0%"
+    assert note == "borderline: predictions like this are off by up to 15.0%"

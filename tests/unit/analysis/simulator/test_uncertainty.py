@@ -1,4 +1,4 @@
-"""Which recorded errors a prediction's uncertainty rests on, and what is said of thin evidence."""
+"""The recorded errors behind a prediction's uncertainty, and what little evidence says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_kind_itself_decides_where_it_has_enough_runs() -> None:
     found = uncertainty_of("lora", "allocated", [wide, record()])
     assert found.share == 0.041
     assert found.evidence == (
-        "6 runs that others published (lora, allocated): 95 % within 4.1%, half within 1.2%"
+        "6 runs published by others (lora, allocated): 95% within 4.1%, half within 1.2%"
     )
 
 
@@ -55,20 +55,20 @@ def test_thin_evidence_takes_the_widest_kind_of_the_same_peak_and_says_so() -> N
     found = uncertainty_of("lora", "allocated", [thin, wide, other])
     assert found.share == 0.09
     assert found.evidence.startswith(
-        "thin evidence: only 1 run was compared for lora, allocated; 6 runs that others published"
+        "little evidence: only 1 run was compared for lora, allocated; 6 runs published by others"
     )
 
 
 def test_a_peak_that_was_never_compared_takes_the_widest_kind_of_all() -> None:
     found = uncertainty_of("lora", "device", [record(), record(method="full", p95=0.09)])
     assert found.share == 0.09
-    assert found.evidence.startswith("thin evidence: no run was compared for lora, device; ")
+    assert found.evidence.startswith("little evidence: no run was compared for lora, device; ")
 
 
 def test_without_any_record_there_is_no_figure() -> None:
     found = uncertainty_of("lora", "allocated", [])
     assert found.share is None
-    assert found.evidence == "no prediction was ever compared with a measurement"
+    assert found.evidence == "no prediction has been compared with a measurement yet"
 
 
 def speed_record(**values: Any) -> SpeedErrorRecord:
@@ -107,8 +107,8 @@ def test_a_time_is_as_uncertain_as_recorded_on_its_architecture() -> None:
     found = time_uncertainty(estimated(), A100, [slow_host, other, speed_record()])
     assert found.share == 0.17
     assert found.evidence == (
-        "27 runs that others published (compute capability 8.0, slower device): "
-        "95 % within 17.0%, half within 6.0%"
+        "27 runs published by others (compute capability 8.0, device as the bottleneck): "
+        "95% within 17.0%, half within 6.0%"
     )
 
 
@@ -116,7 +116,7 @@ def test_a_time_that_the_host_decides_has_errors_of_its_own_and_hosts_differ() -
     slow_host = speed_record(slower="host", p95=0.4)
     found = time_uncertainty(estimated(host_s=2.0), A100, [speed_record(), slow_host])
     assert found.share == pytest.approx(math.hypot(0.5, 0.4))
-    assert found.evidence.startswith("hosts differ by 50%; 27 runs that others published")
+    assert found.evidence.startswith("hosts differ by 50%; 27 runs published by others")
 
 
 def test_measured_speeds_come_before_published_ones() -> None:
@@ -130,9 +130,9 @@ def test_another_architecture_is_less_certain_and_says_so() -> None:
     taken_over = time_uncertainty(estimated(), card("RTX 5090"), known)
     assert measured.share == pytest.approx(math.hypot(0.25, 0.17))
     assert taken_over.share == pytest.approx(math.hypot(0.375, 0.17))
-    assert measured.evidence.startswith("thin evidence: ")
+    assert measured.evidence.startswith("little evidence: ")
     assert "compute capability 9.0" in measured.evidence
-    assert "27 runs that others published (compute capability 8.0" in measured.evidence
+    assert "27 runs published by others (compute capability 8.0" in measured.evidence
 
 
 def test_another_architecture_takes_the_errors_of_what_waits_for_the_same() -> None:
@@ -140,7 +140,7 @@ def test_another_architecture_takes_the_errors_of_what_waits_for_the_same() -> N
     for name in ("H100 SXM", "RTX 5090"):
         found = time_uncertainty(estimated(host_s=2.0), card(name), known)
         assert found.share == pytest.approx(math.hypot(0.5, 0.4))
-        assert found.evidence.startswith("thin evidence: ")
+        assert found.evidence.startswith("little evidence: ")
 
 
 def test_few_recorded_runs_of_an_architecture_are_thin_evidence() -> None:

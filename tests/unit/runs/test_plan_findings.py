@@ -1,0 +1,112 @@
+"""What a plan keeps of each simulation, and that its request, rungs and contexts agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from oomdoctor.analysis.rows.distribution import Tally
+from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
+from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import Attempt, Inspection
+from oomdoctor.records.rows import LengthsRequest
+from oomdoctor.runs.jobs.simulators import Ended
+from oomdoctor.runs.plan.cards import cards_of
+from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.tasks import Task
+
+SPEC = ModelSpec("m", "local", "M", "m", "causal-lm", {})
+RUNG = Rung("lora", TrainConfig(method="lora", sequence_length=512, effective_batch_size=4))
+
+
+def inspection(parameters: int = 10**9, positions: int | None = None) -> Inspection:
+    counts = ParameterCounts(parameters, parameters, 0, 0, 0)
+    return Inspection("M", counts, positions, {}, None, None, None, None)
+
+
+def findings(*rungs: Rung, plan: PlanRequest | None = None, rows: bool = False) -> Findings:
+    plan = plan or PlanRequest(("L4",))
+    request = SurveyRequest(
+        model=ModelRef("m"),
+        recipe=Recipe("r", "", rungs or (RUNG,), "command line"),
+        device="cuda",
+        vram_bytes=None,
+        headroom=0.0,
+        sequence_length=512,
+        effective_batch_size=4,
+        micro_batch_size=None,
+        weights="synthetic",
+        evaluate=False,
+        eval_batch_size=8,
+        rank_by="throughput",
+        tokens=10**6,
+        time_limit_s=None,
+        rung_limit_s=60.0,
+        python="python",
+        seed=0,
+        plan=plan,
+        lengths=LengthsRequest("rows.jsonl") if rows else None,
+    )
+    return Findings(request, SPEC, cards_of(plan, 0.0))
+
+
+def failed(reason: str | None) -> Ended:
+    attempt = Attempt(RUNG.config.with_micro_batch(1), "unsupported", None, None, None, reason, 2.0)
+    return Ended(0, attempt, None, Path("folder"))
+
+
+def test_a_failed_simulation_leaves_its_reason_and_a_lower_bound() -> None:
+    known = findings()
+    known.set_limits(inspection())
+    known.take(Task(RUNG, (1,), known.cards), known.cards[0], failed("needs Liger kernels"))
+    (row,) = known.rows(known.cards[0])
+    assert (row.outcome, row.missed_by_bytes) == ("unsupported", None)
+    assert row.reason == "needs Liger kernels; lower bound 1.86 GiB"
+
+
+def test_a_failed_simulation_of_a_rung_above_the_card_is_an_answer() -> None:
+    known = findings()
+    known.set_limits(inspection(20 * 10**9))
+    known.take(Task(RUNG, (1,), known.cards), known.cards[0], failed("needs Liger kernels"))
+    (row,) = known.rows(known.cards[0])
+    assert row.outcome == "skipped"
+    assert row.missed_by_bytes is not None
+    assert row.reason is not None
+    assert row.reason.startswith("needs at least 37.3 GiB, short by ")
+    assert row.reason.endswith("; not simulated: needs Liger kernels")
+
+
+def test_a_rung_with_settings_that_contradict_each_other_is_not_simulated() -> None:
+    wrong = Rung("wrong", replace(RUNG.config, method="full", quantization="nf4"))
+    known = findings(wrong)
+    known.set_limits(inspection())
+    assert known.reject(Task(wrong, (1,), known.cards))
+    (row,) = known.rows(known.cards[0])
+    assert row.outcome == "unsupported"
+    assert row.reason
+    assert not known.reject(Task(RUNG, (1,), known.cards))
+
+
+def test_rows_and_positions_change_request_rungs_and_shapes_together() -> None:
+    tally = Tally()
+    tally.add(1, 4000, "text")
+    counted = tally.counted("rows.jsonl", "bytes/4", approximate=True, elapsed_s=0.0)
+    known = findings(rows=True)
+    found = inspection(positions=2048)
+    known.take_rows(counted, found)
+    known.set_limits(found)
+    assert {rung.config.sequence_length for rung in known.rungs} == {2048}
+    assert known.request.sequence_length == 2048
+    assert {shape.tokens for shape in known.shapes} == {2048}
+    assert list(known.contexts) == [known.cards[0].name]
+
+
+def test_a_sweep_beyond_the_positions_ends_there_in_the_plan_of_the_request() -> None:
+    plan = PlanRequest(("L4",), sweep=Sweep("sequence_length", (512, 4096)))
+    known = findings(plan=plan)
+    known.set_limits(inspection(positions=2048))
+    assert known.plan.sweep == Sweep("sequence_length", (512, 2048))
+    assert known.request.plan is known.plan
+    assert len(known.rows(known.cards[0])) == 2
