@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_jobs import LARGE, SMALL, capped, gib, job, measured, room, run
+from gpu_jobs import LARGE, SMALL, UNGROUPED, capped, gib, job, measured, room, run
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.machine import Gpu
@@ -217,7 +217,7 @@ def test_the_attention_kernel_is_the_one_that_ran(
     half = measured(host, tmp_path / "half", job())
     # PyTorch chooses between the two by its version and the card; fp32 can be neither.
     assert half.attention_kernel in ("sdpa: flash", "sdpa: cuDNN")
-    single = measured(host, tmp_path / "single", job(weights_dtype="float32"))
+    single = measured(host, tmp_path / "single", job(UNGROUPED, weights_dtype="float32"))
     assert single.attention_kernel == "sdpa: memory-efficient"
     mixed = job(weights_dtype="float32", autocast_dtype="bfloat16")
     assert measured(host, tmp_path / "mixed", mixed).attention_kernel == half.attention_kernel
