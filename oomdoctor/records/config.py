@@ -11,6 +11,10 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.dtypes import dtype_word
+from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
+
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bfloat16", "float32", "float16"]
 AutocastDtype = Literal["none", "bfloat16", "float16"]
@@ -39,7 +43,7 @@ class TrainConfig:
     """The dtype the weights are loaded in, and for full fine-tuning kept in."""
     autocast_dtype: AutocastDtype = "none"
     """Mixed precision: the dtype of matrix products. float16 adds the gradient scaler."""
-    optimizer: str = "adamw_torch_fused"
+    optimizer: str = DEFAULT_OPTIMIZER
     """One of transformers' `OptimizerNames`."""
     attention: Attention = "sdpa"
     """transformers' `attn_implementation`."""
@@ -112,10 +116,11 @@ class TrainConfig:
         if self.activation_checkpointing != "none":
             word = _CHECKPOINTING_WORDS[self.activation_checkpointing]
             parts.append(word.format(self.checkpoint_every))
-        if self.optimizer != "adamw_torch_fused":
-            parts.append(_OPTIMIZER_WORDS.get(self.optimizer, self.optimizer))
+        if self.optimizer != DEFAULT_OPTIMIZER:
+            row = OPTIMIZERS.get(self.optimizer)
+            parts.append((row and row.word) or self.optimizer)
         if self.attention != "sdpa":
-            parts.append(_ATTENTION_WORDS[self.attention])
+            parts.append(ATTENTIONS[self.attention].word)
         if self.loss != "default":
             parts.append(self.loss)
         if self.compile:
@@ -154,28 +159,13 @@ _CHECKPOINTING_WORDS = {
     "mlp": "ckpt-mlp",
     "offload": "ckpt-offload",
 }
-_OPTIMIZER_WORDS = {
-    "adamw_torch": "adamw-foreach",
-    "adamw_bnb_8bit": "adamw8bit",
-    "adamw_8bit": "adamw8bit",
-    "paged_adamw_8bit": "paged8bit",
-    "paged_adamw_32bit": "paged32bit",
-    "lion_8bit": "lion8bit",
-}
-_ATTENTION_WORDS = {
-    "eager": "eager",
-    "flash_attention_2": "flash2",
-    "flash_attention_3": "flash3",
-    "flex_attention": "flex",
-}
-_DTYPE_WORDS = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
 def _precision(config: TrainConfig) -> str:
-    weights = _DTYPE_WORDS[config.weights_dtype]
+    weights = dtype_word(config.weights_dtype)
     if config.autocast_dtype == "none":
         return weights
-    return f"{weights}-amp-{_DTYPE_WORDS[config.autocast_dtype]}"
+    return f"{weights}-amp-{dtype_word(config.autocast_dtype)}"
 
 
 def config_faults(config: TrainConfig) -> list[tuple[str, str]]:

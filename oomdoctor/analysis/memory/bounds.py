@@ -1,38 +1,23 @@
-"""A floor under the memory of a rung: what certainly lies on the device when the optimizer steps.
+"""A lower bound of a rung's memory: what is certainly on the device when the optimizer steps.
 
-Every term is a thing that cannot be missing at that moment, so a rung whose floor is above the
-budget needs no try. Activations, adapters, buffers and library memory are left out: they only add.
+Every term must be there at that moment, so a rung whose bound is above the budget needs no try.
+Activations, adapters, buffers and library memory are left out: they can only add to it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from oomdoctor.analysis.memory.closed_form import (
+    Term,
+    constant_bytes,
+    packed_bytes,
+    product,
+    state_width,
+)
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.model import ParameterCounts
-from oomdoctor.units import format_bytes
-
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_NF4_BLOCK = 64  # bitsandbytes: weights that share one scale
-_NF4_NESTED_BLOCK = 256  # scales that share one float32 scale when double-quantised
-# Optimizers that step after the backward pass, when all gradients exist, and the bytes of state
-# they certainly keep on the device for each parameter (torch follows the type of the weight).
-# bitsandbytes keeps more than this for embeddings and small tensors; paged states may leave the
-# device. An optimizer that is not here may drop gradients layer by layer, so nothing is certain.
-_STATE_BYTES: dict[str, tuple[int, bool]] = {
-    "adamw_torch": (2, True),
-    "adamw_torch_fused": (2, True),
-    "adamw_bnb_8bit": (2, False),
-    "adamw_8bit": (2, False),
-    "lion_8bit": (1, False),
-    "lion_32bit": (4, False),
-    "paged_adamw_8bit": (0, False),
-    "paged_adamw_32bit": (0, False),
-    "paged_lion_8bit": (0, False),
-    "paged_lion_32bit": (0, False),
-    "adafactor": (0, False),
-    "sgd": (0, False),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +28,6 @@ class Bound:
     arithmetic: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    name: str
-    sum_text: str
-    size_bytes: int
-
-
 def lower_bound(
     config: TrainConfig,
     counts: ParameterCounts,
@@ -57,11 +35,11 @@ def lower_bound(
     *,
     all_learn: bool = True,
 ) -> Bound:
-    """The floor of a rung on one device: weights, gradients and optimizer states.
+    """The lower bound of a rung on one device: weights, gradients and optimizer states.
 
-    `trainable` is the number of parameters with gradients where it is known; of LoRA only the base
-    is counted. `all_learn` False says that some parameters may get no gradient (a vision tower
-    that text does not enter), so that only the weights are certain.
+    `trainable` is the number of parameters with gradients, None if unknown. For LoRA only the base
+    is counted. With `all_learn` False some parameters may get no gradient (such as a vision tower
+    in training on text), so only the weights are certain.
     """
     if config.offload == "parameters":
         return Bound(0, "the parameters are kept in host memory, so nothing is certain")
@@ -71,77 +49,81 @@ def lower_bound(
     if config.method == "full" and all_learn:
         terms += [_shared(term, shards) for term in _training(config, counts, trainable)]
     total = sum(term.size_bytes for term in terms)
-    text = ", ".join(f"{t.name} {t.sum_text} = {format_bytes(t.size_bytes)}" for t in terms)
+    text = ", ".join(term.text() for term in terms)
     return Bound(total, text)
 
 
 def weights_bytes(config: TrainConfig, counts: ParameterCounts) -> int:
-    """Bytes of the base weights alone, unsharded and on the device."""
+    """Bytes of the base weights alone, on one device and without sharding."""
     return sum(term.size_bytes for term in _weights(config, counts))
 
 
 def state_bytes(config: TrainConfig, counts: ParameterCounts) -> int | None:
-    """Bytes of optimizer state certainly on the device in full training; None when unknown."""
-    known = _STATE_BYTES.get(config.optimizer)
-    if known is None:
-        return None
-    if config.offload == "optimizer":
-        return 0
-    each, follows = known
-    return _learning(counts) * each * (DTYPE_BYTES[config.weights_dtype] if follows else 1)
+    """Bytes of optimizer state certainly on the device in full training; None if unknown."""
+    each = _state_width(config)
+    return None if each is None else _learning(counts) * each
 
 
 def keeps_all_gradients(config: TrainConfig) -> bool:
-    """Whether all gradients certainly lie on the device together when the optimizer steps."""
-    return config.optimizer in _STATE_BYTES
+    """Whether all gradients are certainly on the device together when the optimizer steps.
+
+    An optimizer whose states are not known may free gradients layer by layer.
+    """
+    return _state_width(config) is not None
 
 
-def _weights(config: TrainConfig, counts: ParameterCounts) -> list[_Term]:
-    each = DTYPE_BYTES[config.weights_dtype]
+def _state_width(config: TrainConfig) -> int | None:
+    return state_width(
+        config.optimizer,
+        dtype_bytes(config.weights_dtype),
+        offloaded=config.offload == "optimizer",
+    )
+
+
+def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
+    each = dtype_bytes(config.weights_dtype)
     if config.quantization == "none":
-        return [_term("weights", counts.total, each)]
+        return [product("weights", counts.total, each)]
     # peft's preparation casts everything that is not quantised to float32.
-    rest = 4 if config.kbit_prepare == "peft" else each
-    others = _term("other weights", counts.total - counts.linear, rest)
+    rest = FLOAT32_BYTES if config.kbit_prepare == "peft" else each
+    others = product("other weights", counts.total - counts.linear, rest)
+    packed = packed_bytes(counts.linear, config.quantization)
     if config.quantization == "int8":
-        return [_term("8-bit weights", counts.linear, 1), others]
-    blocks = counts.linear // _NF4_BLOCK
-    scales = blocks + 4 * (blocks // _NF4_NESTED_BLOCK) if config.double_quant else 4 * blocks
+        return [product("8-bit weights", packed, 1), others]
+    scales = constant_bytes(counts.linear, config.quantization, double_quant=config.double_quant)
     return [
-        _Term("4-bit weights", f"{counts.linear:,} x 0.5 byte", counts.linear // 2),
-        _Term("block constants", f"{scales:,} bytes", scales),
+        Term("4-bit weights", packed, f"{counts.linear:,} x 0.5 byte"),
+        Term("block constants", scales, f"{scales:,} bytes"),
         others,
     ]
 
 
-def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> list[_Term]:
-    known = _STATE_BYTES.get(config.optimizer)
-    if known is None:
+def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> list[Term]:
+    each = _state_width(config)
+    if each is None:
         return []
     learning = _learning(counts)
     if trainable is not None:
         learning = max(0, learning - (counts.total - min(trainable, counts.total)))
-    width = DTYPE_BYTES[config.weights_dtype]
-    terms = [_term("gradients", learning, width)]
-    each, follows = known
-    if each and config.offload == "none":
-        terms.append(_term("optimizer states", learning, each * width if follows else each))
+    terms = [product("gradients", learning, dtype_bytes(config.weights_dtype))]
+    if each:
+        terms.append(product("optimizer states", learning, each))
     return terms
 
 
 def _learning(counts: ParameterCounts) -> int:
-    """Parameters that get a gradient for certain: of routed experts those of a single token."""
+    """Parameters that certainly get a gradient: of routed experts those of a single token."""
     if not counts.experts:
         return counts.total
     idle = counts.experts - counts.experts_per_token
     return counts.total - -(-counts.routed_experts * idle // counts.experts)
 
 
-def _term(name: str, count: int, each: int) -> _Term:
-    return _Term(name, f"{count:,} x {each} byte{'s' if each > 1 else ''}", count * each)
-
-
-def _shared(term: _Term, shards: int) -> _Term:
+def _shared(term: Term, shards: int) -> Term:
     if shards == 1:
         return term
-    return _Term(term.name, f"{term.sum_text} / {shards} devices", term.size_bytes // shards)
+    return replace(
+        term,
+        size_bytes=term.size_bytes // shards,
+        arithmetic=f"{term.arithmetic} / {shards} devices",
+    )

@@ -1,14 +1,15 @@
-"""The formula view of a rung: bytes a parameter, beside what the simulation found.
+"""The formula view of a rung: bytes per parameter, next to what the simulation found.
 
-Weights, gradients and optimizer states are bytes a parameter; activations, logits and temporary
-tensors are not, so a formula has no term for them. The rule of thumb of 16 bytes a parameter is
-that of full fine-tuning with AdamW in float32: 4 for the weight, 4 for the gradient, 8 for the two
-states (Rajbhandari et al., 2020, arXiv:1910.02054, section 3.1, counts the same 16 otherwise).
+Weights, gradients and optimizer states scale with the parameters. Activations, logits and temporary
+tensors do not, so the formula has no term for them. The rule of 16 bytes per parameter holds for
+full fine-tuning with AdamW in float32: 4 for the weight, 4 for the gradient, 8 for the two states.
+(Rajbhandari et al., 2020, arXiv:1910.02054, section 3.1, arrives at the same 16 differently.)
 """
 
 from __future__ import annotations
 
-from oomdoctor.analysis.memory.bounds import DTYPE_BYTES, state_bytes, weights_bytes
+from oomdoctor.analysis.memory.bounds import weights_bytes
+from oomdoctor.analysis.memory.closed_form import ADAPTER_BYTES, state_width, trained_bytes
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ParameterCounts
@@ -16,8 +17,7 @@ from oomdoctor.records.plan import FormulaTerm, FormulaView
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.units import format_bytes, format_count
 
-RULE_BYTES = 16  # a parameter
-_ADAPTER_BYTES = 4  # peft keeps trainable adapters in float32 (autocast_adapter_dtype)
+RULE_BYTES = 16  # per parameter
 
 
 def formula_view(
@@ -26,7 +26,7 @@ def formula_view(
     measured: Measurement,
     phases: tuple[PhasePeak, ...],
 ) -> FormulaView:
-    """Each term by formula and as it was at the highest moment, and where 16 bytes are wrong."""
+    """Each term by formula and at the simulated peak, and where the rule of 16 bytes is wrong."""
     peak = max(phases, key=lambda phase: phase.peak_allocated_bytes)
     simulated = peak.by_category
     trainable = measured.trainable_parameters
@@ -37,10 +37,10 @@ def formula_view(
         )
     ]
     if config.method != "full":
-        terms.append(_term("adapters", _ADAPTER_BYTES, trainable, None))
-    width = DTYPE_BYTES[config.weights_dtype] if config.method == "full" else _ADAPTER_BYTES
+        terms.append(_term("adapters", ADAPTER_BYTES, trainable, None))
+    width = trained_bytes(config.method, config.weights_dtype)
     terms.append(_term("gradients", width, trainable, simulated.get("gradients")))
-    states = _state_width(config, counts)
+    states = state_width(config.optimizer, width, offloaded=config.offload == "optimizer")
     if states is None:
         terms.append(
             FormulaTerm("optimizer states", None, trainable, None, simulated.get("optimizer"))
@@ -65,15 +65,6 @@ def _term(name: str, each: float, count: int, simulated: int | None) -> FormulaT
     return FormulaTerm(name, each, count, round(each * count), simulated)
 
 
-def _state_width(config: TrainConfig, counts: ParameterCounts) -> float | None:
-    """Bytes of optimizer state a trainable parameter on the device; None where not known."""
-    if config.optimizer in ("adamw_torch", "adamw_torch_fused"):
-        each = DTYPE_BYTES[config.weights_dtype] if config.method == "full" else _ADAPTER_BYTES
-        return 2.0 * each
-    known = state_bytes(config, counts)
-    return None if known is None else known / counts.total
-
-
 def _remarks(
     config: TrainConfig,
     counts: ParameterCounts,
@@ -81,30 +72,29 @@ def _remarks(
     peak: PhasePeak,
     formula_bytes: int,
 ) -> list[str]:
-    """Where the rule of thumb and the formula are wrong for this rung, most bytes first."""
+    """Where the rule and the formula are wrong for this rung."""
     found = []
     trainable = measured.trainable_parameters
     if trainable < counts.total:
         found.append(
-            f"16 bytes count gradients and states for all parameters; {format_count(trainable)} "
-            f"of {format_count(measured.parameters)} are trained"
+            f"the rule counts gradients and states for all parameters; only "
+            f"{format_count(trainable)} of {format_count(measured.parameters)} are trained"
         )
     elif config.weights_dtype != "float32":
         found.append(
-            f"16 bytes are those of float32; here weights, gradients and states follow "
+            f"the rule assumes float32; here weights, gradients and states are in "
             f"{config.weights_dtype}"
         )
-    step, phase = peak.step, peak.phase
     grown = {name: peak.by_category.get(name, 0) for name in ("activations", "logits", "temporary")}
-    unknown = sum(grown.values())
+    unseen = sum(grown.values())
     largest = max(grown, key=lambda name: grown[name])
-    if unknown:
+    if unseen:
         found.append(
-            f"no formula of parameters knows of {format_bytes(unknown)} that grow with the batch "
-            f"or live for a moment, {largest} most of all ({format_bytes(grown[largest])})"
+            f"{format_bytes(unseen)} grows with the batch or is temporary, and is invisible to "
+            f"per-parameter formulas; most of it is {largest} ({format_bytes(grown[largest])})"
         )
-    when = "the first step" if step == "first" else "a later step"
+    when = "the first step" if peak.step == "first" else "a later step"
     found.append(
-        f"the peak is one moment, in {phase} of {when}: what is not alive then does not count"
+        f"the peak is a single moment, in {peak.phase} of {when}; only what is alive then counts"
     )
     return found

@@ -13,29 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from oomdoctor.analysis.memory.bounds import (
-    DTYPE_BYTES,
-    keeps_all_gradients,
-    state_bytes,
-    weights_bytes,
-)
+from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
+from oomdoctor.analysis.memory.closed_form import state_ceiling
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.facts.optimizers import OPTIMIZERS, canonical
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.model import ParameterCounts
 
-# The same states or fewer, kept in the same way, tensor by tensor: (less, more).
-_OPTIMIZER_STEPS = {
-    ("adamw_torch_fused", "adamw_torch"),  # foreach makes temporaries
-    ("paged_adamw_8bit", "adamw_bnb_8bit"),
-    ("paged_adamw_8bit", "adamw_8bit"),
-    ("paged_adamw_8bit", "paged_adamw_32bit"),
-    ("lion_8bit", "adamw_bnb_8bit"),  # one state instead of two
-    ("lion_8bit", "adamw_8bit"),
-    ("paged_lion_8bit", "lion_8bit"),
-}
-_ALIASES = {"adamw_8bit": "adamw_bnb_8bit"}
 _PREPARED = ("none", "norms", "peft")
 _FOLLOW = ("weights_dtype", "autocast_dtype")
 _CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")
@@ -99,7 +87,7 @@ def _relevant(config: TrainConfig) -> TrainConfig:
     elif config.checkpoint_every == 1:
         values["activation_checkpointing"] = "full"
         values["checkpoint_every"] = plain.checkpoint_every
-    values["optimizer"] = _ALIASES.get(config.optimizer, config.optimizer)
+    values["optimizer"] = canonical(config.optimizer)
     if config.offload == "optimizer":
         values["optimizer"] = plain.optimizer  # the device has nothing of it
     return replace(config, **values)
@@ -118,14 +106,16 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
     if name == "offload":
         return bool(a == "none" and b == "optimizer")
     if name == "attention":
-        scores = a == "eager" and b in ("sdpa", "flash_attention_2", "flash_attention_3")
+        scores = ATTENTIONS[a].stores_scores is True and ATTENTIONS[b].stores_scores is False
         return scores and _fast_attention(compute_dtype(less), setting)
     if name == "loss":
         return a == "default" and b == "liger" and _logits_outweigh(less, setting)
     if name == "optimizer" and less.offload == "optimizer":
         return keeps_all_gradients(more)
     if name == "optimizer":
-        return (b, a) in _OPTIMIZER_STEPS or _states_at_least(more, less, setting)
+        row = OPTIMIZERS.get(b)
+        listed = row is not None and a in row.at_least
+        return listed or _states_at_least(more, less, setting)
     return False
 
 
@@ -153,25 +143,14 @@ def _states_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> 
     counts = setting.counts
     if counts is None or more.method != "full" or more.offload != "none":
         return False
-    floor, ceiling = state_bytes(more, counts), _state_ceiling(less, counts)
-    return floor is not None and ceiling is not None and floor >= ceiling
-
-
-def _state_ceiling(config: TrainConfig, counts: ParameterCounts) -> int | None:
-    """The most that states and temporaries of the optimizer can take; None when not known.
-
-    bitsandbytes may keep 32-bit states for embeddings and small tensors, and has one float32
-    constant for 256 8-bit values. SGD may copy the gradients once.
-    """
-    linear, others = counts.linear, counts.total - counts.linear
-    ceilings = {
-        "adamw_bnb_8bit": 8 * others + 2 * linear + linear // 16,
-        "paged_adamw_8bit": 8 * others + 2 * linear + linear // 16,
-        "paged_adamw_32bit": 8 * counts.total,
-        "lion_8bit": 4 * others + linear + linear // 16,
-        "sgd": DTYPE_BYTES[config.weights_dtype] * counts.total,
-    }
-    return ceilings.get(config.optimizer)
+    least = state_bytes(more, counts)
+    most = state_ceiling(
+        less.optimizer,
+        dtype_bytes(less.weights_dtype),
+        counts.linear,
+        counts.total - counts.linear,
+    )
+    return least is not None and most is not None and least >= most
 
 
 def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
@@ -190,7 +169,8 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
     vocabulary = shape_of(setting.model_config).vocabulary
     if not wider or setting.counts is None or vocabulary is None:
         return False
-    if "eager" in (more.attention, less.attention) or not _fast_attention(computed, setting):
+    scores = any(ATTENTIONS[rung.attention].stores_scores for rung in (more, less))
+    if scores or not _fast_attention(computed, setting):
         return False
     gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)
     return gained >= 8 * _micro(less) * less.sequence_length * vocabulary
@@ -219,7 +199,7 @@ def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
     if hidden is None:
         return False
     tokens = _micro(config) * config.sequence_length
-    return 8 * tokens >= 2 * DTYPE_BYTES[config.weights_dtype] * hidden
+    return 8 * tokens >= 2 * dtype_bytes(config.weights_dtype) * hidden
 
 
 def _micro(config: TrainConfig) -> int:

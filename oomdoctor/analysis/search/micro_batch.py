@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oomdoctor.analysis.memory.bounds import DTYPE_BYTES
+from oomdoctor.analysis.memory.closed_form import trained_bytes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.result import Attempt, Outcome
 from oomdoctor.units import format_bytes
@@ -62,8 +62,7 @@ def sample_of(attempt: Attempt) -> Sample:
         return Sample(size, attempt.outcome)
     timing = measured.timing
     rate = None if timing is None else tokens_per_s(timing, attempt.config)
-    # peft may keep adapters in float32 whatever the base is in.
-    each = DTYPE_BYTES[attempt.config.weights_dtype] if attempt.config.method == "full" else 4
+    each = trained_bytes(attempt.config.method, attempt.config.weights_dtype)
     gradients = each * measured.trainable_parameters
     return Sample(size, attempt.outcome, measured.deciding_peak_bytes(), rate, gradients)
 

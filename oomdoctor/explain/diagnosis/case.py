@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.sizes import Sizes
-from oomdoctor.explain.memory.states import Term
 from oomdoctor.explain.memory.terms import terms
 from oomdoctor.explain.training.settings import Setup
 from oomdoctor.explain.training.training import Training

@@ -6,8 +6,9 @@ al. 2022, section 4, for gated MLPs, RMS norms in float32 and no dropout).
 
 from __future__ import annotations
 
+from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.sizes import Sizes
-from oomdoctor.explain.memory.states import Term, linear_widths
+from oomdoctor.explain.memory.states import linear_widths
 from oomdoctor.explain.training.training import Training
 
 

@@ -6,9 +6,10 @@ figure.
 
 from __future__ import annotations
 
+from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.activations import activations, logits
 from oomdoctor.explain.memory.sizes import Sizes
-from oomdoctor.explain.memory.states import Term, gradients, optimizer_states, weights
+from oomdoctor.explain.memory.states import gradients, optimizer_states, weights
 from oomdoctor.explain.training.training import Training
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.memory.states import STATE_BYTES
 from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
+from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.units import format_bytes
-
-_EIGHT_BIT = frozenset({"adamw_bnb_8bit", "adamw_8bit", "lion_8bit", "adafactor", "sgd"})
 
 
 def _full(case: Case) -> bool:
@@ -15,18 +13,18 @@ def _full(case: Case) -> bool:
 
 
 def _adam(case: Case) -> bool:
-    name = case.setup.optimizer
-    return name is None or name not in _EIGHT_BIT
+    row = optimizer_named(case.setup.optimizer or "")
+    return row is None or not row.lean
 
 
 def _wide_states(case: Case) -> bool:
     seen = case.phase in ("optimizer", "clip") or case.sizes or case.setup.optimizer
-    return (
-        bool(seen)
-        and _adam(case)
-        and _full(case)
-        and not (case.setup.optimizer or "").startswith("paged")
-    )
+    return bool(seen) and _adam(case) and _full(case) and not _paged(case)
+
+
+def _paged(case: Case) -> bool:
+    row = optimizer_named(case.setup.optimizer or "")
+    return row is not None and row.paged
 
 
 def _on_device(case: Case) -> bool:
@@ -62,8 +60,8 @@ def _quantisable(case: Case) -> bool:
 def _temporaries(case: Case) -> Effect:
     """`_multi_tensor_adamw` allocates one temporary as large as the second moment."""
     states = case.term("optimizer states")
-    name = case.training.optimizer if case.training else ""
-    if states is None or not states.size_bytes or STATE_BYTES.get(name, (0, False))[0] != 2:
+    row = optimizer_named(case.training.optimizer if case.training else "")
+    if states is None or not states.size_bytes or row is None or row.moments != 2:
         return Effect(None, "rule", "avoids one temporary as large as the parameters")
     size = states.size_bytes // 2
     return Effect(
@@ -88,7 +86,7 @@ OPTIMIZER_ROWS: tuple[Row, ...] = (
          "pytorch": "bitsandbytes.optim.AdamW8bit(model.parameters(), lr=...)"},
         "published results show no loss of quality"),
     Row("paged_adamw", 2, "Use paged 8-bit AdamW, which can move its states to host memory",
-        lambda case: _adam(case) and not (case.setup.optimizer or "").startswith("paged"),
+        lambda case: _adam(case) and not _paged(case),
         changing("states move to host memory when the GPU is full", optimizer="paged_adamw_8bit"),
         {"transformers": 'TrainingArguments(optim="paged_adamw_8bit")',
          "trl": 'SFTConfig(optim="paged_adamw_8bit")',

@@ -10,27 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from oomdoctor.records.facts.attention import ATTENTION_NAMES
+from oomdoctor.records.facts.dtypes import TRAINED_NAMES
+from oomdoctor.records.facts.optimizers import optimizer_named
+
 Reader = Callable[[Any], Any]
-_DTYPES = {
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-    "float16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "float32": "float32",
-    "fp32": "float32",
-    "float": "float32",
-}
-_ATTENTIONS = {
-    "fa2": "flash_attention_2",
-    "flash_attention_2": "flash_attention_2",
-    "flash_attention_3": "flash_attention_3",
-    "fa3": "flash_attention_3",
-    "sdpa": "sdpa",
-    "eager": "eager",
-    "disabled": "eager",
-    "flex_attention": "flex_attention",
-}
 # The linear layers of a decoder layer, and what families call them.
 ROLES = ("q", "k", "v", "o", "gate", "up", "down")
 _ROLES_OF = {
@@ -43,12 +27,6 @@ _ROLES_OF = {
     **dict.fromkeys(("up_proj", "w3", "fc1", "c_fc", "dense_h_to_4h"), ("up",)),
     **dict.fromkeys(("down_proj", "w2", "fc2", "dense_4h_to_h"), ("down",)),
     "gate_up_proj": ("gate", "up"),
-}
-_DEEPSPEED_OPTIMIZERS = {
-    "adam": "adamw_torch",
-    "adamw": "adamw_torch",
-    "adamw8bit": "adamw_bnb_8bit",
-    "adam8bit": "adamw_bnb_8bit",
 }
 
 
@@ -93,8 +71,11 @@ def _text(value: Any) -> str | None:
 
 def _optimizer(value: Any) -> str | None:
     text = _text(value)
-    text = text.rpartition(".")[2].lower() if text else None
-    return _DEEPSPEED_OPTIMIZERS.get(text, text) if text else None
+    if text is None:
+        return None
+    word = text.rpartition(".")[2].lower()
+    row = optimizer_named(word)
+    return word if row is None else row.name
 
 
 def _bits(value: Any) -> str | None:
@@ -217,19 +198,19 @@ NAMES: dict[str, tuple[tuple[str, Reader], ...]] = {
         ("target_modules", _roles),
     ),
     "weights_dtype": (
-        ("torch_dtype", _word(_DTYPES)),
-        ("model_dtype", _word(_DTYPES)),
-        ("dtype", _word(_DTYPES)),
+        ("torch_dtype", _word(TRAINED_NAMES)),
+        ("model_dtype", _word(TRAINED_NAMES)),
+        ("dtype", _word(TRAINED_NAMES)),
         ("pure_bf16", _true("bfloat16")),
         ("bfloat16", _true("bfloat16")),
-        ("weights_dtype", _word(_DTYPES)),
+        ("weights_dtype", _word(TRAINED_NAMES)),
     ),
     "autocast_dtype": (
         ("bf16", _true("bfloat16")),
         ("fp16", _true("float16")),
         ("bf16.enabled", _true("bfloat16")),
         ("fp16.enabled", _true("float16")),
-        ("mixed_precision", _word({**_DTYPES, "no": "none"})),
+        ("mixed_precision", _word({**TRAINED_NAMES, "no": "none"})),
     ),
     "optimizer": (("optim", _optimizer), ("optimizer", _optimizer), ("optimizer.type", _optimizer)),
     "checkpointing": (
@@ -240,9 +221,9 @@ NAMES: dict[str, tuple[tuple[str, Reader], ...]] = {
         ("activation_checkpointing", _flag),
     ),
     "attention": (
-        ("attn_implementation", _word(_ATTENTIONS)),
-        ("_attn_implementation", _word(_ATTENTIONS)),
-        ("flash_attn", _word(_ATTENTIONS)),
+        ("attn_implementation", _word(ATTENTION_NAMES)),
+        ("_attn_implementation", _word(ATTENTION_NAMES)),
+        ("flash_attn", _word(ATTENTION_NAMES)),
         ("flash_attention", _true("flash_attention_2")),
         ("use_flash_attention_2", _true("flash_attention_2")),
         ("sdp_attention", _true("sdpa")),

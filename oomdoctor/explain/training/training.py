@@ -9,9 +9,10 @@ from typing import Any
 from oomdoctor.analysis.memory.shape import text_part
 from oomdoctor.explain.training.names import ROLES
 from oomdoctor.explain.training.settings import Setup
+from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
+from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
 
 NO_CHECKPOINTING = "no activation checkpointing"
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Training:
     @property
     def compute_bytes(self) -> int:
         """Bytes of an activation: 2 under autocast or in 16-bit weights."""
-        return 2 if self.autocast else DTYPE_BYTES[self.weights_dtype]
+        return 2 if self.autocast else dtype_bytes(self.weights_dtype)
 
 
 def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tuple[str, ...]]:
@@ -61,9 +62,9 @@ def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tupl
 
     method = known("method", "full", "full fine-tuning (no adapter found)")
     stored = str(text.get("torch_dtype") or text.get("dtype") or "bfloat16").removeprefix("torch.")
-    stored = stored if stored in DTYPE_BYTES else "bfloat16"
+    stored = stored if stored in TRAINED else "bfloat16"
     dtype = known("weights_dtype", stored, f"weights in {stored}, the type of the checkpoint")
-    optimizer = known("optimizer", "adamw_torch_fused", "torch's AdamW")
+    optimizer = known("optimizer", DEFAULT_OPTIMIZER, "torch's AdamW")
     on = known("checkpointing", False, NO_CHECKPOINTING)
     attention = known("attention", "sdpa", "sdpa attention")
     if setup.micro_batch_size is None:

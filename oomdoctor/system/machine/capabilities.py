@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from importlib import metadata
 
+from oomdoctor.records.facts.attention import OF_PACKAGE
 from oomdoctor.records.machine import Capability, Gpu
 
 PACKAGES = (
@@ -19,8 +20,7 @@ PACKAGES = (
     "accelerate",
     "peft",
     "bitsandbytes",
-    "flash-attn",
-    "flash-attn-3",
+    *OF_PACKAGE,
     "liger-kernel",
     "kernels",
 )
@@ -30,20 +30,9 @@ _ADDS = {
     "accelerate": "mixed precision and accumulation as Trainer does them",
     "peft": "LoRA and QLoRA",
     "bitsandbytes": "8-bit and paged optimizers, QLoRA (nf4, int8)",
-    "flash-attn": "attention flash_attention_2",
-    "flash-attn-3": "attention flash_attention_3",
     "liger-kernel": 'loss "liger": cross-entropy without whole logits',
     "kernels": "attention kernels fetched from the Hugging Face hub",
-}
-# Not on the package index under its own name, or not to be built in isolation from torch.
-_INSTALL = {
-    "flash-attn": "pip install flash-attn --no-build-isolation",
-    "flash-attn-3": "build the folder hopper of github.com/Dao-AILab/flash-attention",
-}
-# flash-attn: README of Dao-AILab/flash-attention (Ampere or newer; version 3 is for Hopper only).
-_NEEDS_GPU = {
-    "flash-attn": ("8.0", None),
-    "flash-attn-3": ("9.0", "9.0"),
+    **{package: f"attention {row.name}" for package, row in OF_PACKAGE.items()},
 }
 _HARDWARE = (
     ("bf16", "8.0", "bfloat16 on tensor cores"),
@@ -85,7 +74,8 @@ def minimum_versions() -> dict[str, str]:
 def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capability:
     adds, least = _ADDS[package], minimum_versions().get(package)
     if version is None:
-        how = _INSTALL.get(package, f"pip install {package}")
+        row = OF_PACKAGE.get(package)
+        how = (row and row.install) or f"pip install {package}"
         return Capability(package, None, "missing", f"{how} for {adds}")
     if least and _numbers(version) < _numbers(least):
         text = f"too old: pip install '{package}>={least}' for {adds}"
@@ -93,8 +83,9 @@ def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capabi
     if package == "torch" and gpus and version.endswith("+cpu"):
         text = "a build without CUDA, so the GPUs of this machine cannot be used"
         return Capability(package, version, "unfit", text)
-    if package in _NEEDS_GPU:
-        low, high = _NEEDS_GPU[package]
+    capability = OF_PACKAGE[package].capability if package in OF_PACKAGE else None
+    if capability is not None:
+        low, high = capability
         if not _fit(gpus, low, high):
             kind = f"{low}" if low == high else f"{low} or higher"
             text = f"needs a GPU of compute capability {kind}; {_have(gpus)}"

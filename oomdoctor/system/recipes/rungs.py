@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from oomdoctor.records.config import AUTO, Rung, TrainConfig, config_faults
+from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 
 KeyFault: TypeAlias = tuple[str, str]
 
@@ -20,52 +21,6 @@ LABEL = "label"
 # Target words that every architecture has: peft's own, and one the worker resolves by module name.
 TARGET_WORDS = ("all-linear", "attention")
 _LONGEST_LABEL = 60
-# transformers.training_args.OptimizerNames, of the oldest and the newest supported version.
-# Whether the one installed knows a name, and has what it needs, is for the worker to say.
-OPTIMIZERS = (
-    "adamw_torch_fused",
-    "adamw_torch",
-    "adamw_bnb_8bit",
-    "adamw_8bit",
-    "paged_adamw_8bit",
-    "paged_adamw_32bit",
-    "adafactor",
-    "sgd",
-    "lion_8bit",
-    "lion_32bit",
-    "paged_lion_8bit",
-    "paged_lion_32bit",
-    "adagrad",
-    "rmsprop",
-    "rmsprop_bnb",
-    "rmsprop_bnb_8bit",
-    "rmsprop_bnb_32bit",
-    "ademamix",
-    "ademamix_8bit",
-    "paged_ademamix_8bit",
-    "paged_ademamix_32bit",
-    "adamw_torch_4bit",
-    "adamw_torch_8bit",
-    "adamw_torch_xla",
-    "adamw_torch_npu_fused",
-    "adamw_apex_fused",
-    "adamw_anyprecision",
-    "galore_adamw",
-    "galore_adamw_8bit",
-    "galore_adafactor",
-    "galore_adamw_layerwise",
-    "galore_adamw_8bit_layerwise",
-    "galore_adafactor_layerwise",
-    "lomo",
-    "adalomo",
-    "grokadamw",
-    "schedule_free_radam",
-    "schedule_free_adamw",
-    "schedule_free_sgd",
-    "apollo_adamw",
-    "apollo_adamw_layerwise",
-    "stable_adamw",
-)
 
 
 @cache
@@ -129,10 +84,10 @@ def _value_fault(key: str, value: Any) -> str | None:
             return None if len(value) <= _LONGEST_LABEL else f"is longer than {_LONGEST_LABEL}"
         return f"must be a line of text, not {_shown(value)}"
     if key == "optimizer":
-        if value in OPTIMIZERS:
+        if value in RECIPE_NAMES:
             return None
-        near = nearest(value, OPTIMIZERS) if isinstance(value, str) else ""
-        return f"{_shown(value)} is no optimizer{near}; known are {', '.join(OPTIMIZERS)}"
+        near = nearest(value, RECIPE_NAMES) if isinstance(value, str) else ""
+        return f"{_shown(value)} is no optimizer{near}; known are {', '.join(RECIPE_NAMES)}"
     if key == "lora_targets":
         listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
         if listed or value in TARGET_WORDS:

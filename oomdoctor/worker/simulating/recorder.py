@@ -12,6 +12,8 @@ from typing import Any
 from oomdoctor.analysis.simulator.depth import IrregularError
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock, in_canonical_order
 from oomdoctor.records.costs import OpCost
+from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Target
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
@@ -54,9 +56,10 @@ class Recorder:
     def __init__(self, job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> None:
         request = job.simulation
         assert request is not None
-        self._needs_package = job.config.attention in flash_package.SIMULATED
-        if self._needs_package:  # the package's kernels take the place of sdpa's
-            job = replace(job, config=replace(job.config, attention="sdpa"))
+        stand_in = ATTENTIONS[job.config.attention].stand_in
+        self._needs_package = stand_in is not None
+        if stand_in is not None:  # the package's kernels take the place of sdpa's
+            job = replace(job, config=replace(job.config, attention=stand_in))
         self.job, self.request = job, request
         every = job.config.checkpoint_every
         self.stacks = request.stacks if shallow else ()
@@ -83,7 +86,7 @@ class Recorder:
                 stack.enter_context(attention.cuda_sdpa(self.choices.attention))
                 if self._needs_package:
                     stack.enter_context(flash_package.simulated_attention())
-                if self.job.config.optimizer.startswith("paged_"):
+                if OPTIMIZERS[self.job.config.optimizer].paged:
                     stack.enter_context(paged_states(self._trace, self._managed))
                 if self.job.config.loss == "liger":
                     stack.enter_context(liger.simulated_kernels(self.choices))

@@ -1,7 +1,7 @@
-"""The optimizer a Trainer makes, and what its states hold.
+"""The optimizer that the Trainer makes, and the tensors in its states.
 
 `Trainer.create_optimizer` chooses the class, the parameter groups and the overrides (bitsandbytes
-keeps 32-bit states for embeddings), so nothing here repeats that choice.
+keeps 32-bit states for embeddings), so nothing here repeats those choices.
 """
 
 from __future__ import annotations
@@ -9,26 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.offload import OnHost, on_host_optimizer
 
-# What torch and transformers compute with plain tensor operations, so that it runs anywhere.
-_ON_ANY_DEVICE = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
-
-
-OF_TORCHAO = ("adamw_torch_8bit", "adamw_torch_4bit")  # transformers' names
-
-
-def steps_on_host(name: str) -> bool:
-    """Whether this optimizer can update on the host what is trained on a GPU."""
-    return name in _ON_ANY_DEVICE
-
 
 def moved_to_host(optimizer: Any, on_host: OnHost, notes: list[str]) -> Any:
-    """The optimizer with its states and its update on the host; `notes` gets the lines to type."""
+    """The optimizer with its states and its update on the host.
+
+    `notes` gets the lines to type for the same in a training script.
+    """
     kind = type(optimizer).__name__
     notes.append(
-        "the optimizer's update runs on the host; in a training: pip install torchao; "
+        "the optimizer updates on the host; in a training script: pip install torchao; "
         "from torchao.optim import CPUOffloadOptimizer; Trainer(..., optimizers=("
         f"CPUOffloadOptimizer(model.parameters(), {kind}, lr=...), None)); max_grad_norm=0, "
         "because it copies the gradients before they are clipped"
@@ -47,8 +40,8 @@ def create(trainer: Any) -> Any:
     name = str(trainer.args.optim.value)
     fake = any(is_fake(parameter) for parameter in trainer.model.parameters())
     device = "cuda" if fake else trainer.args.device.type
-    if name.startswith("paged_") and device == "cpu":
-        raise UnsupportedError(f"{name} pages through CUDA's unified memory, so it needs a GPU")
+    if OPTIMIZERS[name].paged and device == "cpu":
+        raise UnsupportedError(f"{name} uses CUDA's unified memory, so it needs a GPU")
     try:
         optimizer = trainer.create_optimizer()
         if device == "cpu" and type(optimizer).__module__.startswith("bitsandbytes"):
@@ -57,11 +50,13 @@ def create(trainer: Any) -> Any:
     except (ValueError, ImportError, RuntimeError, AttributeError) as error:
         if "out of memory" in str(error):
             raise
-        raise UnsupportedError(f"the optimizer {name} cannot be made here: {error}") from error
+        needs = OPTIMIZERS[name].versions
+        known = f" (it needs {needs})" if needs else ""
+        raise UnsupportedError(f"cannot create the optimizer {name}{known}: {error}") from error
 
 
 def _try_on_cpu(trainer: Any) -> None:
-    """Older bitsandbytes makes an 8-bit optimizer on the CPU and fails only when it steps."""
+    """Step once: older bitsandbytes makes 8-bit optimizers on the CPU but cannot step them."""
     import torch
 
     kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args)
@@ -71,7 +66,7 @@ def _try_on_cpu(trainer: Any) -> None:
 
 
 def state_tensors(optimizer: Any) -> Iterator[Any]:
-    """Every tensor in the optimizer's states (moments, block constants, step counters)."""
+    """Every tensor in the optimizer's states: moments, block constants and step counters."""
     for state in getattr(optimizer, "optimizer", optimizer).state.values():
         for value in state.values():
             if hasattr(value, "untyped_storage"):
@@ -81,9 +76,9 @@ def state_tensors(optimizer: Any) -> Iterator[Any]:
 
 
 def managed_bytes(optimizer: Any) -> int:
-    """Bytes of states in CUDA's unified memory, which may leave the GPU (paged optimizers).
+    """Bytes of paged states, which are in CUDA's unified memory and may leave the GPU.
 
-    bitsandbytes marks such tensors with `is_paged`; they are not in the caching allocator.
+    bitsandbytes marks these tensors with `is_paged`; the caching allocator does not see them.
     """
     return sum(
         tensor.numel() * tensor.element_size()

@@ -20,11 +20,11 @@ from oomdoctor.records.config import (
     TrainConfig,
     config_faults,
 )
+from oomdoctor.records.facts.dtypes import TRAINED_NAMES
 from published.code import NotExpressibleError, Row, is_qwen_1, keeps_gradients, release_of
 
 Word = TypeVar("Word")
-_SHORT: dict[Any, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_DTYPES: dict[Any, Dtype] = {name: name for name in get_args(Dtype)} | _SHORT
+_DTYPES: dict[Any, Dtype] = dict(TRAINED_NAMES)  # type: ignore[arg-type]
 _AUTOCAST: dict[Any, AutocastDtype] = {
     None: "none",
     "none": "none",

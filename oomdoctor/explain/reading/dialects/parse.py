@@ -19,6 +19,7 @@ from oomdoctor.explain.reading.dialects.libraries import OTHERS
 from oomdoctor.explain.reading.dialects.pytorch import SENTENCES, TORCH
 from oomdoctor.explain.reading.printed_sizes import SIZE, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
+from oomdoctor.records.facts.dtypes import SIZES
 from oomdoctor.records.measurement import OomEvent
 
 # Order decides only between rows that open at the same character: the special before the general.
@@ -47,10 +48,6 @@ _LISTED = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
 _TAIL = re.compile(r"[^.)\n]{0,120}[.)]")
 _SHAPE = re.compile(r"shape ?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
 _HOST_DEVICE = re.compile(r"by allocator (?:mkl)?cpu|device:CPU")
-_WIDTH = {
-    "float": 4, "float32": 4, "float64": 8, "double": 8, "half": 2, "float16": 2, "bfloat16": 2,
-    "int32": 4, "int64": 8, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
 _PRINTED_BYTES = re.compile(r"(?:allocating|buffer of size|alloc of size|allocation of) ([\d,]+)")
 
 
@@ -135,8 +132,8 @@ def _unusual_request(
     text: str, dialect: Dialect, shape: tuple[int, ...], dtype: str | None
 ) -> int | None:
     """The request where it is printed as a bare number of bytes or as a shape with its type."""
-    if shape and dtype in _WIDTH and dialect.name == "tensorflow":
-        return prod(shape) * _WIDTH[dtype]
+    if shape and dtype in SIZES and dialect.name == "tensorflow":
+        return prod(shape) * SIZES[dtype]
     if dialect.name in ("xla", "cuda_driver", "cpu_allocator", "llamacpp"):
         match = _PRINTED_BYTES.search(text)
         if match is not None and match[1].strip(","):

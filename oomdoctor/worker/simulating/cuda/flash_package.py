@@ -17,12 +17,10 @@ from unittest import mock
 
 from oomdoctor.worker.simulating.cuda.attention import Call, run
 
-SIMULATED = ("flash_attention_2", "flash_attention_3")
-
 
 @contextlib.contextmanager
 def simulated_attention() -> Iterator[None]:
-    """Models with the implementation "sdpa" act as with one of `SIMULATED` in this context.
+    """Models with the implementation "sdpa" act as with one of the packages here.
 
     For models that ask transformers' AttentionInterface (4.48 and later).
     """

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, config_faults
+from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 from oomdoctor.system.recipes import recipes
 from oomdoctor.system.recipes.recipes import (
     Sizes,
@@ -19,7 +20,7 @@ from oomdoctor.system.recipes.recipes import (
     recipe_names,
     recipe_text,
 )
-from oomdoctor.system.recipes.rungs import OPTIMIZERS, TARGET_WORDS
+from oomdoctor.system.recipes.rungs import TARGET_WORDS
 from oomdoctor.system.recipes.toml_lines import find_lines
 
 NO_SIZES: Sizes = {
@@ -338,7 +339,7 @@ def words_of(config: TrainConfig) -> str:
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_.", min_size=1, max_size=8)
 COUNTS = st.integers(1, 2**31)
 BY_NAME = {
-    "optimizer": st.sampled_from(OPTIMIZERS),
+    "optimizer": st.sampled_from(RECIPE_NAMES),
     "lora_dropout": st.floats(0, 0.99),
     "micro_batch_size": st.just("auto") | COUNTS,
     "lora_targets": st.sampled_from(TARGET_WORDS) | st.lists(NAMES, min_size=1).map(tuple),

@@ -1,0 +1,84 @@
+"""The attention implementations and kernels: one row each.
+
+`ATTENTIONS` are what a rung can ask for, under transformers' names. `KERNELS` are the operators
+that tell which kernel really ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One value of `attn_implementation`.
+
+    `word` is the short name in labels. `package` is the name on the package index, `module` what
+    it is imported as and `install` the line to type. `capability` is the range of compute
+    capabilities that the package runs on, without an upper end where the second is None.
+    `stores_scores` says whether the scores of all pairs of tokens are kept for the backward pass.
+    `stand_in` is the implementation that a simulation builds the model with.
+    """
+
+    name: str
+    word: str
+    package: str | None = None
+    module: str | None = None
+    install: str | None = None
+    capability: tuple[str, str | None] | None = None
+    stores_scores: bool | None = False
+    sixteen_bit_only: bool = False
+    stand_in: Literal["sdpa"] | None = None
+    spellings: tuple[str, ...] = ()
+
+
+_ROWS = (
+    Attention("sdpa", "sdpa"),
+    Attention("eager", "eager", stores_scores=True, spellings=("disabled",)),
+    # The packages' own README (Dao-AILab/flash-attention): Ampere or newer; version 3 is for
+    # Hopper only. Neither installs by its plain name: one must not be built in isolation from
+    # torch, the other is not on the package index.
+    Attention(
+        "flash_attention_2",
+        "flash2",
+        package="flash-attn",
+        module="flash_attn",
+        install="pip install flash-attn --no-build-isolation",
+        capability=("8.0", None),
+        sixteen_bit_only=True,
+        stand_in="sdpa",
+        spellings=("fa2",),
+    ),
+    Attention(
+        "flash_attention_3",
+        "flash3",
+        package="flash-attn-3",
+        module="flash_attn_interface",
+        install="build the folder hopper of github.com/Dao-AILab/flash-attention",
+        capability=("9.0", "9.0"),
+        sixteen_bit_only=True,
+        stand_in="sdpa",
+        spellings=("fa3",),
+    ),
+    # Its kernel is compiled for the mask, so what it stores is not known here.
+    Attention("flex_attention", "flex", stores_scores=None),
+)
+
+ATTENTIONS = {row.name: row for row in _ROWS}
+# Every name and spelling in configuration files -> its name.
+ATTENTION_NAMES = {word: row.name for row in _ROWS for word in (row.name, *row.spellings)}
+# Package on the index -> the row that needs it.
+OF_PACKAGE = {row.package: row for row in _ROWS if row.package}
+
+# A part of the name of an operator -> the kernel, the most specific part first.
+KERNELS = (
+    ("_scaled_dot_product_flash_attention_for_cpu", "sdpa: flash (CPU)"),
+    ("_scaled_dot_product_flash_attention", "sdpa: flash"),
+    ("_scaled_dot_product_efficient_attention", "sdpa: memory-efficient"),
+    ("_scaled_dot_product_cudnn_attention", "sdpa: cuDNN"),
+    ("_scaled_dot_product_fused_attention_overrideable", "sdpa: fused"),
+    ("flash_attn_3", "flash_attention_3"),
+    ("flash_attn", "flash_attention_2"),
+    ("flex_attention", "flex_attention"),
+)

@@ -1,0 +1,52 @@
+"""The data types: one row each, with the names that torch, configurations and people use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """One data type, under torch's name.
+
+    `word` is the short name in labels; only types that a model can be trained in have one.
+    `spellings` are other names in configuration files, logs and error messages.
+    """
+
+    name: str
+    size_bytes: int
+    word: str | None = None
+    spellings: tuple[str, ...] = ()
+
+
+_ROWS = (
+    DataType("bfloat16", 2, "bf16", ("bf16",)),
+    DataType("float32", 4, "fp32", ("fp32", "float")),
+    DataType("float16", 2, "fp16", ("fp16", "half")),
+    DataType("float64", 8, spellings=("double",)),
+    DataType("int8", 1),
+    DataType("uint8", 1),
+    DataType("int32", 4),
+    DataType("int64", 8),
+    DataType("bool", 1),
+    DataType("complex64", 8),
+    DataType("complex128", 16),
+)
+
+DTYPES = {row.name: row for row in _ROWS}
+TRAINED = {row.name: row for row in _ROWS if row.word}
+# Every name and spelling -> bytes of one entry.
+SIZES = {word: row.size_bytes for row in _ROWS for word in (row.name, *row.spellings)}
+# Every name and spelling of a type that a model can be trained in -> its name.
+TRAINED_NAMES = {word: row.name for row in TRAINED.values() for word in (row.name, *row.spellings)}
+FLOAT32_BYTES = DTYPES["float32"].size_bytes
+
+
+def dtype_bytes(name: str) -> int:
+    """Bytes of one entry of a type that a model can be trained in."""
+    return TRAINED[name].size_bytes
+
+
+def dtype_word(name: str) -> str:
+    """`bf16` for `bfloat16`: a type that a model can be trained in, as labels write it."""
+    return TRAINED[name].word or name

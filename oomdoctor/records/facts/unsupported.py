@@ -1,0 +1,112 @@
+"""Values of a rung's keys that are never supported somewhere, with the reason and what to do.
+
+Only what no installation changes is listed. Missing packages and libraries that are too old are
+reported by the worker, which knows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.optimizers import OPTIMIZERS, Library
+
+Where = Literal["anywhere", "simulated", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """One row: `key` has one of `values`, or any value but the default where `values` is empty.
+
+    `where` says which runs it holds for: all, simulations (`plan`), or a CPU as the device. The
+    reason may use `{value}`. `instead` is what to do.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    where: Where
+    reason: str
+    instead: str | None = None
+
+    def matches(self, value: object) -> bool:
+        """Whether a rung with this value of `key` is not supported."""
+        return value in self.values if self.values else value != getattr(_PLAIN, self.key)
+
+    def text(self, value: object) -> str:
+        """The reason and what to do, for people."""
+        reason = self.reason.format(value=value)
+        return f"{reason}; {self.instead}" if self.instead else reason
+
+
+_PLAIN = TrainConfig()
+
+
+def _of(*libraries: Library) -> tuple[str, ...]:
+    return tuple(name for name, row in OPTIMIZERS.items() if row.library in libraries)
+
+
+UNSUPPORTED = (
+    Unsupported("sharding", (), "anywhere", "this version does not support sharding"),
+    Unsupported(
+        "world_size", (), "anywhere", "this version does not support training on several GPUs"
+    ),
+    Unsupported(
+        "offload",
+        ("parameters",),
+        "anywhere",
+        "offloading parameters needs DeepSpeed ZeRO-3 or FSDP, which this version does not support",
+        'use offload = "optimizer", or freeze and quantize the weights with method = "qlora"',
+    ),
+    Unsupported(
+        "optimizer",
+        _of("galore_torch", "apollo_torch"),
+        "anywhere",
+        "{value} needs the Trainer's optim_target_modules, which a rung cannot set",
+        "use adamw_bnb_8bit or adafactor",
+    ),
+    Unsupported(
+        "optimizer",
+        _of("torch_xla", "torch_npu"),
+        "anywhere",
+        "{value} runs on XLA or NPU devices only",
+        "use adamw_torch_fused",
+    ),
+    Unsupported(
+        "autocast_dtype",
+        ("float16",),
+        "cpu",
+        "float16 autocast uses the gradient scaler, which needs a GPU",
+        "use bfloat16 on the CPU",
+    ),
+    Unsupported(
+        "allocator",
+        (),
+        "cpu",
+        "allocator settings need a GPU: the CPU has no caching allocator",
+    ),
+    Unsupported(
+        "optimizer",
+        _of("torchao"),
+        "simulated",
+        "{value} keeps its states in torchao's tensor types, which cannot be simulated",
+        "measure it with probe, or plan with adamw_bnb_8bit",
+    ),
+    Unsupported(
+        "attention",
+        ("flex_attention",),
+        "simulated",
+        "{value} compiles its kernel on the GPU, so it cannot be simulated",
+        "measure it with probe, or plan with sdpa",
+    ),
+    Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
+)
+
+
+def unsupported(config: TrainConfig, where: Where) -> str | None:
+    """Why a rung is not supported there, by the first row that says so; None if none does."""
+    for row in UNSUPPORTED:
+        value = getattr(config, row.key)
+        if row.where == where and row.matches(value):
+            return row.text(value)
+    return None

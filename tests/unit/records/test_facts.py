@@ -1,0 +1,143 @@
+"""One row, one test: each row of the tables of facts is consistent with the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from oomdoctor.analysis.memory.bounds import state_bytes
+from oomdoctor.analysis.memory.closed_form import state_ceiling, state_width
+from oomdoctor.records.config import Attention, Dtype, TrainConfig
+from oomdoctor.records.facts.attention import ATTENTION_NAMES, ATTENTIONS, KERNELS
+from oomdoctor.records.facts.dtypes import DTYPES, SIZES, TRAINED, TRAINED_NAMES, dtype_word
+from oomdoctor.records.facts.optimizers import (
+    OPTIMIZERS,
+    RECIPE_NAMES,
+    Optimizer,
+    canonical,
+    optimizer_named,
+)
+from oomdoctor.records.facts.unsupported import UNSUPPORTED, Unsupported, unsupported
+from oomdoctor.records.model import ParameterCounts
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.support import check_supported
+
+COUNTS = ParameterCounts(
+    total=1_000_000, linear=800_000, embedding=150_000, rest=50_000, buffers_bytes=0
+)
+
+
+@pytest.mark.parametrize("row", OPTIMIZERS.values(), ids=lambda row: row.name)
+def test_optimizer(row: Optimizer) -> None:
+    assert optimizer_named(row.name) is row
+    for word in row.spellings:
+        assert word not in OPTIMIZERS
+        assert optimizer_named(word) is row
+    for other in row.at_least:
+        assert other != row.name
+        assert other in OPTIMIZERS
+    if row.alias_of is None:
+        assert canonical(row.name) == row.name
+        same = {r.word for r in OPTIMIZERS.values() if r.alias_of is None and r is not row}
+        assert row.word is None or row.word not in same
+    else:
+        target = OPTIMIZERS[row.alias_of]
+        assert canonical(row.name) == target.name
+        facts = ("library", "moments", "moment_bytes", "paged", "gradient_copies", "word")
+        assert all(getattr(row, fact) == getattr(target, fact) for fact in facts)
+    if row.paged:
+        assert row.library == "bitsandbytes"
+        assert not row.steps_on_host
+    if row.gradient_copies is not None:
+        assert row.moments is not None
+
+
+@pytest.mark.parametrize("dtype", TRAINED)
+@pytest.mark.parametrize("row", OPTIMIZERS.values(), ids=lambda row: row.name)
+def test_states_are_between_the_bound_and_the_ceiling(row: Optimizer, dtype: Dtype) -> None:
+    config = TrainConfig(optimizer=row.name, weights_dtype=dtype)
+    width = TRAINED[dtype].size_bytes
+    least = state_bytes(config, COUNTS)
+    most = state_ceiling(row.name, width, COUNTS.linear, COUNTS.total - COUNTS.linear)
+    assert (least is None) == (row.moments is None)
+    if least is not None and most is not None:
+        assert least <= most
+    for other in row.at_least:
+        less, more = state_width(row.name, width), state_width(other, width)
+        assert less is not None
+        assert more is not None
+        assert less <= more or OPTIMIZERS[other].paged
+
+
+@pytest.mark.parametrize("name", RECIPE_NAMES)
+def test_the_label_of_each_optimizer_is_its_own(name: str) -> None:
+    label = TrainConfig(optimizer=name).label()
+    others = {TrainConfig(optimizer=other).label() for other in RECIPE_NAMES if other != name}
+    twins = any(row.alias_of == name for row in OPTIMIZERS.values())
+    assert (label in others) == (twins or OPTIMIZERS[name].alias_of is not None)
+
+
+def test_the_hints_of_a_rung_name_the_rows() -> None:
+    assert set(get_args(Dtype)) == set(TRAINED)
+    assert set(get_args(Attention)) == set(ATTENTIONS)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtype(name: str) -> None:
+    row = DTYPES[name]
+    for word in (row.name, *row.spellings):
+        owners = [r.name for r in DTYPES.values() if word in (r.name, *r.spellings)]
+        assert owners == [name]
+        assert SIZES[word] == row.size_bytes
+        assert (word in TRAINED_NAMES) == (row.word is not None)
+    if row.word:
+        assert dtype_word(name) == row.word
+        assert TRAINED_NAMES[row.word] == name
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name: str) -> None:
+    row = ATTENTIONS[name]
+    words = [r.word for r in ATTENTIONS.values()]
+    assert words.count(row.word) == 1
+    assert all(ATTENTION_NAMES[word] == name for word in (name, *row.spellings))
+    assert (row.package is None) == (row.module is None) == (row.install is None)
+    assert row.stand_in is None or row.stand_in in ATTENTIONS
+    # A package's kernel is either simulated by another or said not to be.
+    reason = unsupported(TrainConfig(attention=row.name), "simulated")  # type: ignore[arg-type]
+    if row.package:
+        assert (row.stand_in is None) == (reason is not None)
+
+
+def test_no_kernel_is_hidden_by_an_earlier_row() -> None:
+    parts = [part for part, _ in KERNELS]
+    for number, part in enumerate(parts):
+        assert not any(earlier in part for earlier in parts[:number]), part
+
+
+def _rung(row: Unsupported) -> list[TrainConfig]:
+    """Rungs that have the row's value and are plain otherwise."""
+    plain = TrainConfig()
+    values: tuple[Any, ...] = row.values
+    if not values:
+        hint = get_type_hints(TrainConfig)[row.key]
+        values = tuple(v for v in get_args(hint) if v != getattr(plain, row.key)) or (2,)
+    return [replace(plain, **{row.key: value}) for value in values]
+
+
+@pytest.mark.parametrize("row", UNSUPPORTED, ids=lambda row: f"{row.key}-{row.where}")
+def test_unsupported(row: Unsupported) -> None:
+    hint = get_type_hints(TrainConfig)[row.key]
+    known = RECIPE_NAMES if row.key == "optimizer" else get_args(hint)
+    assert set(row.values) <= set(known)
+    assert not row.matches(getattr(TrainConfig(), row.key))
+    device = "cpu" if row.where == "cpu" else "cuda"
+    for config in _rung(row):
+        text = row.text(getattr(config, row.key))
+        assert "{" not in text
+        assert unsupported(config, row.where) == text
+        with pytest.raises(UnsupportedError) as caught:
+            check_supported(config, device, simulated=row.where == "simulated")
+        assert str(caught.value) == text
