@@ -1,16 +1,18 @@
-"""Every test runs in a house of its own: home, state and caches in tmp, offline, no colour."""
+"""Isolates every test: home, state and caches are in tmp, it is offline and has no colour."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-# Threads of torch that wait must not spin: beside other work a tiny matrix product would take ten
-# times as long. Read once, when torch is loaded, here or in a worker.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# One thread a process: the tests' matrices are tiny and several processes share the cores. torch
+# reads this once, when it is loaded, here or in a worker.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _FOREIGN = (
     "SLURM",
@@ -32,13 +34,13 @@ def isolated(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Path]:
-    """The home folder of the test; nothing of the developer's machine shines through."""
+    """The home folder of the test. The developer's own settings and caches are out of reach."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
         if name.startswith(_FOREIGN):
             monkeypatch.delenv(name)
     if request.node.get_closest_marker("gpu") is None:
-        # A GPU test keeps it: on a shared machine it says which card is ours.
+        # GPU tests keep it: on a shared machine it says which card is ours.
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     for name, folder in (
@@ -56,8 +58,19 @@ def isolated(
     yield home
 
 
+@pytest.fixture(autouse=True)
+def one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """GPU tests measure the memory of the card, so pytest's processes take turns."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / f"oomdoctor-gpu-tests-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a CUDA GPU where there is none, and say why."""
+    """Skip tests that need a CUDA GPU if there is none, and say why."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -67,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _no_gpu() -> str | None:
-    # Asked of the driver, not of torch: collecting the tests stays fast and holds no CUDA context.
+    # Ask the driver, not torch: collecting stays fast and holds no CUDA context.
     try:
         import pynvml
 

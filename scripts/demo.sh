@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A first look: make a virtual environment, install oomdoctor, probe a small model on this machine.
+# Try oomdoctor: install it in a virtual environment and probe a small model on this machine.
 #
 # Usage: scripts/demo.sh [oomdoctor probe arguments]
 #
-# Takes the GPU where there is one, else the CPU (about two minutes on two cores). Nothing is
-# downloaded but Python packages: the model comes from the built-in facts, its weights are random.
+# Uses the GPU if there is one, otherwise the CPU (about two minutes on two cores). Downloads only
+# Python packages: the model is built from the catalogue with random weights.
 #
-# VENV             folder of the environment (default: .venv)
+# VENV                     folder of the environment (default: .venv)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
 set -euo pipefail
 
@@ -19,13 +19,13 @@ esac
 
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
-echo "installing oomdoctor and its libraries in $venv (minutes the first time)" >&2
+echo "Installing oomdoctor in $venv (this takes a few minutes the first time)" >&2
 scripts/venv.sh "$venv" .
 
 if [ $# -eq 0 ]; then
   set -- HuggingFaceTB/SmolLM2-135M --source catalogue --recipe quick --seq-len 64 --effective-batch 2
 fi
-# Threads that wait must not spin: beside other work on the machine that costs most of the time.
+# Idle threads must not spin: on a busy machine that slows everything down.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 echo "\$ oomdoctor probe $*" >&2
 "$venv/bin/oomdoctor" probe "$@"

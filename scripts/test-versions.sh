@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Run the tests at both ends of what is supported: the oldest libraries and the newest.
+# Run the tests with the oldest supported libraries, the newest ones, or both.
 #
 # Usage: scripts/test-versions.sh [oldest|newest] [pytest arguments]
 #
-# The oldest versions stand in scripts/constraints-oldest.txt; the newest are what pip finds today.
-# Each end has a virtual environment of its own: .venv-oldest and .venv-newest.
+# scripts/constraints-oldest.txt lists the oldest versions. The newest are what pip finds today.
+# Each has a virtual environment: .venv-oldest and .venv-newest.
 #
-# PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh; the oldest end takes torch==2.6.0 if none is named
+# WORKERS                  how many tests run at the same time (default: one per core)
+# PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh (with the oldest, torch defaults to torch==2.6.0)
 set -euo pipefail
 
 ends=(oldest newest)
@@ -22,6 +23,7 @@ case "${1:-}" in
 esac
 
 cd "$(dirname "$0")/.."
+failed=0
 for end in "${ends[@]}"; do
   venv=.venv-$end
   if [ "$end" = oldest ]; then
@@ -32,5 +34,6 @@ for end in "${ends[@]}"; do
   fi
   echo "== $end: $("$venv/bin/python" -m pip list --format freeze 2>/dev/null |
     grep -E '^(torch|transformers|accelerate|peft|bitsandbytes|typer|rich)==' | tr '\n' ' ')"
-  "$venv/bin/pytest" "$@"
+  "$venv/bin/pytest" -n "${WORKERS:-logical}" --dist worksteal "$@" || failed=1
 done
+exit "$failed"

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Run every check: format, lint, types, the direction of imports, tests.
+# Run every check: formatting, lint, types, import directions and tests.
 #
 # Usage: scripts/test.sh [pytest arguments]
 #
-# Makes a virtual environment first. Without arguments all checks run; with arguments only pytest,
-# with these arguments (such as tests/unit, or -k search).
+# Without arguments, this runs all checks. With arguments, it runs only pytest and passes them on:
 #
-# VENV             folder of the environment (default: .venv-test)
+#   scripts/test.sh -m "not slow"    # the fast tests, for the inner loop
+#   scripts/test.sh tests/unit -k search
+#
+# The virtual environment is created on the first run.
+#
+# VENV                     its folder (default: .venv-test)
+# WORKERS                  how many tests run at the same time (default: one per core)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
 set -euo pipefail
 
@@ -19,17 +24,30 @@ esac
 
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv-test}
+bin=$venv/bin
 scripts/venv.sh "$venv" -e . --group dev
 
-run() {
-  echo "== $*"
-  "$venv/bin/$@"
-}
-
-if [ $# -eq 0 ]; then
-  run ruff format --check .
-  run ruff check .
-  run mypy
-  run lint-imports
+pytest=("$bin/pytest" -n "${WORKERS:-logical}" --dist worksteal)
+if [ $# -gt 0 ]; then
+  exec "${pytest[@]}" "$@"
 fi
-run pytest "$@"
+
+# The static checks run beside the tests. Each writes to its own file, shown when it ends.
+output=$(mktemp -d)
+trap 'rm -rf "$output"' EXIT
+{
+  echo "== ruff format" && "$bin/ruff" format --check . &&
+    echo "== ruff check" && "$bin/ruff" check . &&
+    echo "== mypy" && "$bin/mypy" &&
+    echo "== lint-imports" && "$bin/lint-imports"
+} >"$output/static" 2>&1 &
+static=$!
+
+failed=0
+echo "== pytest"
+"${pytest[@]}" | tee "$output/tests" || failed=1
+wait "$static" || failed=1
+cat "$output/static"
+# The last line sums up the tests, whatever ran beside them.
+tail -n 1 "$output/tests"
+exit "$failed"

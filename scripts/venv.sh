@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Make or refresh a virtual environment with oomdoctor in it; the other scripts call this one.
+# Create or update a virtual environment with oomdoctor in it. The other scripts call this one.
 #
 # Usage: scripts/venv.sh FOLDER ["pip install" arguments]
 #
-# PYTHON           the interpreter to use (default: the first of python3, python3.13, python3.12,
+# PYTHON           the interpreter (default: the first of python3, python3.13, python3.12 and
 #                  python3.11 that is 3.11 or newer)
-# OOMDOCTOR_TORCH  install this torch instead of the pinned one: a requirement such as
-#                  "torch==2.9.1", or "any" to leave the choice to pip
+# OOMDOCTOR_TORCH  the torch to install instead of the pinned one: a requirement such as
+#                  "torch==2.9.1", or "any" to let pip choose
 #
-# An environment that was made from the same inputs is used as it is.
+# Does nothing if the environment was already built from the same inputs.
 set -euo pipefail
 
 case "${1:---help}" in
@@ -36,8 +36,12 @@ if [ -z "$python" ]; then
   done
 fi
 if [ -z "$python" ] || ! is_new_enough "$python"; then
-  echo "error: Python 3.11 or newer (with its venv module) is needed${python:+; $python is not}" >&2
-  echo "hint:  install one and name it: PYTHON=/path/to/python3 $0 $venv" >&2
+  if [ -n "$python" ]; then
+    echo "error: $python is not Python 3.11 or newer with the venv module" >&2
+  else
+    echo "error: found no Python 3.11 or newer with the venv module" >&2
+  fi
+  echo "hint:  install one and run: PYTHON=/path/to/python3 $0 $venv" >&2
   exit 5
 fi
 
@@ -58,7 +62,7 @@ stamp=$(
     "$python" -V
     echo "$@" "${OOMDOCTOR_TORCH:-}"
     cat pyproject.toml scripts/constraints*.txt
-    # An editable installation follows the sources by itself, any other has to be made again.
+    # An editable install follows the sources. Any other has to be built again.
     case " $* " in
       *" -e "*) ;;
       *) find oomdoctor recipes -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum ;;
@@ -70,7 +74,7 @@ if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.inputs" 2>/dev/null)" = "$stamp
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-# Dependency groups are known to pip from 25.1 on.
+# pip supports dependency groups since 25.1.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   ${constraints[@]+"${constraints[@]}"} "$@"

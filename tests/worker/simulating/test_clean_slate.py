@@ -28,7 +28,7 @@ def test_quantised_weights_after_a_simulation() -> None:
     """In a process of its own: whichever comes first fills the tables."""
     ended = subprocess.run(
         [sys.executable, "-c", CODE],
-        cwd=Path(__file__).parents[3] / "examples",
+        cwd=Path(__file__).parents[2] / "examples",
         capture_output=True,
         text=True,
         check=False,
