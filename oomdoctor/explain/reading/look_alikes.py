@@ -1,7 +1,7 @@
-"""Failures that are not out of memory but are taken for it, and every other exception by its kind.
+"""Failures that are mistaken for out of memory, and all other exceptions by kind: one row each.
 
-One table: the name the contract has for it and the words that tell. A row for an exception's class
-is asked only where no row for a message fits.
+`diagnosis.look_alike_answers` has the answer for each name. Rows for messages come before rows for
+classes of exceptions.
 """
 
 from __future__ import annotations
@@ -10,14 +10,25 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from oomdoctor.explain.reading.hints import any_hint
+
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """A kind of failure. `strong`: the words alone are a failure, without an exception's class."""
+    """A kind of failure: the contract's name and the words that identify it.
+
+    `hints` are plain words separated by |, one of which is in every such line. A row without hints
+    also needs the class of an exception on the line.
+    """
 
     name: str
     words: str
-    strong: bool = False
+    hints: str = ""
+
+    @property
+    def strong(self) -> bool:
+        """Whether the words are enough, without the class of an exception."""
+        return bool(self.hints)
 
 
 LOOK_ALIKES: tuple[LookAlike, ...] = (
@@ -28,12 +39,12 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"|[Ee]xpected object of device type|Input type \(torch\.cuda\.\w+\) and weight type"
             r"|Tensor for argument #\d+ .{0,40}is on (?:CPU|cpu)"
         ),
-        True,
+        "same device|two devices|device type",
     ),
     LookAlike(
         "device_assert",
         r"device-side assert triggered|Assertion `.{1,120}` failed",
-        True,
+        "assert|Assertion",
     ),
     LookAlike(
         "illegal_memory_access",
@@ -41,7 +52,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"illegal memory access|misaligned address|CUDA_ERROR_ILLEGAL_ADDRESS"
             r"|cudaErrorIllegalAddress|MMU Fault"
         ),
-        True,
+        "memory access|misaligned|MMU Fault",
     ),
     LookAlike(
         "hardware",
@@ -54,7 +65,10 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"|CUDA-capable device\(s\) is/are busy|hardware error|Xid \(PCI"
             r"|State=(?:NODE|BOOT)_FAIL\b|CANCELLED AT \S+ DUE TO NODE FAILURE"
         ),
-        True,
+        (
+            r"resource: shared|kernel image|ECC|fallen off|NVIDIA driver|launch failure|Ampere|Xid"
+            r"|_FAIL\b|DUE TO"
+        ),
     ),
     LookAlike(
         "dtype",
@@ -64,7 +78,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"|setup doesn't support bf16|[Bb]f(?:loat)?16 is (?:only|not) supported"
             r"|expected m1 and m2 to have the same dtype|same dtype, but got"
         ),
-        True,
+        "not implemented for",
     ),
     LookAlike(
         "nan_loss",
@@ -72,20 +86,26 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"[Ll]oss is (?:nan|NaN|inf)|(?:nan|NaN) loss|returned nan values|contains either `inf`"
             r"|Current loss scale already at minimum|'loss': (?:nan|'nan')"
         ),
-        True,
+        "is nan|is NaN|is inf|nan loss|NaN loss|nan values|'loss': '?nan",
     ),
     LookAlike(
         "disk_full",
         r"No space left on device|Disk quota exceeded|not enough (?:free )?disk space",
-        True,
+        "No space left|quota exceeded",
     ),
-    LookAlike("timeout", r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded", True),
-    LookAlike("preemption", r"DUE TO PREEMPTION|preempted by|Spot instance", True),
     LookAlike(
-        # Of a job only: a step is cancelled when one of its tasks fails.
+        "timeout", r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded", "DUE TO|RUNLIMIT"
+    ),
+    LookAlike(
+        "preemption",
+        r"DUE TO PREEMPTION|preempted by|Spot instance",
+        "DUE TO|PREEMPT|preempted",
+    ),
+    LookAlike(
+        # Only of a job: a step is also cancelled when one of its tasks fails.
         "cancelled",
         r"State=CANCELLED\b|\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
-        True,
+        "CANCELLED",
     ),
     LookAlike(
         "timeout",
@@ -121,12 +141,19 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     LookAlike("type", (r"TypeError|AttributeError")),
 )
 SHUTDOWN = LookAlike(
-    # The real message names the worker; without it the words are a quotation or a farewell.
+    # The real message names the process; without it the words are quoted or printed at shutdown.
     "shutdown_artifact",
     r"DataLoader worker (?!\(pid\(?s?\)? ?\d).{0,20}is killed by signal: Killed",
-    True,
+    "illed",
 )
-_compiled = cache(re.compile)  # when first asked for: most logs have none of these
+# The class of any exception, and the hints of the rows that need no class.
+MAY_FAIL = any_hint(
+    (
+        r"Error\b|Exception\b|Expired\b|OutOfResources|Failure\b",
+        *(row.hints for row in LOOK_ALIKES if row.hints),
+    )
+)
+_compiled = cache(re.compile)  # on first use: most logs have none of these
 _EXCEPTION = re.compile(
     r"(?:^|[\s:'\"`(])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Expired|Exit|Interrupt"
     r"|OutOfResources|Failure))(?:: ?(.*))?$"
@@ -143,7 +170,7 @@ _CONSEQUENCES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A look-alike in a line: its name, the class of the exception and the words it said."""
+    """A look-alike in a line: its name, the class of the exception and its message."""
 
     name: str
     exception: str | None
@@ -157,7 +184,7 @@ def _tells(row: LookAlike, text: str) -> bool:
 
 
 def find_look_alike(text: str) -> Found | None:
-    """The failure that a line (or a message over several lines) tells, None if it tells none."""
+    """The failure that a line (or a message of several lines) reports, or None."""
     if _tells(SHUTDOWN, text):
         return Found(SHUTDOWN.name, None, text.strip()[:400], True, False)
     first = text.split("\n", 1)[0]

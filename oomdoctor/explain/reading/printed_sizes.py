@@ -1,4 +1,4 @@
-"""Sizes as messages print them, into exact bytes."""
+"""Turns printed sizes into exact bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import floor
 
 # c10::CachingAllocator format_size: "512 bytes", "20.00 MiB"; XLA writes "86.89GiB", old MPS "GB".
-# Some programs set commas between thousands.
+# Some programs separate thousands by commas.
 _FIGURE = r"(?<![\d.])(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20})(?:\.\d{1,20})?"
 SIZE = rf"{_FIGURE}\s{{0,9}}(?:bytes?|B|[KMGT]i?B)\b"
 # XLA's HumanReadableNumBytes for TPUs: "31.25G", a binary unit without its last letters.
@@ -21,19 +21,19 @@ _UNITS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
 }
-_PARTS = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([A-Za-z]+)")
-# An unsigned difference that went below zero is printed as almost 2**64, and so is "no limit".
+_PARTS = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([A-Za-z]*)")
+# A negative difference printed as unsigned is almost 2**64, and so is "no limit".
 _UNDERFLOW = 2**62
 
 
 def size_bytes(text: str) -> int | None:
-    """The printed figure times its unit, rounded to the nearest byte; no float in between.
+    """The printed number times its unit, rounded to the nearest byte, without floats in between.
 
-    GiB is 1024**3 and GB 1000**3. None for an underflow such as 17179869184.00 GiB, which tells
-    nothing, and for an unknown unit.
+    GiB is 1024**3, GB is 1000**3, and a bare number is bytes. None for an unknown unit and for an
+    underflow such as 17179869184.00 GiB, which means nothing.
     """
     match = _PARTS.search(text)
-    factor = _UNITS.get(match[2].lower()) if match else None
+    factor = _UNITS.get(match[2].lower() or "bytes") if match else None
     if match is None or factor is None:
         return None
     size = floor(Fraction(match[1].replace(",", "")) * factor + Fraction(1, 2))

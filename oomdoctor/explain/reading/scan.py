@@ -1,8 +1,8 @@
-"""From the lines of a log to its failures and facts, in one pass and bounded memory.
+"""Reads the lines of a log into failures and facts, in one pass and bounded memory.
 
-A line that may open a failure is kept until enough lines after it are known; then the message is
-read, the traceback before it (of the same process) gives phase and place, and what follows tells
-whether the run went on.
+A line that may start a failure waits until enough lines after it are known. Then the message is
+read, the traceback before it (of the same process) gives the phase and the place, and the lines
+after it show whether the run continued.
 """
 
 from __future__ import annotations
@@ -13,41 +13,23 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from oomdoctor.explain.reading.clean import Line
-from oomdoctor.explain.reading.dialects.parse import Message, read_message
+from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message, read_message
 from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
 from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of
 from oomdoctor.explain.reading.log_facts import FactReader
-from oomdoctor.explain.reading.look_alikes import Found, find_look_alike
+from oomdoctor.explain.reading.look_alikes import MAY_FAIL, Found, find_look_alike
 from oomdoctor.explain.reading.prefixes import Split, rank_in
 from oomdoctor.explain.reading.window import AHEAD, Reading, Window
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, Numbers, Resource
 from oomdoctor.records.measurement import OomEvent
 
-_MOST_READ = 400  # failures read in full; of more, only the last ones
+_MOST_READ = 400  # failures read in full; beyond that, only the last ones
 _MOST_TRIED = 1500
-_MOST_OTHERS = 600  # lines that may tell of another failure
+_MOST_OTHERS = 600  # lines that may report another failure
 _MOST_LATE = 40
 _QUOTE = 600
 _SHORT_LOG = 40
 
-# A word of every opening in the tables; a test holds that no row is missed.
-_MEMORY_HINT = re.compile(
-    r"ut of memory|total capac|ried to alloc|ceed allowed memory|No executable batch|llocat|ALLOC"
-    r"|cuDNN algorithm|OUT_OF|CUDA (?:m|c)alloc|hared memory|system memory|cache blocks|max seq len"
-    r"|Free memory on|ot enough memory|Attempting to|EXHAUSTED|OOM|ran out|cudaErrorMem|Error 2:"
-    r"|out_of_memory|unable to|Bus error|No space left|illed|oom[-_]|low on |OutOfMemory"
-    r"|memory pressure|emory limit|MEMLIMIT|bad_alloc|alloc of size|1455|MemoryError|137|-[79]\b"
-    r"|PyTorch|RAM\b|EmptyDir|exceeds job"
-    r"|SIGKILL|SIGBUS|Out Of Memory|已杀死|earlyoom|signal 9|memory segment"
-)
-_FAILURE_HINT = re.compile(
-    r"Error\b|Exception\b|Expired\b|OutOfResources|Failure\b|assert|Assertion|same device"
-    r"|two devices|device type|memory access|misaligned|MMU Fault|resource: shared"
-    r"|kernel image|ECC|fallen off"
-    r"|NVIDIA driver|launch failure|Ampere|not implemented for|is (?:nan|NaN|inf)|nan loss|NaN loss"
-    r"|nan values|'loss': '?nan|No space left|quota exceeded|DUE TO|PREEMPT|preempted|Xid|RUNLIMIT"
-    r"|_FAIL\b|CANCELLED"
-)
 _EXCEPTION = re.compile(r"(?<![\w.])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception))\b")
 _RANK_BESIDE = re.compile(r"^\s*rank\s*: (\d+)", re.MULTILINE)
 _PINNED = re.compile(r"pin_memory|allocate_cpu_cache|cudaHostAlloc|cudaMallocHost|pinned")
@@ -55,17 +37,17 @@ _WSL = re.compile(r"\bWSL ?2?\b|microsoft-standard")
 
 
 def scan(lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
-    """The failures of a log and what else it tells.
+    """The failures of a log, and its facts.
 
-    Failures of memory come first, in the order of the log, then their consequences (the kill of a
-    process that a report of the kernel explains), then strong look-alikes; only a log without a
-    failure of memory has look-alikes of every kind.
+    Memory failures come first, in the order of the log; then their consequences, such as a kill
+    that the kernel's report explains; then strong look-alikes. Weak look-alikes are reported only
+    if the log has no memory failure.
     """
     return _Scanner().read(lines)
 
 
 class _Scanner:
-    """The lines around the present one and everything found so far."""
+    """The lines around the current one, and everything found so far."""
 
     def __init__(self) -> None:
         self._window = Window()
@@ -97,7 +79,7 @@ class _Scanner:
         self._window.add(line)
         if not self._wsl and "WSL" in text and _WSL.search(text):
             self._wsl = True
-        if _MEMORY_HINT.search(text) or _FAILURE_HINT.search(text):
+        if MAY_OPEN.search(text) or MAY_FAIL.search(text):
             self._moves_at[index] = self._facts.moves, self._facts.step
             if self._tried < _MOST_TRIED and len(self._found) < _MOST_READ:
                 self._waiting.append(index)
@@ -115,7 +97,7 @@ class _Scanner:
         if self._consumed.get(split.tag, -1) >= index:
             return
         text = self._window.line(index).text
-        if _MEMORY_HINT.search(text):
+        if MAY_OPEN.search(text):
             read = _best(self._window.readings(index, split.tag))
             if read is not None:
                 message, told = read
@@ -124,7 +106,7 @@ class _Scanner:
                 self._keep_memory(told, split, message, moves, step)
                 self._window.end_traceback(told[-1], split.tag)
                 return
-        if self._others < _MOST_OTHERS and (_FAILURE_HINT.search(text) or "illed" in text):
+        if self._others < _MOST_OTHERS and (MAY_FAIL.search(text) or "illed" in text):
             self._others += 1
             found = find_look_alike(self._window.around(index, split.tag, before=0, after=4))
             if found is not None:
@@ -137,11 +119,11 @@ class _Scanner:
         frames = () if dialect.hints_only else self._window.traceback(index, split.tag)
         around = self._window.around(index, split.tag)
         phase, where = phase_of(frames, around)
-        if phase == "unknown" and dialect.name == "vllm":
-            phase = "init"  # its own messages are those of the start
+        if phase == "unknown":
+            phase = dialect.phase
         if dialect.lived_on and message.resource == "host":
-            # The system reports a kill without a traceback: one that stands before it tells what
-            # the program was busy with, not the line that asked for too much.
+            # The system reports a kill without a traceback. A traceback before it shows what the
+            # program was doing, not which line allocated too much.
             frames, where = (), None
         line = self._window.line(index)
         exception = _EXCEPTION.findall(line.text[:2000])
@@ -201,7 +183,7 @@ class _Scanner:
         fold(self._found, Finding(incident, line.number, moves, strong=found.strong))
 
     def _went_on(self, finding: Finding) -> bool:
-        """Whether steps, the end of the training or a retry come after a failure."""
+        """Whether steps, the end of the training or a retry follow a failure."""
         facts, last = self._facts, finding.last_number
         return (
             facts.moves - finding.moves >= 2
@@ -211,7 +193,7 @@ class _Scanner:
 
 
 def _best(readings: Iterable[Reading]) -> tuple[Message, list[int]] | None:
-    """The message of the reading that gives most figures, with its lines."""
+    """The message of the reading with the most figures, and its lines."""
     best: tuple[int, Message, list[int]] | None = None
     for reading in readings:
         message = read_message(reading.flat, within=reading.ends[0][1])
@@ -226,7 +208,7 @@ def _best(readings: Iterable[Reading]) -> tuple[Message, list[int]] | None:
 def _really(
     message: Message, frames: tuple[Frame, ...], around: str, wsl: bool
 ) -> tuple[str, Resource]:
-    """The dialect and the resource; the driver says "out of memory" of pinned host memory too."""
+    """The dialect and the resource: the driver's "out of memory" may mean pinned host memory."""
     name = message.dialect.name
     if name == "cuda_driver":
         called = " ".join(f"{f.function} {f.code or ''}" for f in frames[-3:])

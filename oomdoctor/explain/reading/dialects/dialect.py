@@ -1,4 +1,4 @@
-"""What a row of the table of dialects is, and the words its patterns are written in."""
+"""A row of the tables of out-of-memory messages, and the words that its patterns may use."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.explain.reading.printed_sizes import SHORT_SIZE, SIZE
-from oomdoctor.records.diagnosis import Resource
+from oomdoctor.records.diagnosis import ReadPhase, Resource
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wording: the contract's name of its kind, where it is written and since when.
+    """One wording of a message. To support a new one, add a row and its message to the tests.
 
-    `opening` finds the message, `figures` maps fields of `OomEvent` to patterns with one group
-    that is a size. `source` is the file that prints it, `versions` the releases that do.
-    `whole_line`: the opening has to be matched from the first character of a line of the log to
-    be more than a word in a sentence. `lived_on`: only a process that was still alive prints it or
-    is named by it, so an earlier failure of the same process did not end the run.
-    `hints_only`: the exit of a process tells so, and any failure before it explains it as well.
+    `name` is the contract's name, `versions` the releases that print it, `source` the file that
+    does. `opening` finds the message. `hints` are plain words separated by |; every line on which
+    `opening` can start contains one of them, so other lines are skipped quickly. `figures` maps
+    fields of `OomEvent` to patterns with one group that is a size.
+
+    `phase`: when this message appears, if the traceback does not tell.
+    `whole_line`: the opening counts only at the start of a line; elsewhere it is just a phrase.
+    `lived_on`: only a process that is still alive prints it or is named in it, so an earlier
+    failure of that process did not end the run.
+    `hints_only`: it reports the end of a process, and any earlier failure explains it as well.
+    `prints_shape`: it prints the shape and the type of the tensor.
+    `on_host`: if this pattern is found, the memory was host memory.
     """
 
     name: str
@@ -27,15 +33,24 @@ class Dialect:
     source: str
     opening: re.Pattern[str]
     figures: Mapping[str, str] = field(default_factory=dict)
+    hints: str = field(kw_only=True)
     resource: Resource = "gpu"
+    phase: ReadPhase = "unknown"
     whole_line: bool = False
     lived_on: bool = False
     hints_only: bool = False
+    prints_shape: bool = False
+    on_host: str | None = None
 
 
 def figures(**patterns: str) -> dict[str, str]:
-    """Patterns of figures; SIZE stands for a group that is a size, SHORT for one such as 31.2G."""
+    """Patterns of figures by field.
+
+    SIZE stands for a size with a unit, SHORT for one like 31.2G, BYTES for a bare number of bytes.
+    """
     return {
-        name: text.replace("SIZE", f"({SIZE})").replace("SHORT", f"({SHORT_SIZE})")
+        name: text.replace("SIZE", f"({SIZE})")
+        .replace("SHORT", f"({SHORT_SIZE})")
+        .replace("BYTES", r"(\d[\d,]*)")
         for name, text in patterns.items()
     }

@@ -1,4 +1,4 @@
-"""Host memory, shared memory and the kills that end a process without a message of its own."""
+"""Messages about host memory and shared memory, and kills that end a process without a message."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ HOST: tuple[Dialect, ...] = (
         re.compile(r"Unable to allocate (?:array with shape|[\d.]+ [KMGTP]?i?B for an array)"),
         figures(requested_bytes=r"Unable to allocate SIZE"),
         resource="host",
+        prints_shape=True,
+        hints="llocat",
     ),
     Dialect(
         "dataloader_shm",
@@ -26,15 +28,17 @@ HOST: tuple[Dialect, ...] = (
             r"|No space left on device: '/dev/shm"
         ),
         resource="shm",
+        hints="Bus error|hared memory|unable to|No space left|illed",
     ),
     Dialect(
-        # A volume in memory, mounted on /dev/shm because the one of the container is small.
+        # A memory volume, mounted on /dev/shm because the container's own is small.
         "dataloader_shm",
         "Kubernetes 1.9 and later",
         "kubernetes/pkg/kubelet/eviction/eviction_manager.go",
         re.compile(r"Usage of EmptyDir volume \S*(?:shm|mem)\S* exceeds the limit"),
         resource="shm",
         lived_on=True,
+        hints="EmptyDir",
     ),
     Dialect(
         "dataloader_worker",
@@ -42,6 +46,7 @@ HOST: tuple[Dialect, ...] = (
         "torch/csrc/DataLoader.cpp",
         re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed"),
         resource="host",
+        hints="illed",
     ),
     Dialect(
         "host_oom_killer",
@@ -55,6 +60,7 @@ HOST: tuple[Dialect, ...] = (
         figures(process_bytes=r"anon-rss:(\d+k)B"),  # the kernel's kB is 1024 bytes
         resource="host",
         lived_on=True,
+        hints="oom[-_]|illed|ut of memory",
     ),
     Dialect(
         "host_oom_killer",
@@ -67,6 +73,7 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="host",
         lived_on=True,
+        hints="illed|oom[-_]|OOM|memory pressure|earlyoom",
     ),
     Dialect(
         "host_oom_killer",
@@ -78,6 +85,7 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="host",
         lived_on=True,
+        hints="illed|low on |memory pressure",
     ),
     Dialect(
         "slurm",
@@ -89,19 +97,21 @@ HOST: tuple[Dialect, ...] = (
             r"exceeded (?:virtual )?memory limit|State[=: ]+OUT_OF_MEMORY|\bOUT_OF_ME\+"
             r"|Slurm .{0,120}\bOUT_OF_MEMORY\b"
         ),
-        # The account that `system.slurm_records` writes; Slurm's K is 1024 bytes.
+        # The lines that `system.slurm.records` writes; Slurm's K is 1024 bytes.
         figures(process_bytes=r"\bMaxRSS=(\d+K)\b", allowed_bytes=r"\bReqMem=(\d+K)\b"),
         resource="host",
         lived_on=True,
+        hints="oom[-_]|Out Of Memory|OUT_OF|emory limit",
     ),
     Dialect(
-        # The contract's name for what a scheduler says of a limit on memory.
+        # `slurm` is the contract's name for any scheduler that enforces a memory limit.
         "slurm",
         "LSF 6 and later",
         "bacct(1), Termination reasons",
         re.compile(r"TERM_MEMLIMIT: job killed"),
         resource="host",
         lived_on=True,
+        hints="MEMLIMIT",
     ),
     Dialect(
         "slurm",
@@ -114,6 +124,7 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="host",
         lived_on=True,
+        hints="illed",
     ),
     Dialect(
         "slurm",
@@ -122,6 +133,7 @@ HOST: tuple[Dialect, ...] = (
         re.compile(r'exceeds job (?:hard|soft) limit "[hs]_(?:vmem|rss|data)" of queue'),
         resource="host",
         lived_on=True,
+        hints="exceeds job",
     ),
     Dialect(
         "container",
@@ -130,6 +142,7 @@ HOST: tuple[Dialect, ...] = (
         re.compile(r"\bOOMKilled\b(?!\W{1,4}false)"),
         resource="host",
         lived_on=True,
+        hints="OOM",
     ),
     Dialect(
         "container",
@@ -138,6 +151,7 @@ HOST: tuple[Dialect, ...] = (
         re.compile(r"node was low on resource: memory|System OOM encountered, victim process"),
         resource="host",
         lived_on=True,
+        hints="low on |OOM",
     ),
     Dialect(
         "container",
@@ -149,6 +163,7 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="host",
         lived_on=True,
+        hints=r"RAM\b|llocat",
     ),
     Dialect(
         "cpu_allocator",
@@ -159,8 +174,9 @@ HOST: tuple[Dialect, ...] = (
             r"|ArrowMemoryError: (?:m|re)alloc of size|os error 1455|\[WinError 1455\]"
             r"|mmap failed: Cannot allocate memory|memory allocation of \d+ bytes failed"
         ),
-        figures(requested_bytes=r"memory allocation of SIZE failed"),
+        figures(requested_bytes=r"(?:memory allocation|alloc) of (?:size )?BYTES"),
         resource="host",
+        hints="llocat|bad_alloc|alloc of size|1455",
     ),
     Dialect(
         "cpu_allocator",
@@ -169,6 +185,7 @@ HOST: tuple[Dialect, ...] = (
         re.compile(r"MemoryError(?::? *$|: *\()"),
         resource="host",
         whole_line=True,
+        hints="MemoryError",
     ),
     Dialect(
         "container",
@@ -181,6 +198,7 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="host",
         hints_only=True,
+        hints="137",
     ),
     Dialect(
         "host_oom_killer",
@@ -194,9 +212,10 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="host",
         hints_only=True,
+        hints=r"-[79]\b|SIGKILL|signal 9|illed",
     ),
     Dialect(
-        # A page of a shared mapping that the file system (mostly /dev/shm) has no room for.
+        # The file system, usually /dev/shm, had no room for a page of a shared mapping.
         "dataloader_shm",
         "torchelastic, DeepSpeed, subprocess, shells",
         "torch/distributed/elastic/multiprocessing/api.py",
@@ -207,6 +226,7 @@ HOST: tuple[Dialect, ...] = (
         ),
         resource="shm",
         hints_only=True,
+        hints=r"-[79]\b|SIGBUS|Bus error",
     ),
     Dialect(
         "host_oom_killer",
@@ -219,5 +239,6 @@ HOST: tuple[Dialect, ...] = (
         resource="host",
         whole_line=True,
         hints_only=True,
+        hints="illed|已杀死",
     ),
 )

@@ -1,8 +1,7 @@
-"""The dialects of out-of-memory messages in one table, and the parser that reads them.
+"""The parser of out-of-memory messages, driven by the tables of dialects in this folder.
 
-A row says how a message opens and which figures it may hold. Openings are told apart by their
-wording alone; figures are looked for one by one, so a message that a log wrapped or cut short
-still gives what it has. A new dialect is a new row; a new figure is a new pattern in `figures`.
+A row says how a message opens and which figures it may contain. The parser looks for each figure
+separately, so it still gets what is there if a log wrapped or truncated the message.
 """
 
 from __future__ import annotations
@@ -15,20 +14,23 @@ from math import prod
 
 from oomdoctor.explain.reading.dialects.dialect import Dialect
 from oomdoctor.explain.reading.dialects.host import HOST
-from oomdoctor.explain.reading.dialects.libraries import OTHERS
+from oomdoctor.explain.reading.dialects.libraries import LIBRARIES
 from oomdoctor.explain.reading.dialects.pytorch import SENTENCES, TORCH
+from oomdoctor.explain.reading.hints import any_hint
 from oomdoctor.explain.reading.printed_sizes import SIZE, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
 from oomdoctor.records.facts.dtypes import SIZES
 from oomdoctor.records.measurement import OomEvent
 
-# Order decides only between rows that open at the same character: the special before the general.
-DIALECTS: tuple[Dialect, ...] = (*TORCH, *OTHERS, *HOST)
+# The order matters only for rows that open at the same character: special before general.
+DIALECTS: tuple[Dialect, ...] = (*TORCH, *LIBRARIES, *HOST)
+# A line without a match cannot open a message.
+MAY_OPEN = any_hint(dialect.hints for dialect in DIALECTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it was read, before anything around it is known."""
+    """One message as read, without its surroundings."""
 
     event: OomEvent
     dialect: Dialect
@@ -47,28 +49,26 @@ _WRAP = re.compile(r"\s*\n\s*(?:\[rank\d+\]:\s*|#\s*)?|[ \t\r\0]+")
 _LISTED = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
 _TAIL = re.compile(r"[^.)\n]{0,120}[.)]")
 _SHAPE = re.compile(r"shape ?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
-_HOST_DEVICE = re.compile(r"by allocator (?:mkl)?cpu|device:CPU")
-_PRINTED_BYTES = re.compile(r"(?:allocating|buffer of size|alloc of size|allocation of) ([\d,]+)")
 
 
 def parse_oom(text: str, phase: str = "unknown") -> OomEvent | None:
     """The first out-of-memory message in a text, None if there is none.
 
-    `phase` is what the caller knows of the moment. Figures are exact integers of the printed
-    figure times its unit; what is not printed is None. Words that only hint at a kill from
-    outside (a bare exit code) are no message.
+    `phase` is the phase, if the caller knows it. Figures are exact integers: the printed number
+    times its unit; None if not printed. Words that only hint at a kill from outside, such as a bare
+    exit code, do not count as a message.
     """
     message = read_message(flatten(text), phase)
     return None if message is None or message.dialect.hints_only else message.event
 
 
 def flatten(text: str) -> str:
-    """The text on one line, without colours, prefixes of ranks and comment signs."""
+    """The text on one line, without colours, rank prefixes and comment signs."""
     return _WRAP.sub(" ", _ANSI.sub("", text))
 
 
 def read_message(flat: str, phase: str = "unknown", within: int | None = None) -> Message | None:
-    """The first message that opens in the first `within` characters of a flattened text."""
+    """The first message that opens within the first `within` characters of a flattened text."""
     found = _first(flat, 0, len(flat) if within is None else within, flat[:within])
     if found is None:
         return None
@@ -89,12 +89,12 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
     if dialect.figures is SENTENCES:
         listed = _listed(text)
         values["other_processes_bytes"] = _other_processes(text, listed, values)
-    shape, dtype = _shape(text) if dialect.name in ("tensorflow", "numpy") else ((), None)
-    if values.get("requested_bytes") is None:
-        values["requested_bytes"] = _unusual_request(text[: last + 40], dialect, shape, dtype)
+    shape, dtype = _shape(text) if dialect.prints_shape else ((), None)
+    if values.get("requested_bytes") is None and shape and dtype in SIZES:
+        values["requested_bytes"] = prod(shape) * SIZES[dtype]
     tail = _TAIL.match(text, last)
     shown = text[: tail.end() if tail else last].strip()
-    on_host = dialect.name == "tensorflow" and _HOST_DEVICE.search(text)
+    on_host = dialect.on_host is not None and re.search(dialect.on_host, text)
     return Message(
         event=OomEvent(message=shown, dialect=dialect.name, phase=phase, **values),
         dialect=dialect,
@@ -109,14 +109,14 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
 
 @cache
 def _figure(pattern: str) -> re.Pattern[str]:
-    """Compiled when first asked for: a message needs the figures of its own dialect only."""
+    """Compiled on first use: a message needs only the figures of its own dialect."""
     return re.compile(pattern, re.IGNORECASE)
 
 
 def _first(
     text: str, start: int, stop: int, line: str | None = None
 ) -> tuple[Dialect, re.Match[str]] | None:
-    """The row that opens first between two places; the earlier of two rows at one place."""
+    """The row that opens first between two positions; at a tie, the earlier row."""
     best: tuple[Dialect, re.Match[str]] | None = None
     for dialect in DIALECTS:
         if dialect.whole_line:
@@ -126,19 +126,6 @@ def _first(
         if match is not None and match.start() < stop:
             best, stop = (dialect, match), match.start()
     return best
-
-
-def _unusual_request(
-    text: str, dialect: Dialect, shape: tuple[int, ...], dtype: str | None
-) -> int | None:
-    """The request where it is printed as a bare number of bytes or as a shape with its type."""
-    if shape and dtype in SIZES and dialect.name == "tensorflow":
-        return prod(shape) * SIZES[dtype]
-    if dialect.name in ("xla", "cuda_driver", "cpu_allocator", "llamacpp"):
-        match = _PRINTED_BYTES.search(text)
-        if match is not None and match[1].strip(","):
-            return int(match[1].replace(",", ""))
-    return None
 
 
 def _shape(text: str) -> tuple[tuple[int, ...], str | None]:
@@ -156,11 +143,11 @@ def _listed(message: str) -> tuple[ListedProcess, ...]:
 def _other_processes(
     message: str, listed: tuple[ListedProcess, ...], values: Mapping[str, int | None]
 ) -> int | None:
-    """Bytes that other processes hold on the device; None where the message does not tell.
+    """Bytes that other processes hold on the device; None if the message does not say.
 
-    The processes that are listed beside "this process", else what is neither free nor this
-    process's. Without "this process" (containers hide the own id) a listed process may be the
-    speaker itself: it is when all of them and this allocator together exceed what is in use.
+    Normally the processes listed beside "this process", or else what is neither free nor ours. If
+    "this process" is not named (containers hide our own process id), a listed process may be
+    ourselves: it is if all of them plus our allocator exceed what is in use.
     """
     sizes = [process.used_bytes for process in listed]
     total, free, own = (values.get(f"{k}_bytes") for k in ("capacity", "free", "process"))

@@ -1,4 +1,4 @@
-"""PyTorch's own out-of-memory messages, of every release and device."""
+"""PyTorch's own out-of-memory messages, for every release and device."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ TORCH: tuple[Dialect, ...] = (
         "torch up to 0.4, Lua Torch",
         "THC/generic/THCStorage.cu",
         re.compile(r"(?:cuda runtime error \(2\)|error=2) : out of memory"),
+        hints="ut of memory",
     ),
     Dialect(
         "cuda_caching_allocator",
@@ -51,6 +52,7 @@ TORCH: tuple[Dialect, ...] = (
         _ALLOCATOR,
         re.compile(rf"CUDA out of memory\. {_TRIED}\s*\(GPU"),
         BRACKETS,
+        hints="ut of memory",
     ),
     Dialect(
         # 2.1 and 2.2 spell it "capacty"; 2.3 may end after "GPU".
@@ -59,9 +61,10 @@ TORCH: tuple[Dialect, ...] = (
         _ALLOCATOR,
         re.compile(rf"CUDA out of memory\. {_TRIED}"),
         SENTENCES,
+        hints="ut of memory",
     ),
     Dialect(
-        # A log that lost the head of the message.
+        # The log lost the start of the message.
         "cuda_caching_allocator",
         "torch 2.1 and later",
         _ALLOCATOR,
@@ -70,9 +73,10 @@ TORCH: tuple[Dialect, ...] = (
             r"|(?<!B\. )(?<!B )(?<!bytes\. )(?<!bytes )GPU \d+ has a total capac(?:i?ty) of \d"
         ),
         SENTENCES,
+        hints="ried to alloc|total capac",
     ),
     Dialect(
-        # A paste that begins within the message.
+        # Pasted text that starts in the middle of the message.
         "cuda_caching_allocator",
         "torch 2.1 and later",
         _ALLOCATOR,
@@ -83,6 +87,7 @@ TORCH: tuple[Dialect, ...] = (
         ),
         SENTENCES,
         whole_line=True,
+        hints="PyTorch",
     ),
     Dialect(
         "hip",
@@ -90,6 +95,7 @@ TORCH: tuple[Dialect, ...] = (
         "c10/hip/HIPCachingAllocator.cpp",
         re.compile(rf"HIP out of memory\. {_TRIED}\s*\(GPU"),
         BRACKETS,
+        hints="ut of memory",
     ),
     Dialect(
         "hip",
@@ -97,6 +103,7 @@ TORCH: tuple[Dialect, ...] = (
         "c10/hip/HIPCachingAllocator.cpp",
         re.compile(rf"HIP out of memory\. {_TRIED}"),
         SENTENCES,
+        hints="ut of memory",
     ),
     Dialect(
         "xpu",
@@ -104,23 +111,26 @@ TORCH: tuple[Dialect, ...] = (
         "c10/xpu/XPUCachingAllocator.cpp",
         re.compile(rf"XPU out of memory\. {_TRIED}"),
         SENTENCES,
+        hints="ut of memory",
     ),
     Dialect(
-        # The budget of a rung on the CPU, held by the allocation trace.
+        # The memory budget of a rung on the CPU, enforced by the allocation trace.
         "cpu_allocator",
         "oomdoctor",
         "oomdoctor/worker/tracing/trace.py",
         re.compile(rf"CPU out of memory\. {_TRIED}"),
         SENTENCES,
         resource="host",
+        hints="ut of memory",
     ),
     Dialect(
-        # Other backends that took the caching allocator over: torch_npu, torch_mlu, torch_musa.
+        # Other backends that copied the caching allocator: torch_npu, torch_mlu, torch_musa.
         "cuda_caching_allocator",
         "vendors' builds",
         "torch_npu/csrc/core/npu/NPUCachingAllocator.cpp",
         re.compile(rf"\b(?:NPU|MLU|MUSA|HPU) out of memory\. {_TRIED}\s*\("),
         BRACKETS,
+        hints="ut of memory",
     ),
     Dialect(
         "mps",
@@ -132,6 +142,7 @@ TORCH: tuple[Dialect, ...] = (
             allocated_bytes=r"MPS allocated: SIZE",
             capacity_bytes=r"max allowed: SIZE",
         ),
+        hints="ut of memory",
     ),
     Dialect(
         "cuda_malloc_async",
@@ -139,17 +150,19 @@ TORCH: tuple[Dialect, ...] = (
         "c10/cuda/CUDAMallocAsyncAllocator.cpp",
         re.compile(
             r"Allocation on device \d* ?would exceed allowed memory"
-            # ComfyUI passes on the first words only.
+            # ComfyUI prints only the first words.
             r"|(?<=OutOfMemoryError: )Allocation on device\b"
         ),
         _ASYNC,
+        hints="ceed allowed memory|OutOfMemory",
     ),
     Dialect(
-        # A message that was cut or re-told without its figures.
+        # The message was truncated or repeated without its figures.
         "cuda_caching_allocator",
         "any torch",
         _ALLOCATOR,
         re.compile(r"(?<=Error: )CUDA out of memory\b(?! occurred)"),
+        hints="ut of memory",
     ),
     Dialect(
         "cuda_caching_allocator",
@@ -157,12 +170,14 @@ TORCH: tuple[Dialect, ...] = (
         _ALLOCATOR,
         re.compile(r"CUDA out of memory(?:[.!](?: .*)?| error)?$"),
         whole_line=True,
+        hints="ut of memory",
     ),
     Dialect(
         "cuda_caching_allocator",
         "accelerate, every size was tried",
         "accelerate/utils/memory.py",
         re.compile(r"No executable batch size found, reached zero"),
+        hints="No executable batch",
     ),
     Dialect(
         "cpu_allocator",
@@ -171,6 +186,7 @@ TORCH: tuple[Dialect, ...] = (
         re.compile(r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"),
         figures(requested_bytes=r"you tried to allocate SIZE"),
         resource="host",
+        hints="llocat",
     ),
     Dialect(
         "cpu_allocator",
@@ -181,12 +197,14 @@ TORCH: tuple[Dialect, ...] = (
         ),
         figures(requested_bytes=r"you tried to allocate SIZE"),
         resource="host",
+        hints="ot enough memory|llocat",
     ),
     Dialect(
         "cublas",
         "any torch",
         "aten/src/ATen/cuda/Exceptions.h",
         re.compile(r"(?:CUDA error: )?CUBLAS_STATUS_ALLOC_FAILED"),
+        hints="ALLOC",
     ),
     Dialect(
         "cudnn",
@@ -194,20 +212,23 @@ TORCH: tuple[Dialect, ...] = (
         "aten/src/ATen/cudnn/Exceptions.h",
         re.compile(
             r"(?:cuDNN error: )?CUDNN_STATUS_(?:INTERNAL_ERROR_DEVICE_ALLOCATION|ALLOC)_FAILED"
-            # What cuDNN's search answers when no algorithm gets its workspace.
+            # cuDNN's search says this when no algorithm gets its workspace.
             r"|Unable to find a valid cuDNN algorithm to run convolution"
         ),
+        hints="ALLOC|cuDNN algorithm",
     ),
     Dialect(
         "hip",
         "torch for ROCm",
         "c10/hip/HIPException.cpp",
         re.compile(r"HIP error: out of memory|hipErrorOutOfMemory"),
+        hints="ut of memory|OutOfMemory",
     ),
     Dialect(
         "xpu",
         "SYCL, Level Zero",
         "unified-runtime",
         re.compile(r"(?:UR|PI)_(?:RESULT_)?ERROR_OUT_OF_(?:DEVICE_)?(?:MEMORY|RESOURCES)"),
+        hints="OUT_OF",
     ),
 )
