@@ -1,1 +1,1 @@
-"""Use cases: launch one job in a worker process, survey a whole ladder."""
+"""Use cases: run one job in a worker process, survey a ladder, plan one."""

@@ -1,4 +1,4 @@
-"""The finished report from everything a survey knows: facts, ranking, status, next commands."""
+"""The finished report of a survey or a plan: facts, ranking, status, next commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oomdoctor.records.rows import LengthsAnswer
 
 
 def timestamp() -> str:
-    """The time now in UTC, ISO 8601 with seconds."""
+    """The current time in UTC, ISO 8601 to the second."""
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()
 
 
@@ -41,9 +41,9 @@ def report(
     why: Why | None = None,
     lengths: LengthsAnswer | None = None,
 ) -> Report:
-    """The public document; `interrupted` is the exit code of a signal, None for a whole survey.
+    """The public document; `interrupted` is the exit code of a signal, None if it finished.
 
-    `judged` decide the exit code where the answer is more than `results`.
+    `judged` are the rows that decide the exit code, by default `results`.
     """
     ranking = rank(results, request.rank_by)
     judged = results if judged is None else judged

@@ -1,4 +1,4 @@
-"""The chosen device within a survey: its budget, its peak rates, and what to warn about."""
+"""The device of a survey: its budget, its published peaks, and its warnings."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from oomdoctor.units import MIB, format_bytes, format_seconds
 GIVE_BACK_LIMIT_S = 5.0
 NOT_FREE = "memory_not_free"
 _TOLERANCE = 64 * MIB
-# A careful rate for fp32 training on one core, to tell minutes from hours before anything runs.
+# A conservative rate for fp32 training on one core, to distinguish minutes from hours in advance.
 _CPU_FLOPS_PER_CORE = 15e9
 _CPU_PATIENCE_S = 30 * 60
-_STEPS_PER_TRY = 9  # two watched, two to warm up, five timed
+_STEPS_PER_TRY = 9  # two recorded, two to warm up, five timed
 
 
 def budget(
     chosen: Device, inspection: Inspection, cap: int | None, headroom_share: float
 ) -> Budget:
-    """What a rung may use: what is free now or the cap, whichever is less, minus the headroom.
+    """What a rung may use: the free memory or the cap, whichever is less, minus the headroom.
 
-    The driver's figures, since they hold before any context exists; the worker's own where there is
-    no NVML.
+    It takes the driver's figures, because no CUDA context exists yet. Without NVML it takes those
+    of the worker.
     """
     if chosen.gpu is not None:
         total = inspection.device_total_bytes or chosen.gpu.total_bytes
@@ -46,7 +46,7 @@ def budget(
 
 
 def as_it_is_now(chosen: Device) -> Device:
-    """The same device with the memory and the processes of this moment."""
+    """The same device with its current free memory and processes."""
     if chosen.gpu is None:
         return chosen
     now = next((gpu for gpu in list_gpus() if gpu.uuid == chosen.gpu.uuid), None)
@@ -54,7 +54,7 @@ def as_it_is_now(chosen: Device) -> Device:
 
 
 def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[Warn]:
-    """What a reader of the report has to know about the device and the model."""
+    """Warnings about the device and the model."""
     found = []
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
         found.append(
@@ -79,7 +79,7 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
 
 
 def model_warnings(inspection: Inspection) -> list[Warn]:
-    """What a reader of the report has to know about the model."""
+    """Warnings about the model."""
     if not inspection.parameters.experts:
         return []
     return [
@@ -92,7 +92,7 @@ def model_warnings(inspection: Inspection) -> list[Warn]:
 
 
 def not_given_back(chosen: Device) -> list[Warn]:
-    """Wait shortly for a child's memory to be free again; a warning if it is not."""
+    """Wait briefly until the memory of a worker is free again; a warning if it is not."""
     if chosen.gpu is None:
         return []
     end = time.monotonic() + GIVE_BACK_LIMIT_S
@@ -118,18 +118,18 @@ def not_given_back(chosen: Device) -> list[Warn]:
 
 
 def timing_limit_s(chosen: Device) -> float:
-    """How long a try may be timed, in seconds, if its steps keep differing."""
+    """The most seconds to time a try whose steps keep varying."""
     return 20.0 if chosen.gpu is not None else 10.0
 
 
 def facts(chosen: Device, inspection: Inspection) -> GpuFacts | None:
-    """The published facts of the chosen card; None on the CPU and for an unknown card."""
+    """The published facts of the card; None on the CPU and for an unknown card."""
     name = inspection.device_name or (chosen.gpu.name if chosen.gpu else None)
     return find_gpu(name, inspection.device_total_bytes) if name else None
 
 
 def _tokens(config: TrainConfig) -> int:
-    """Tokens of all tries of a rung: each step has up to two micro-steps."""
+    """The tokens of all tries of a rung; each step has up to two micro-steps."""
     whole = config.effective_batch_size
     fixed = config.micro_batch_size
     sizes = [fixed] if isinstance(fixed, int) else divisors(whole)[-MAX_TRIES:]
@@ -140,10 +140,10 @@ def _tokens(config: TrainConfig) -> int:
 def refuse_what_takes_hours(
     spec: ModelSpec, rungs: tuple[Rung, ...], counts: ParameterCounts
 ) -> None:
-    """Nobody asked for the CPU by name: refuse it where it would take hours.
+    """Refuse a survey that would take hours on a CPU that the user did not choose.
 
     Raises:
-        OomDoctorError: there is no GPU and the ladder is too much for the CPU (exit 5).
+        OomDoctorError: there is no GPU and the CPU is too slow for the ladder (exit 5).
     """
     flops = sum(6.0 * counts.total * _tokens(rung.config) for rung in rungs)
     seconds = flops / (_CPU_FLOPS_PER_CORE * len(os.sched_getaffinity(0)))
@@ -152,11 +152,11 @@ def refuse_what_takes_hours(
     by_slurm = f"srun --gres=gpu:1 oomdoctor probe {spec.id}"
     raise machine_error(
         "no_gpu",
-        f"there is no GPU here, and on the CPU {len(rungs)} rungs of {spec.id} at sequence length "
+        f"no GPU found, and {len(rungs)} rungs of {spec.id} at sequence length "
         f"{max(rung.config.sequence_length for rung in rungs):,} would take about "
-        f"{format_seconds(seconds)}",
+        f"{format_seconds(seconds)} on the CPU",
         f"{by_slurm}  (you are on a Slurm login node)"
         if slurm().on_login_node
-        else f"run it where the GPU is, or a smaller survey on the CPU: oomdoctor probe {spec.id} "
+        else f"run it on a machine with a GPU, or probe less on the CPU: oomdoctor probe {spec.id} "
         "--device cpu --recipe quick --seq-len 128 --effective-batch 4",
     )

@@ -1,4 +1,4 @@
-"""What a survey tells while it runs, for whoever shows progress."""
+"""Events of a running survey or plan, for the progress display."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SurveyEvent:
-    """Something a person may want to see: `index` of `total` rungs, counted from 1.
+    """One event: `index` of `total` rungs, counted from 1.
 
-    Simulations run side by side: `index` then counts those that ended, and `attempts` are what one
-    of them says.
+    Simulations run in parallel: `index` then counts the finished ones, and `attempts` are the
+    results of one of them.
     """
 
     kind: EventKind

@@ -1,4 +1,4 @@
-"""Why a survey cannot even begin, as errors for people."""
+"""Errors for a survey or a plan that cannot begin, with a hint for the user."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from oomdoctor.system import catalogue
 
 
 def check_weights(spec: ModelSpec) -> None:
-    """A checkpoint is needed: say at once if there can be none.
+    """Check at once that the model has a checkpoint.
 
     Raises:
-        OomDoctorError: the model is known by its facts alone (exit 4).
+        OomDoctorError: there are no weights (exit 4).
     """
-    hint = "leave out --weights pretrained: synthetic weights need the same memory and time"
+    hint = "drop --weights pretrained: synthetic weights need the same memory and time"
     if spec.source == "catalogue":
         raise model_error(
-            "no_weights", f"{spec.id} was found only as built-in facts, without weights", hint
+            "no_weights", f"{spec.id} is known only from built-in facts, without weights", hint
         )
     if spec.source == "local" and spec.path is not None:
         names = ("*.safetensors", "*.bin", "*.index.json")
         if not any(any(Path(spec.path).glob(name)) for name in names):
-            raise model_error("no_weights", f"{spec.path} holds a config.json but no weights", hint)
+            raise model_error("no_weights", f"{spec.path} has a config.json but no weights", hint)
 
 
 def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDoctorError:
-    """Why the worker could not even declare the model, as an error for people."""
-    told = attempt.reason or "the worker gave no reason"
+    """The error for a model that the worker could not build, with a hint for the user."""
+    told = attempt.reason or "no reason given"
     if attempt.outcome == "unsupported" and "trust_remote_code" in told:
         return model_error(
             "remote_code",
-            f"{spec.id} is built by code of its own, which is not run unasked",
-            "read that code, then add --trust-remote-code",
+            f"{spec.id} needs custom code from the hub",
+            "read that code, then pass --trust-remote-code to allow it",
         )
     if attempt.outcome == "unsupported":
         return model_error(
             "unsupported_architecture",
             f"{spec.id}: {told}",
-            f"a newer transformers may know it: {python} -m pip install -U transformers",
+            f"a newer transformers may support it: {python} -m pip install -U transformers",
         )
     if "No module named" in told:
         return machine_error(
             "library_missing",
-            f"the interpreter {python} cannot measure: {told}",
+            f"the interpreter {python} lacks a library: {told}",
             f"install what you train with: {python} -m pip install torch transformers accelerate "
-            "peft bitsandbytes; or name another interpreter by --python",
+            "peft bitsandbytes; or pass another interpreter with --python",
         )
     if "Torch not compiled with CUDA" in told or "No CUDA GPUs" in told or "NVIDIA driver" in told:
         return machine_error(
@@ -63,4 +63,4 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
             f"{spec.id} cannot be built from its config.json: {told}",
             f"check the values in config.json{known}",
         )
-    return machine_error("worker_failed", f"the worker could not look at {spec.id}: {told}")
+    return machine_error("worker_failed", f"the worker failed on {spec.id}: {told}")

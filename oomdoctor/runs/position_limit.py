@@ -1,4 +1,4 @@
-"""Rows no longer than the model has positions for."""
+"""Limit row lengths to the number of positions of the model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from oomdoctor.records.report import SurveyRequest, Warn
 def within_limits(
     request: SurveyRequest, model: str, limit: int | None
 ) -> tuple[SurveyRequest, tuple[Rung, ...], list[Warn]]:
-    """The request and its rungs with sequences of at most `limit` tokens; a warning says so."""
+    """The request and its rungs with at most `limit` tokens a row; a warning if changed."""
     rungs = request.recipe.rungs
     if limit is None or all(rung.config.sequence_length <= limit for rung in rungs):
         return request, rungs, []
     asked = max(rung.config.sequence_length for rung in rungs)
-    lowered: dict[str, Rung] = {}  # two rungs may have become one
+    lowered: dict[str, Rung] = {}  # two rungs may become one
     for rung in rungs:
         length = min(rung.config.sequence_length, limit)
         config = replace(rung.config, sequence_length=length)
@@ -37,7 +37,7 @@ def within_limits(
 def sweep_within_limits(
     plan: PlanRequest, model: str, limit: int | None
 ) -> tuple[PlanRequest, list[Warn]]:
-    """The plan with a sweep of lengths up to `limit`, where it then ends; a warning says so."""
+    """The plan with its sweep of lengths cut at `limit`; a warning if that changes it."""
     sweep = plan.sweep
     if sweep is None or limit is None or sweep.values[-1] <= limit:
         return plan, []

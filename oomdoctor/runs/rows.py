@@ -1,6 +1,6 @@
-"""Counting the rows of a data file for a survey or a plan, before any rung is tried.
+"""Count the rows of a data file for a survey or a plan, before any rung is tried.
 
-A batch is padded to its longest row, so the ladder is then about the longest row of the file.
+A batch is padded to its longest row, so the rungs then get the length of the longest row.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def count_rows(
     launched: Callable[[ProbeJob, Callable[[str], None]], tuple[Attempt, Reply | None]],
     on_event: Listener,
 ) -> CountedRows | None:
-    """Count the request's data file, None where it has none; `launched` runs a job to its end.
+    """Count the request's data file; None if it has none. `launched` runs a job to its end.
 
     Raises:
-        OomDoctorError: no tokenizer was to be had (exit 4), the file cannot be read (exit 2), or
-            the worker failed (exit 5).
+        OomDoctorError: no tokenizer was found (exit 4), the file cannot be read (exit 2), or the
+            worker failed (exit 5).
     """
     if request.lengths is None:
         return None
@@ -48,7 +48,7 @@ def count_rows(
 def measured_answer(
     counted: CountedRows | None, results: tuple[ProbeResult, ...], request: SurveyRequest
 ) -> LengthsAnswer | None:
-    """The distribution with what measuring at the longest row means; None where none was asked."""
+    """The distribution with the verdict of a survey; None without a data file."""
     if counted is None:
         return None
     lengths = counted.distribution
@@ -58,20 +58,20 @@ def measured_answer(
 
 
 def at_longest(request: SurveyRequest, tokens: int) -> SurveyRequest:
-    """The request with every rung at rows of that many tokens."""
+    """The request with every rung at that row length."""
     rungs = at_length(request.recipe.rungs, tokens)
-    unique = {rung.config.key(): rung for rung in reversed(rungs)}  # two may have become one
+    unique = {rung.config.key(): rung for rung in reversed(rungs)}  # two rungs may become one
     recipe = replace(request.recipe, rungs=tuple(reversed(unique.values())))
     return replace(request, sequence_length=tokens, recipe=recipe)
 
 
 def at_length(rungs: Sequence[Rung], tokens: int) -> tuple[Rung, ...]:
-    """The rungs with rows of that many tokens."""
+    """The rungs at that row length."""
     return tuple(Rung(rung.label, replace(rung.config, sequence_length=tokens)) for rung in rungs)
 
 
 def other_shapes(rungs: Sequence[Rung], shapes: Sequence[LengthShape]) -> Iterator[Rung]:
-    """The rungs at every shape but their own, each once, with labels that say the length."""
+    """The rungs at every other length of the shapes, with the length in the label."""
     own = {rung.config.sequence_length for rung in rungs}
     for tokens in dict.fromkeys(shape.tokens for shape in shapes):
         if tokens not in own:
@@ -82,14 +82,14 @@ def other_shapes(rungs: Sequence[Rung], shapes: Sequence[LengthShape]) -> Iterat
 def _job(request: SurveyRequest, spec: ModelSpec) -> ProbeJob:
     if spec.task == "image-classification":
         raise usage_error(
-            "no_tokens", f"--lengths: {spec.id} takes images, not tokens", "leave out --lengths"
+            "no_tokens", f"--lengths: {spec.id} takes images, not tokens", "drop --lengths"
         )
     return ProbeJob(
         mode="lengths",
         label="lengths",
         model=spec,
         config=request.recipe.rungs[0].config,
-        device_type="cpu",  # nothing is asked of a device
+        device_type="cpu",  # counting needs no device
         lengths=request.lengths,
     )
 
@@ -97,17 +97,17 @@ def _job(request: SurveyRequest, spec: ModelSpec) -> ProbeJob:
 def _error(attempt: Attempt, spec: ModelSpec) -> OomDoctorError:
     failure = attempt.failure
     code = failure.code if failure is not None else attempt.outcome
-    told = failure.message if failure is not None else attempt.reason or "it gave no reason"
+    told = failure.message if failure is not None else attempt.reason or "no reason given"
     if code == "TokenizerError":
         return model_error(
             "no_tokenizer",
             f"no tokenizer for {spec.id} on this machine or on the hub: {told}",
-            "name one by --tokenizer FOLDER_OR_ID; or count roughly, with --tokenizer bytes/4",
+            "pass one with --tokenizer FOLDER_OR_ID, or count roughly with --tokenizer bytes/4",
         )
     if code == "DataFileError":
         return usage_error("bad_data_file", f"--lengths: {told}")
     if code == "NoRowsError":
         return usage_error(
-            "no_rows", f"--lengths: {told}", "name the field with the text by --text-field"
+            "no_rows", f"--lengths: {told}", "pass the field that holds the text with --text-field"
         )
     return machine_error("worker_failed", f"the worker could not count the rows: {told}")

@@ -69,7 +69,7 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
     ("arguments", "words"),
     [
         ([], "--gpu: is missing, and this machine has no GPU"),
-        (["--gpu", "RTX 4091"], "the nearest names: NVIDIA GeForce RTX 4090"),
+        (["--gpu", "RTX 4091"], "did you mean NVIDIA GeForce RTX 4090"),
         (["--gpu", "T4", "--all-gpus"], "leave out --gpu"),
         (["--gpu", "T4", "--sweep", "rank=1"], "cannot sweep"),
         (["--gpu", "T4", "--sweep", "seq-len=9..1"], "not a range of whole numbers"),

@@ -271,7 +271,7 @@ def test_the_phase_of_the_worker_is_told(host: WorkerHost, tmp_path: Path) -> No
     ("script", "told"),
     [
         ("#!/bin/sh\necho \"No module named 'torch'\" >&2; exit 1\n", "No module named"),
-        ("#!/bin/sh\nexit 1\n", "said nothing"),
+        ("#!/bin/sh\nexit 1\n", "printed nothing"),
     ],
 )
 def test_an_interpreter_that_cannot_work_is_an_error(

@@ -108,7 +108,7 @@ def test_a_job_that_dies_costs_one_rung(tmp_path: Path) -> None:
     job = job_with(weights_dtype="bfloat16")
     with WorkerHost(str(dies), worker_environment(None), tmp_path, isolated=False) as host:
         attempt, _ = simulated(host, job, tmp_path / "dies")
-        assert (attempt.outcome, attempt.reason) == ("crashed", "ended by SIGABRT")
+        assert (attempt.outcome, attempt.reason) == ("crashed", "killed by SIGABRT")
         attempt, _ = simulated(host, job, tmp_path / "goes-on")
         assert attempt.outcome == "fits"
 

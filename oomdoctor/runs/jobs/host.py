@@ -1,8 +1,8 @@
-"""The parent's side of the worker host: start it, hand it jobs, end what hangs.
+"""The parent's side of the worker host: start it, give it jobs, kill what hangs.
 
-One host serves a survey; it forks a child per job (see `oomdoctor.worker.host` for the protocol),
-except a simulator, which runs them itself and dies with one that hangs. Nothing here judges how a
-child ended: that is `launch`.
+One host serves a survey. It forks a child for each job (see `oomdoctor.worker.host` for the
+protocol), except a simulator, which runs the jobs itself and is killed with one that hangs.
+`launch` classifies how a child ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.system.environment import variable
 
-START_LIMIT_S = 600.0  # importing torch from a cold network file system takes minutes
+START_LIMIT_S = 600.0  # importing torch from a cold network file system can take minutes
 KILL_LIMIT_S = 30.0
 _POLL_S = 0.1
 
@@ -39,10 +39,10 @@ class ChildEnd:
 
 
 class WorkerHost:
-    """A running worker host; a context manager that ends it with everything it started.
+    """A running worker host; a context manager that ends it and all its children.
 
-    Invariant: at most one job is in flight, and after `run` returned none is. Without `isolated`
-    jobs run in the host's own process: simulations only.
+    Invariant: at most one job is running, and none after `run` returns. If not `isolated`, jobs
+    run in the host's own process; this is for simulations only.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class WorkerHost:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the host; None before the first job and after it died."""
+        """The process id of the host; None before the first job and after the host died."""
         return None if self._process is None else self._process.pid
 
     def run(
@@ -76,7 +76,7 @@ class WorkerHost:
         on_poll: Callable[[], None],
         stop: Callable[[], bool],
     ) -> ChildEnd:
-        """Run one job to its end, its deadline (seconds from its start), or until `stop()`.
+        """Run one job until it ends, its deadline (seconds from its start), or `stop()`.
 
         Raises:
             OomDoctorError: the interpreter cannot run the worker at all (exit 5).
@@ -86,7 +86,7 @@ class WorkerHost:
         try:
             return self._serve_one(job, reply, log, deadline_s, on_poll, stop)
         except BaseException:
-            self.close()  # a job left in flight would answer in the name of the next one
+            self.close()  # otherwise the reply of this job would be taken for that of the next
             raise
 
     def _serve_one(
@@ -126,7 +126,7 @@ class WorkerHost:
                 continue
             if how != "exited":
                 if time.monotonic() - killed_at > KILL_LIMIT_S:
-                    self.close()  # it cannot even die, as in a hung driver: leave it behind
+                    self.close()  # it cannot be killed, as with a hung driver: abandon it
                     return ChildEnd(how, None, time.monotonic() - begin)
                 continue
             if stop():
@@ -138,7 +138,7 @@ class WorkerHost:
                 _kill_group(pid)
 
     def close(self) -> int | None:
-        """End the host and with it every process of its jobs; its exit status where it is known."""
+        """End the host and every process of its jobs; its exit status if known."""
         process, self._process, self._unread = self._process, None, b""
         if process is None:
             return None
@@ -152,7 +152,7 @@ class WorkerHost:
         return None
 
     def start(self) -> None:
-        """Start the host without waiting for it, so that it can load its libraries meanwhile.
+        """Start the host without waiting, so that it can load its libraries in the meantime.
 
         Raises:
             OomDoctorError: the interpreter cannot be started at all (exit 5).
@@ -175,11 +175,11 @@ class WorkerHost:
                 raise machine_error(
                     "python_unusable",
                     f"the interpreter {self._python} cannot be started: {error.strerror}",
-                    "give the python you train with: --python /path/to/python",
+                    "pass the Python you train with: --python /path/to/python",
                 ) from None
 
     def _ready(self, stop: Callable[[], bool]) -> bool:
-        """Wait until the host has said "ready"; False when `stop()` came first."""
+        """Wait until the host says "ready"; False if `stop()` came first."""
         self.start()
         if self._is_ready:
             return True
@@ -197,14 +197,14 @@ class WorkerHost:
 
     def _cannot_start(self) -> OomDoctorError:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "it said nothing"
-        hint = "see the whole message in " + str(self._log)
+        last = lines[-1] if lines else "it printed nothing"
+        hint = "the full message is in " + str(self._log)
         if "No module named" in last:
-            hint = f"install it where you train: {self._python} -m pip install torch transformers"
+            hint = f"install what you train with: {self._python} -m pip install torch transformers"
         return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
 
     def _next_event(self, wait_s: float) -> dict[str, Any] | None:
-        """The next line of the protocol; None after `wait_s`; `_CLOSED` when the host is gone."""
+        """The next message from the host; None after `wait_s`, `_CLOSED` once the host is gone."""
         assert self._process is not None and self._process.stdout is not None
         while b"\n" not in self._unread:
             descriptor = self._process.stdout.fileno()
@@ -223,7 +223,7 @@ _CLOSED: dict[str, Any] = {"closed": True}
 
 
 def _kill_group(pid: int) -> None:
-    """SIGKILL to the process group of `pid`, or to `pid` alone before it leads one."""
+    """Send SIGKILL to the process group of `pid`, or to `pid` alone before it leads one."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -231,7 +231,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _python_path(folder: Path) -> str:
-    """A path that offers this very package to another interpreter, and nothing else of ours."""
+    """A PYTHONPATH that gives this package, and nothing else of ours, to another interpreter."""
     library = folder / "lib"
     library.mkdir(exist_ok=True)
     package = Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
-"""One job in a process of its own, and a verdict on however it ended: a total function.
+"""Run one job in its own process, and classify how it ended.
 
-Every end has one row in `classify`: a reply, a kill, a signal, a silent exit, an unreadable reply,
-a deadline. Nothing a child does can end the survey.
+`classify` handles every end: a reply, a kill, a signal, a silent exit, an unreadable reply, a
+deadline. Nothing a child does can end the survey.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
 
 
-class Stopped(Exception):  # noqa: N818  (no error: the user or the scheduler asked for it)
+class Stopped(Exception):  # noqa: N818  (not an error: the user or the scheduler asked for it)
     """The survey was told to stop while a job ran."""
 
 
@@ -38,14 +38,13 @@ def launch(
     on_phase: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> tuple[Attempt, Reply | None]:
-    """Run `job` in `folder` (job, reply and log stay there) and say how it ended.
+    """Run `job` in `folder`, which keeps job, reply and log, and return how it ended.
 
-    `deadline_s` bounds the child from its start. `usable_bytes` is what a measured peak is held
-    against. The reply is returned beside the attempt where there is one: an inspection and a
-    prediction are in it.
+    `deadline_s` counts from the start of the child. A measured peak is compared with
+    `usable_bytes`. The reply, if there is one, holds the inspection or the prediction.
 
     Raises:
-        Stopped: `stop()` became true; the child is gone.
+        Stopped: `stop()` became true; the child is dead.
         OomDoctorError: no worker can be started (exit 5).
     """
     (folder / JOB).write_text(dumps(job))
@@ -98,7 +97,7 @@ def classify(
     killed_for_memory: bool,
     folder: str,
 ) -> Attempt:
-    """The attempt that a child's end and its files amount to. A complete reply always counts."""
+    """The attempt, from how the child ended and the files it left. A complete reply counts."""
 
     def attempt(outcome: Outcome, reason: str | None, failure: Failure | None = None) -> Attempt:
         return Attempt(
@@ -128,16 +127,16 @@ def classify(
         message = f"the worker host died{where}"
         return attempt("crashed", message, failure("host_died", message))
     if signal_name == "SIGKILL" and killed_for_memory:
-        message = f"killed{where} because the host memory ran out"
+        message = f"killed{where} because host memory ran out"
         return attempt("host_oom", message, failure("host_oom_killed", message))
     if signal_name:
-        message = f"ended by {signal_name}{where}"
+        message = f"killed by {signal_name}{where}"
         if signal_name == "SIGKILL":
-            message += "; if nobody sent it, the host memory ran out"
+            message += "; unless someone sent it, host memory ran out"
         return attempt("crashed", message, failure("signal", message))
     event = parse_oom(log_tail, last_phase or "unknown")
     if event is not None:
-        # bitsandbytes prints its out-of-memory and ends the process.
+        # bitsandbytes prints its out-of-memory error and ends the process.
         return replace(attempt("oom", None), oom=event)
     if reply_fault:
         message = f"the reply cannot be read: {reply_fault}"
@@ -147,7 +146,7 @@ def classify(
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a worker's output, for people."""
+    """The last lines of a worker's output, to show."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 4 * LOG_TAIL_CHARACTERS))
@@ -167,13 +166,13 @@ def _of_reply(
     if reply.status == "measured" and reply.measurement is not None:
         outcome, reason = fits(reply.measurement, usable_bytes or 0)
         if signal_name and reason is None:
-            reason = f"the worker ended by {signal_name} after its reply, which is complete"
+            reason = f"the worker was killed by {signal_name} after its reply, which is complete"
         return attempt(outcome, reason)
     if reply.status in ("inspected", "predicted", "counted"):
         return attempt("fits", None)
     if reply.status == "failed":
         told = reply.failure
-        code, message = (told.code, told.message) if told else ("unknown", "no reason was given")
+        code, message = (told.code, told.message) if told else ("unknown", "no reason given")
         return attempt("failed", _first_line(f"{code}: {message}"), failure(code, message))
     return attempt(reply.status, reply.reason)
 

@@ -1,7 +1,7 @@
-"""Two worker hosts that simulate rungs side by side, each in one thread of the processor.
+"""Two worker hosts that simulate rungs in parallel, each with one thread.
 
-Simulations know nothing of each other, so they may run at once, as measurements must not. More
-than two workers gain little and are more than a login node allows.
+Simulations do not affect each other, so unlike measurements they may run at the same time. More
+than two workers gain little, and a login node may not allow more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job that came to its end: its number among the jobs, how, and the reply if there is one."""
+    """A finished job: its number among the jobs, the attempt, and the reply if there is one."""
 
     number: int
     attempt: Attempt
@@ -37,7 +37,7 @@ class Ended:
 
 
 class Simulators:
-    """A few running worker hosts; a context manager that ends them.
+    """Running worker hosts; a context manager that ends them.
 
     Invariant: a host works on one job at a time.
     """
@@ -57,7 +57,7 @@ class Simulators:
 
     def __enter__(self) -> Self:
         for host in self._hosts:
-            host.start()  # all of them load their libraries at once
+            host.start()  # they load their libraries at the same time
             self._idle.put(host)
         return self
 
@@ -68,10 +68,10 @@ class Simulators:
     def run(
         self, jobs: Sequence[ProbeJob], on_start: Callable[[int], None] = lambda number: None
     ) -> Iterator[Ended]:
-        """The jobs' ends as they come; `on_start` is told the number of a job as it begins.
+        """The jobs as they finish; `on_start` gets the number of each job when it starts.
 
         Raises:
-            Stopped: `stop()` became true; no worker is left.
+            Stopped: `stop()` became true; no worker is running.
             OomDoctorError: no worker can be started (exit 5).
         """
         with ThreadPoolExecutor(len(self._hosts)) as threads:
@@ -84,7 +84,7 @@ class Simulators:
                     for future in done:
                         yield future.result()
             except BaseException:
-                self._broken.set()  # else the pool would wait for the jobs that are left
+                self._broken.set()  # otherwise the pool would wait for the remaining jobs
                 for future in left:
                     future.cancel()
                 raise
@@ -92,10 +92,10 @@ class Simulators:
     def run_one(
         self, job: ProbeJob, on_phase: Callable[[str], None]
     ) -> tuple[Attempt, Reply | None]:
-        """A job that may take as long as it has to; `on_phase` is told where it is.
+        """Run one job without a deadline; `on_phase` gets each phase.
 
         Raises:
-            Stopped: `stop()` became true; the worker is gone.
+            Stopped: `stop()` became true; the worker is dead.
             OomDoctorError: no worker can be started (exit 5).
         """
         ended = self._one(0, job, lambda number: None, on_phase, math.inf)

@@ -1,4 +1,4 @@
-"""A card's line in a plan: what may be used of it, and the best rung of each method on it."""
+"""The line of a card in a plan: its usable memory, and the best rung of each method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oomdoctor.runs.plan.cards import Card
 
 
 def card_plan(card: Card, rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPlan:
-    """The card with its picks. A sweep has no picks: its rows are no ladder."""
+    """The card with its picks. A sweep has none, because its rows are not a ladder."""
     swept = request.plan is not None and request.plan.sweep is not None
     none = CardPicks(None, None, None)
     return CardPlan(
@@ -41,16 +41,16 @@ def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
 
 
 def _nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
-    """The rung of a method that lacks least, of those for which that is known.
+    """The rung of a method that is short by the least, among those where it is known.
 
-    A simulated rung goes before one with a lower bound only, which lacks less by nature.
+    A simulated rung goes before one with only a lower bound, which always seems short by less.
     """
     missed = [r for r in rows if r.config.method == method and r.missed_by_bytes is not None]
     return min(missed, key=lambda r: (_by_formula(r), r.missed_by_bytes or 0), default=None)
 
 
 def _by_formula(row: ProbeResult) -> bool:
-    """Whether all that is known of what a rung lacks is a formula's lower bound."""
+    """Whether only a lower bound is known of what a rung needs."""
     return row.missed_by_bytes is not None and row.measurement is None
 
 

@@ -1,4 +1,4 @@
-"""The devices a plan is made for: published cards by name, or a bare size."""
+"""The devices of a plan: published cards by name, or a bare size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oomdoctor.system import catalogue
 from oomdoctor.system.store.calibration import Learned, newest
 from oomdoctor.units import format_bytes, parse_size
 
-# Kernels, and with them workspaces, are those of an A100 where no card is named.
+# A bare size gets the kernels and workspaces of an A100.
 _USUAL_CAPABILITY = "8.0"
 
 
@@ -34,23 +34,23 @@ class Card:
     total_source: str
     headroom_bytes: int
     context: Range
-    speed: Calibration | None = None  # what `probe` learned of the card
-    asked_as: str | None = None  # a name that it shares with the `variants`
+    speed: Calibration | None = None  # what `probe` measured on such a card
+    asked_as: str | None = None  # the name in the request, shared with the `variants`
     variants: tuple[str, ...] = ()
 
     @property
     def usable_bytes(self) -> int:
-        """What a rung may use, context included."""
+        """What a rung may use, including the CUDA context."""
         return self.total_bytes - self.headroom_bytes
 
     @property
     def capability(self) -> str:
-        """The compute capability that is assumed."""
+        """The compute capability, assumed if unknown."""
         known = self.facts.compute_capability if self.facts else None
         return known or _USUAL_CAPABILITY
 
     def target(self) -> Target:
-        """What the worker has to know of the card."""
+        """What the worker needs to know about the card."""
         return Target(
             name=self.name,
             total_bytes=self.total_bytes,
@@ -62,7 +62,7 @@ class Card:
 
 
 def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
-    """The devices of a plan, the smallest memory first; `headroom` is a share of the total.
+    """The devices of a plan, smallest memory first; `headroom` is a share of the total.
 
     Raises:
         ValueError: a name is neither a known card nor a size.
@@ -79,10 +79,10 @@ def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
 def card_named(text: str, headroom: float) -> Card:
     """The card of that name or alias, or a device of that size: `24GiB` has a unit, `4090` none.
 
-    Of several variants with that name, the one with the least memory.
+    If several variants share the name, the one with the least memory.
 
     Raises:
-        ValueError: it is neither; the nearest names are told.
+        ValueError: it is neither; the message has the nearest names.
     """
     stripped = text.strip()
     if not stripped.isdigit():
@@ -96,7 +96,7 @@ def card_named(text: str, headroom: float) -> Card:
         others = tuple(gpu.name for gpu in variants[1:])
         return replace(_card(variants[0], headroom), asked_as=stripped, variants=others)
     nearest = catalogue.nearest_gpus(stripped)
-    meant = f"the nearest names: {', '.join(nearest)}" if nearest else "`oomdoctor gpus` lists them"
+    meant = f"did you mean {', '.join(nearest)}?" if nearest else "`oomdoctor gpus` lists the cards"
     raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
 
 
@@ -116,7 +116,7 @@ def _card(facts: GpuFacts, headroom: float) -> Card:
 
 
 def _context(facts: GpuFacts, learned: Learned | None) -> Range:
-    """What `probe` measured on such a card, else what others did."""
+    """What `probe` measured on such a card, otherwise published figures."""
     if learned is None or learned.overhead_bytes is None:
         return context_bytes(facts)
     measured = learned.overhead_bytes
@@ -125,7 +125,7 @@ def _context(facts: GpuFacts, learned: Learned | None) -> Range:
         low=measured,
         likely=measured,
         high=measured + LIBRARY_BYTES,
-        source=f"measured by probe on such a card, {by}",
+        source=f"measured by probe on this card model, {by}",
     )
 
 
@@ -135,7 +135,7 @@ def _sized(size: int, headroom: float) -> Card:
         facts=None,
         memory_bytes=size,
         total_bytes=size,
-        total_source="as asked for",
+        total_source="as requested",
         headroom_bytes=round(size * headroom),
         context=context_bytes(None),
     )

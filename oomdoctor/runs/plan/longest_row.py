@@ -1,7 +1,7 @@
-"""What a plan says about the lengths of a data set: peaks by shape, and the longest row that fits.
+"""What a plan says about the rows of a data set: peaks by shape, and the longest row that fits.
 
-The search for that row is for the rung that is best at the usual row (the 95th percentile), because
-it is the one that would be taken, and on one card only.
+It searches for that row on one card only, and for the rung that is best for typical rows (the 95th
+percentile), because that is the rung one would choose.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, job_of
 from oomdoctor.runs.rows import at_length
 
-_MOST_ROUNDS = 16  # enough for any length that models have; most end after four
+_MOST_ROUNDS = 16  # enough for any model; most searches end after four
 
 
 def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, ...]:
-    """The longest rows of the best rung at its micro-batch size and at 1, by simulating lengths.
+    """The longest rows of the best rung, at its micro-batch size and at 1, by simulation.
 
-    Empty where there are several cards, or where nothing was predicted.
+    Empty if there are several cards, or if nothing was predicted.
     """
     if known.counted is None or len(known.cards) != 1:
         return ()
@@ -58,7 +58,7 @@ def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, .
 
 
 def lengths_answer(known: Findings) -> LengthsAnswer | None:
-    """The distribution with what it means for every rung and card; None where it was not asked."""
+    """The distribution and its verdict for every rung and card; None without a data file."""
     if known.counted is None:
         return None
     lengths, longest = known.counted.distribution, known.shapes[0].tokens
@@ -88,7 +88,7 @@ def _at(known: Findings, card: Card, rung: Rung, shape: ShapeName) -> ProbeResul
 
 
 def _best(known: Findings, card: Card) -> Rung | None:
-    """The best rung at the usual row; where none fits the one that lacks least."""
+    """The best rung for typical rows; if none fits, the one that is short by the least."""
     rows = [_at(known, card, rung, "p95") for rung in known.rungs]
     order = rank(tuple(rows), known.request.rank_by).order
     missed = [row for row in rows if row.missed_by_bytes is not None]
@@ -98,7 +98,7 @@ def _best(known: Findings, card: Card) -> Rung | None:
 
 
 def _bracket(known: Findings, card: Card, rung: Rung, size: int) -> Bracket:
-    """What is known of the rung at a micro-batch size from the shapes; nothing is known of 0."""
+    """The bracket of the rung at a micro-batch size, from the simulated shapes."""
     low, low_bytes = 0, None
     high, high_bytes = rung.config.sequence_length, None
     for shape in sorted(known.shapes, key=lambda shape: shape.tokens):
@@ -122,7 +122,7 @@ def _simulated(
     lengths: Sequence[int],
     sizes: tuple[int, ...],
 ) -> Iterator[Attempt]:
-    """The rung at some lengths, every micro-batch size of each by one simulation."""
+    """The rung at some lengths; one simulation of each covers all micro-batch sizes."""
     assert known.inspection is not None
     rungs = [variant for tokens in lengths for variant in at_length((rung,), tokens)]
     seed = known.request.seed
@@ -144,7 +144,7 @@ def _simulated(
 
 
 def _narrowed(bracket: Bracket, attempt: Attempt) -> Bracket:
-    """The bracket with what was tried, unless it lies outside."""
+    """The bracket after an attempt, unless its length lies outside."""
     tokens = attempt.config.sequence_length
     if attempt.measurement is None or not bracket.low < tokens < bracket.high:
         return bracket

@@ -1,7 +1,7 @@
-"""A whole plan: one model, a ladder, some devices, nothing measured; and the report at the end.
+"""A whole plan: one model, a ladder, some devices, nothing measured, and the report at the end.
 
-Every rung is simulated once for all cards. It joins the rooms below as a survey does and keeps
-everything on disk; it renders nothing and prints nothing.
+Every rung is simulated once for all cards. Like a survey, it keeps everything on disk, and renders
+and prints nothing.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ Stop = Callable[[], ExitCode | None]
 def run_plan(
     request: SurveyRequest, folder: RunFolder, *, on_event: Listener, stop: Stop
 ) -> Report:
-    """Predict the request's ladder and report; `report.json` is written in any case but an error.
+    """Predict the request's ladder and write `report.json`, unless an error is raised.
 
-    `stop()` returns an exit code once the plan is to end early: workers are killed and what is
-    known is reported.
+    Once `stop()` returns an exit code, the workers are killed and the report holds what is known.
 
     Raises:
-        OomDoctorError: the model cannot be had (exit 4), no worker can be started or the folder
-            not be written (exit 5).
+        OomDoctorError: the model cannot be used (exit 4), or no worker can be started or the
+            folder cannot be written (exit 5).
     """
     begin, started_at = time.monotonic(), timestamp()
     folder.write_request(request)
     simulators = Simulators(
         request.python, folder, request.rung_limit_s, lambda: stop() is not None
     )
-    with simulators:  # they load their libraries while the model is looked for
+    with simulators:  # they load their libraries while the model is looked up
         known = _known_of(request)
         with suppress(Stopped):
             _predict(known, simulators, on_event)

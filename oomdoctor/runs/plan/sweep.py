@@ -1,4 +1,4 @@
-"""How the peak of each rung grows through a sweep, and where it crosses each card's line."""
+"""How the peak of each rung grows in a sweep, and where it crosses the limit of each card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Attempts = Mapping[tuple[str, str], tuple[Attempt, ...]]
 def sweep_answer(
     plan: PlanRequest, rungs: tuple[Rung, ...], cards: tuple[Card, ...], attempts: Attempts
 ) -> SweepAnswer | None:
-    """One line a card and rung; None where nothing was swept."""
+    """One line for each card and rung; None without a sweep."""
     if plan.sweep is None:
         return None
     return SweepAnswer(
@@ -59,13 +59,13 @@ def _peak(value: int, attempt: Attempt | None) -> SweptPeak:
 
 
 def _crossing(peaks: tuple[SweptPeak, ...], usable_bytes: int) -> int | None:
-    """Where the straight line between a value that fits and the next one meets the limit."""
+    """Where the straight line from a value that fits to the next one crosses the limit."""
     for low, high in pairwise(peaks):
         if not low.fits or high.fits is not False:
             continue
         assert low.least_bytes is not None and high.least_bytes is not None
         room, grown = usable_bytes - low.least_bytes, high.least_bytes - low.least_bytes
-        # Where only fragmentation is in the way, the line itself stays below the limit.
+        # If only fragmentation prevents a fit, the line itself stays below the limit.
         share = min(1.0, room / grown) if grown > 0 else 1.0
         return low.value + int(share * (high.value - low.value))
     return None

@@ -1,4 +1,4 @@
-"""What a plan has to simulate: rungs, taken through the sweep, for all cards at once."""
+"""What a plan has to simulate: rungs, at each value of a sweep, for all cards at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def context_of(
 
 
 def swept(rung: Rung, plan: PlanRequest) -> tuple[Rung, ...]:
-    """The rung at every sequence length of the sweep; the rung itself where none is swept."""
+    """The rung at every sequence length of the sweep; without one, the rung itself."""
     if plan.sweep is None or plan.sweep.key != "sequence_length":
         return (rung,)
     return tuple(
@@ -55,7 +55,7 @@ def tasks_of(
     cards: tuple[Card, ...],
     contexts: dict[str, Context],
 ) -> tuple[Task, ...]:
-    """Every simulation of a plan, in the order of the ladder; `contexts` by name of the card."""
+    """Every simulation of a plan, in ladder order; `contexts` are by name of the card."""
     known = [contexts[card.name] for card in cards]
     return tuple(
         Task(variant, _sizes(variant, plan, known), cards)
@@ -65,7 +65,7 @@ def tasks_of(
 
 
 def shown(task: Task, plan: PlanRequest) -> Rung:
-    """The rung with a label that says which of the plan's simulations this is."""
+    """The rung with a label that identifies this simulation."""
     label, config = task.rung.label, task.rung.config
     if plan.sweep is not None and plan.sweep.key == "sequence_length":
         label += f" at {config.sequence_length:,} tokens"
@@ -101,7 +101,7 @@ def _sizes(rung: Rung, plan: PlanRequest, contexts: list[Context]) -> tuple[int,
     if plan.sweep is not None:
         return (fixed or 1,)
     sizes = sizes_to_predict(config, fixed)
-    # Where not even the weights have room, the smallest size tells how far off it is.
+    # If even the weights do not fit, the smallest size shows by how much.
     out_of_reach = all(_never_fits(rung, context) for context in contexts)
     return sizes[:1] if out_of_reach else sizes
 

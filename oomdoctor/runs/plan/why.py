@@ -1,4 +1,4 @@
-"""One rung taken apart for `--why`: the phases as simulated, and what formulas would say."""
+"""One rung in detail for `--why`: the simulated phases, and what formulas would say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def why_of(
     predictions: Mapping[tuple[str, str], Prediction],
     inspection: Inspection | None,
 ) -> Why | None:
-    """The rung at the micro-batch size of its row; None where it was not asked or not simulated."""
+    """The rung at the micro-batch size of its row; None if not requested or not simulated."""
     if plan.why is None or card is None or inspection is None:
         return None
     row = next((row for row in rows[card.name] if row.label == plan.why), None)

@@ -1,7 +1,7 @@
-"""What a survey learns about its GPU from the first rung that it measures.
+"""What a survey learns about its GPU from the first rung it measures.
 
-The context's bytes and the kernels' speed are the same for all rungs, so one measurement corrects
-the predictions of the others, now and in later runs on this machine.
+The size of the CUDA context and the speed of kernels are the same for all rungs. So one measurement
+corrects the predictions of the others, in this survey and in later ones on this machine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, recall, remember
 
-_FACTORS = (0.2, 5.0)  # beyond these the prediction is at fault, not the machine
+_FACTORS = (0.2, 5.0)  # beyond these the prediction is wrong, not the machine slow or fast
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """Constants of one machine. `learned` is None until they were measured; never on the CPU."""
+    """Measured constants of one machine. `learned` is None until measured, and on the CPU."""
 
     device: Device
     versions: Mapping[str, str | None]
@@ -35,7 +35,7 @@ class Knowledge:
 
     @classmethod
     def of(cls, device: Device, versions: Mapping[str, str | None]) -> Knowledge:
-        """What earlier surveys on this machine left."""
+        """What earlier surveys on this machine measured."""
         if device.gpu is None:
             return cls(device, versions, settled=True)
         return cls(device, versions, recall(device.gpu.name, driver_version(), versions))
@@ -43,7 +43,7 @@ class Knowledge:
     def learn(
         self, rung: Rung, attempt: Attempt, predictions: Mapping[str, RungPrediction]
     ) -> Mapping[str, RungPrediction]:
-        """Take the constants from the first measured rung; the predictions they correct."""
+        """Take the constants from the first measured rung, and return the corrected predictions."""
         measured, size = attempt.measurement, attempt.config.micro_batch_size
         if self.settled or measured is None or self.device.gpu is None:
             return predictions
@@ -67,7 +67,7 @@ class Knowledge:
             speed=_scaled(before.speed if before is not None else Calibration(), factor),
             rungs=1 + (before.rungs if before is not None else 0),
         )
-        # What was learned serves this survey also where it cannot be kept.
+        # If it cannot be stored, it still serves this survey.
         with contextlib.suppress(OomDoctorError, OSError):
             remember(self.learned, self.versions)
         shift = self.learned.overhead_bytes - assumed if self.learned.overhead_bytes else 0
