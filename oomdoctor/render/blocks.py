@@ -1,7 +1,6 @@
-"""What a page is made of: sections with facts, grids, notes and verbatim lines.
+"""The parts of a page: sections with facts, grids, notes and verbatim lines.
 
-The parts say what there is to read and in which order it may be left out of a narrow table. How
-it is drawn is for `table` (terminal and pipe) and `document` (markdown).
+The parts hold the text and say what may leave a narrow table first. `formats` draws them.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from typing import Literal
 class Column:
     """A column of a grid.
 
-    `importance` 0 keeps the column at any width; the highest number leaves a narrow table first,
-    for the line below the row, where the value reads as `detail` says. `tone` marks the column
-    that holds an outcome and may be coloured by its words. `wraps` lets the last column, if it is
-    a text, take several lines within the table.
+    A column with `importance` 0 stays at any width. The highest number leaves a narrow table first
+    and goes to the line below the row, in the words of `detail`. `tone` marks an outcome, which is
+    coloured by its words. `wraps` lets text in the last column take several lines.
     """
 
     name: str
@@ -30,9 +28,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows of text under columns; an empty cell has nothing to say, a dash is an unknown value.
+    """Rows of text under columns. An empty cell has nothing to say; a dash is an unknown value.
 
-    Without `spill` a narrow table leaves columns out and says so, for long lists.
+    Without `spill` a narrow table drops columns and says so; that suits long lists.
     """
 
     columns: tuple[Column, ...]
@@ -40,7 +38,7 @@ class Grid:
     spill: bool = True
 
     def without_empty_columns(self) -> Grid:
-        """The grid without the columns in which no row has anything to say."""
+        """The grid without the columns that are empty in every row."""
         kept = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
         return Grid(
             tuple(self.columns[i] for i in kept),
@@ -51,14 +49,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Named sentences."""
+    """Named sentences. An empty name continues the fact above."""
 
     pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence; an aside explains what stands beside it and may be drawn with less weight."""
+    """A sentence; an aside explains the block beside it and may be drawn dimmed."""
 
     text: str
     weight: Literal["strong", "normal", "aside"] = "aside"
@@ -66,7 +64,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """Lines to be shown as they are: commands to copy, the end of a log (already made safe)."""
+    """Lines shown as they are: commands to copy, the end of a log (already made safe)."""
 
     lines: tuple[str, ...]
 
@@ -76,7 +74,7 @@ Block = Grid | Facts | Note | Verbatim
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a title; the page's first section has none."""
+    """Blocks under a title; the first section of a page has no title."""
 
     title: str
     blocks: tuple[Block, ...]

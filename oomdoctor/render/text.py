@@ -1,8 +1,8 @@
 """Text from elsewhere made safe for a terminal, and lines broken to a width.
 
-Model ids, labels, log tails and messages come from files, the hub and other processes: a control
-character in them could move the cursor, set the window title or write the clipboard. Every string
-that a renderer prints passes through `one_line` or `log_lines`; nothing is ever parsed as markup.
+Model ids, labels, log tails and messages come from files, the hub and other processes. A control
+character in them could move the cursor, set the window title or write the clipboard. So renderers
+pass every string through `one_line` or `log_lines`, and never parse text as markup.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import textwrap
 import unicodedata
 
-# ECMA-48 sequences, whole, so that colours of a log vanish instead of littering it. A sequence
-# without its end is not matched here: its escape character is then made visible.
+# Whole ECMA-48 sequences, so that the colours of a log disappear. A sequence without its end does
+# not match; its escape character is made visible instead.
 _SEQUENCE = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC: title, clipboard, links
     r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
@@ -20,13 +20,13 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]+[0-~]"  # character sets
 )
 # Control, format (bidirectional overrides, zero width), surrogate, line and paragraph separators.
-# A line does not break inside `1.50 GiB`, `6 min 53 s`, `4 x 8` or `torch 2.7.1`.
+# Lines do not break inside `1.50 GiB`, `6 min 53 s`, `4 x 8` or `torch 2.7.1`.
 _GLUE = re.compile(
     r"(?<=\d) (?=(?:[KMGT]iB|B|ms|s|min|h|d|tokens/s)\b)"
     r"|(?<=\d min) (?=\d)|(?<=\d h) (?=\d)|(?<=\d d) (?=\d)"
     r"|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\w) (?=\d+\.\d+\.)"
 )
-_NO_BREAK = "\xa0"  # not a place to break for textwrap, and gone from text by `one_line`
+_NO_BREAK = "\xa0"  # textwrap does not break here, and `one_line` has removed it from the text
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -38,14 +38,14 @@ def escape(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line: sequences dropped, white space collapsed, the rest made visible."""
+    """The text on one line: no sequences, single spaces, control characters made visible."""
     return escape(" ".join(_SEQUENCE.sub("", text).split()))
 
 
 def log_lines(text: str, limit: int = 40) -> tuple[str, ...]:
-    """The last `limit` lines of a program's output, safe to print; indentation is kept.
+    """The last `limit` lines of a program's output, safe to print, with their indentation.
 
-    Of a line that was overwritten by carriage returns (a progress bar) the last state is kept.
+    A line that carriage returns overwrote (a progress bar) is shown in its last state.
     """
     lines = []
     for line in _SEQUENCE.sub("", text).replace("\r\n", "\n").split("\n"):

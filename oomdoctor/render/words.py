@@ -1,16 +1,16 @@
-"""Words and figures of a result that several parts of the page share."""
+"""Words and numbers of a result that several parts of the page share."""
 
 from __future__ import annotations
 
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.units import DASH, format_count, format_percent, format_rate
+from oomdoctor.units import format_count, format_percent, format_rate
 
 OUTCOME_WORDS = {
     "fits": "fits",
     "oom": "out of memory",
     "host_oom": "out of host memory",
-    "unsupported": "unsupported",
+    "unsupported": "not supported",
     "failed": "failed",
     "crashed": "crashed",
     "timed_out": "timed out",
@@ -20,33 +20,33 @@ SWEPT_WORDS = {"sequence_length": "sequence length", "micro_batch_size": "micro-
 
 
 def ranked_results(report: Report) -> list[ProbeResult]:
-    """The results that fit in the order of the ranking; any that it leaves out come last."""
+    """The results that fit, in the order of the ranking; any that it leaves out come last."""
     place = {key: number for number, key in enumerate(report.ranking)}
     fitting = [result for result in report.results if result.outcome == "fits"]
     return sorted(fitting, key=lambda result: place.get(result.key, len(place)))
 
 
-def batch(result: ProbeResult) -> str:
-    """Micro-batch size x accumulation steps; a dash before one is chosen."""
-    if result.micro_batch_size is None:
-        return DASH
-    return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}"
-
-
 def estimate(per_second: float | None, result: ProbeResult) -> str:
-    """A rate of a result, with `~` before it where it was predicted."""
+    """A rate of a result, with `~` before it if it is an estimate."""
     rate = format_rate(per_second)
     return f"~{rate}" if per_second is not None and result.evidence == "predicted" else rate
 
 
 def speed(result: ProbeResult, plus_minus: str) -> str:
-    """Tokens per second with the relative spread, or the uncertainty of an estimate."""
-    rate, spread = estimate(result.tokens_per_s, result), result.tokens_per_s_spread
-    if result.tokens_per_s is None or spread is None:
-        return rate
-    return (
-        f"{rate} {plus_minus}{format_percent(spread, 0 if result.evidence == 'predicted' else 1)}"
-    )
+    """Tokens per second for a column: `5,310 ±0.6%`, or `~5,310 ±28%` for an estimate."""
+    rate = estimate(result.tokens_per_s, result)
+    spread = _spread(result, plus_minus)
+    return f"{rate} {spread}" if spread else rate
+
+
+def about_speed(result: ProbeResult, plus_minus: str) -> str:
+    """Tokens per second for a sentence: `about 1,780 tokens/s (±33%)`; empty when unknown."""
+    if result.tokens_per_s is None:
+        return ""
+    about = "about " if result.evidence == "predicted" else ""
+    spread = _spread(result, plus_minus)
+    text = f"{about}{format_rate(result.tokens_per_s)} tokens/s"
+    return f"{text} ({spread})" if spread else text
 
 
 def short_count(count: int) -> str:
@@ -54,3 +54,21 @@ def short_count(count: int) -> str:
     text = format_count(count)
     number, suffix = text.rstrip("kMBT"), text[len(text.rstrip("kMBT")) :]
     return (number.rstrip("0").rstrip(".") if "." in number else number) + suffix
+
+
+def counted(count: int, word: str) -> str:
+    """`1 card`, `3 cards`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def card_name(name: str) -> str:
+    """A card's name without the words that most of them share; `--gpu` accepts the short name."""
+    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def _spread(result: ProbeResult, plus_minus: str) -> str:
+    """The relative spread of the measured rate, or the error of an estimate."""
+    if result.tokens_per_s is None or result.tokens_per_s_spread is None:
+        return ""
+    digits = 0 if result.evidence == "predicted" else 1
+    return f"{plus_minus}{format_percent(result.tokens_per_s_spread, digits)}"

@@ -292,7 +292,7 @@ def test_several_files_are_one_table(
     packed.write_bytes(gzip.compress(TRACE.encode()))
     assert run(["explain", str(trace), str(fine), str(packed)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("2 of 3 logs ended out of memory\n")
+    assert out.startswith("2 of 3 logs ended with an out-of-memory error\n")
     assert out.count("logits (high)") == 2
     assert "no memory failure" in out
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.render.blocks import Column, Grid, Note, Section
+from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes
 
 _OUTCOMES = {
@@ -16,16 +17,16 @@ _OUTCOMES = {
 
 
 def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
-    """One row a log, by its first answer: the failure that ended it."""
+    """One row a log, by its first diagnosis: the failure that ended it."""
     firsts = [found[0] for found in groups.values()]
     failed = sum(one.is_oom and not one.survived for one in firsts)
-    count = f"{failed} of {len(firsts)} logs ended out of memory"
+    count = f"{failed} of {counted(len(firsts), 'log')} ended with an out-of-memory error"
     columns = (
         Column("log"),
         Column("outcome", tone=True),
         Column("phase", 3, detail="in {}"),
         Column("rank", 6, right=True, detail="rank {}"),
-        Column("asked", 2, right=True, detail="asked for {}"),
+        Column("requested", 2, right=True, detail="requested {}"),
         Column("free", 5, right=True, detail="{} free"),
         Column("cause", 1, detail="cause {}"),
         Column("first remedy", 4, detail="try: {}", wraps=True),
@@ -54,5 +55,5 @@ def _size(size: int | None) -> str:
 
 def _outcome(found: Diagnosis) -> str:
     if not found.is_oom:
-        return "not memory" if found.look_alike else "no memory failure"
+        return "other error" if found.look_alike else "no memory failure"
     return _OUTCOMES.get(found.resource, "out of memory") + (", survived" if found.survived else "")

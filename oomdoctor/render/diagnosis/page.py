@@ -1,28 +1,29 @@
-"""The answer of `explain` as a page: the verdict, the card as a bar, the cause, the remedies.
+"""The page of `explain`: the verdict, the cause, the card as a bar, the evidence, the remedies.
 
-Every text that a log brought in passes the escaping of `table` and `document` like any other.
+Text from a log is not trusted: `formats` escapes it like all other text.
 """
 
 from __future__ import annotations
 
 from oomdoctor.records.diagnosis import Cause, Diagnosis
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
+from oomdoctor.render.blocks import Block, Facts, Note, Section
 from oomdoctor.render.diagnosis.card import card_blocks
 from oomdoctor.render.diagnosis.logs import table_section
 from oomdoctor.render.diagnosis.remedies import remedies_section
+from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.units import MIB
 
 _NOTHING = (
-    "If the run died without a word: the output of all ranks, stderr too (2>&1), the kernel's "
-    "messages (dmesg -T) or the id of the Slurm job may tell."
+    "If the run died silently, try the output of all ranks with stderr (2>&1), the kernel log "
+    "(dmesg -T) or the Slurm job id."
 )
 _QUOTED = 2  # lines of evidence without --verbose
 _ALSO_SHOWN = 5  # further failures of one log without --verbose
 
 
 def diagnosis_sections(report: Report, *, verbose: bool) -> list[Section]:
-    """The page: one source in full, several as one table (in full too with `verbose`)."""
+    """One source in full; several as a table, and with `verbose` each in full as well."""
     groups: dict[str, list[Diagnosis]] = {}
     for found in report.diagnoses:
         groups.setdefault(found.source, []).append(found)
@@ -30,18 +31,12 @@ def diagnosis_sections(report: Report, *, verbose: bool) -> list[Section]:
     if len(groups) == 1 or verbose:
         for source, answers in groups.items():
             sections += _one_source(source, answers, verbose=verbose, titled=len(groups) > 1)
-    if report.errors:
-        pairs = [("error:", fault.message) for fault in report.errors]
-        pairs += [("hint:", fault.hint) for fault in report.errors if fault.hint]
-        sections.append(Section("Errors", (Facts(tuple(pairs)),)))
+    sections += error_sections(report)
     slurm = [warning.message for warning in report.warnings if warning.code == "slurm"]
     others = [warning.message for warning in report.warnings if warning.code != "slurm"]
-    for title, texts in (("Slurm says", slurm), ("Warnings", others)):
-        if texts:
-            sections.append(Section(title, tuple(Note(text, "normal") for text in texts)))
-    if report.next_commands:
-        sections.append(Section("Next:", (Verbatim(report.next_commands),)))
-    return sections
+    sections += message_sections("Slurm", slurm)
+    sections += message_sections("Warnings", others)
+    return sections + next_sections(report)
 
 
 def _one_source(
@@ -61,7 +56,7 @@ def _one_source(
         shown = pairs if verbose else pairs[:_ALSO_SHOWN]
         also: list[Block] = [Facts(shown)]
         if len(shown) < len(pairs):
-            also.append(Note(f"--verbose shows {len(pairs) - len(shown)} more"))
+            also.append(Note(f"--verbose shows {len(pairs) - len(shown)} more."))
         sections.append(Section(f"Also in this log ({len(pairs)})", tuple(also)))
     return sections
 
@@ -92,32 +87,32 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
         for number, tensor in enumerate(found.tensors[:3]):
             text = f"{tensor.arithmetic or tensor.name} ({tensor.likelihood} likelihood)"
             pairs.append(("or" if number else "Tensor", text))
-    elif found.is_oom and found.resource == "gpu" and _tells_a_size(found):
+    elif found.is_oom and found.resource == "gpu" and _names_a_tensor(found):
         pairs.append(("Tensor", _no_tensor(found)))
-    pairs += [("Odd", text) for text in found.oddities]
-    pairs += [("and" if number else "Needs", text) for number, text in enumerate(found.needs)]
+    pairs += [("Note", text) for text in found.oddities]
+    pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
     if found.assumed:
-        pairs.append(("Assumed", "; ".join(found.assumed)))
+        pairs.append(("Assumptions", "; ".join(found.assumed)))
     return pairs
 
 
-def _tells_a_size(found: Diagnosis) -> bool:
-    """A request of 2 or 20 MiB is a segment for small tensors, which the oddities explain."""
+def _names_a_tensor(found: Diagnosis) -> bool:
+    """A request of 2 or 20 MiB is a segment for small tensors, not a tensor; a note says so."""
     return found.numbers.requested_bytes not in (None, 2 * MIB, 20 * MIB)
 
 
 def _no_tensor(found: Diagnosis) -> str:
     if not found.assumed:
-        return "the model is not known: --model MODEL --seq-len N --micro-batch N would name it"
-    return "no tensor of this model has the size that was asked for"
+        return "unknown; to identify it, pass --model MODEL --seq-len N --micro-batch N"
+    return "no tensor of this model has the requested size"
 
 
 def _evidence(found: Diagnosis) -> list[tuple[str, str]]:
-    """The lines that speak for the first cause, whole, and the other causes by name."""
-    known = {tensor.arithmetic for tensor in found.tensors}  # stands among the facts already
+    """The lines that support the first cause, in full, and the names of the other causes."""
+    known = {tensor.arithmetic for tensor in found.tensors}  # already among the facts
     lines = found.causes[0].evidence if found.causes else found.evidence
     quoted = [line for line in lines if line not in known][:_QUOTED]
-    pairs = [("and" if number else "Evidence", line) for number, line in enumerate(quoted)]
+    pairs = [("Evidence", line) for line in quoted]
     others = [
         f"{cause.cause.replace('_', ' ')} ({cause.confidence})"
         for cause in found.causes[1:]
@@ -131,10 +126,11 @@ def _all_evidence(found: Diagnosis) -> list[Section]:
     for cause in found.causes:
         blocks.append(Note(_named(cause), "normal"))
         if cause.evidence:
-            blocks.append(Verbatim(tuple(f"  {line}" for line in cause.evidence)))
-    if found.evidence:
-        lines = tuple(f"  {line}" for line in found.evidence)
-        blocks += [Note("the log", "normal"), Verbatim(lines)]
+            blocks.append(Facts(tuple(("evidence", line) for line in cause.evidence)))
+    quoted = {line for cause in found.causes for line in cause.evidence}
+    others = tuple(("log", line) for line in found.evidence if line not in quoted)
+    if others:
+        blocks.append(Facts(others))
     return [Section("Causes and evidence", tuple(blocks))] if blocks else []
 
 

@@ -1,4 +1,4 @@
-"""What helps: each change with what it gives back, on what basis, and the lines to type."""
+"""What helps: each change with the memory it frees, the basis of that size, and its code."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BASIS = {"rule": "rule of thumb", "arithmetic": "computed"}
 
 
 def remedies_section(found: Diagnosis, *, verbose: bool) -> Section:
-    """The remedies in their order; without `verbose` the first, for the library in use."""
-    missing = _missing(found)
-    title = "What helps" + (f" ({format_bytes(missing)} are missing)" if missing else "")
+    """The remedies in their order; without `verbose` the first ones, for the library in use."""
+    short_by = _short_by(found)
+    title = "What helps" + (f" (short by {format_bytes(short_by)})" if short_by else "")
     shown = found.remedies if verbose else found.remedies[:_SHOWN]
     blocks: list[Block] = []
     hidden = len(shown) < len(found.remedies)
     for number, remedy in enumerate(shown, 1):
-        effect = _effect(remedy, missing, found.numbers.capacity_bytes)
+        effect = _effect(remedy, short_by, found.numbers.capacity_bytes)
         blocks.append(Facts(((f"{number}.", f"{remedy.change}: {effect}"),)))
         chosen = list(remedy.lines.items()) if verbose else _lines(found, remedy)
         hidden = hidden or len(chosen) < len(remedy.lines)
@@ -33,35 +33,36 @@ def remedies_section(found: Diagnosis, *, verbose: bool) -> Section:
 
 
 def _more(count: int) -> str:
-    lines = "the lines for other libraries"
-    return f"--verbose shows {f'{count} more, and {lines}' if count else lines}"
+    code = "the code for other libraries"
+    if not count:
+        return f"--verbose shows {code}."
+    return f"--verbose shows {count} more {'remedy' if count == 1 else 'remedies'} and {code}."
 
 
-def _effect(remedy: Remedy, missing: int | None, capacity: int | None) -> str:
-    told = [text for text in (remedy.arithmetic, remedy.note) if text]
+def _effect(remedy: Remedy, short_by: int | None, capacity: int | None) -> str:
+    details = [text for text in (remedy.arithmetic, remedy.note) if text]
     basis = _BASIS.get(remedy.basis, remedy.basis)
     if remedy.frees_bytes is None:
-        return f"{'; '.join(told)} ({basis})" if told else f"({basis})"
+        return f"{'; '.join(details)} ({basis})" if details else f"({basis})"
     size = format_bytes(remedy.frees_bytes)
-    # More than the card has cannot be freed; it is what the training would need less.
+    # More than the card has cannot be freed: the training would need that much less.
     beyond = capacity is not None and remedy.frees_bytes > capacity
     effect = f"needs about {size} less" if beyond else f"frees about {size}"
-    if missing:
-        enough = remedy.frees_bytes >= missing
-        effect += f"{';' if enough else ', not enough alone:'} needed {format_bytes(missing)}"
-    return f"{effect} ({': '.join([basis, '; '.join(told)] if told else [basis])})"
+    if short_by and remedy.frees_bytes < short_by:
+        effect += ", not enough alone"
+    return f"{effect} ({': '.join([basis, '; '.join(details)] if details else [basis])})"
 
 
 def _lines(found: Diagnosis, remedy: Remedy) -> list[tuple[str, str]]:
-    """The lines of the library in the traceback, and those that need no library."""
+    """The code for the library in the traceback, and what needs no library."""
     pairs = list(remedy.lines.items())
     wanted = {found.framework or "transformers", "pytorch"}
     chosen = [pair for pair in pairs if pair[0] in wanted or pair[0] not in _LIBRARIES]
     return pairs if len(pairs) < 3 else chosen or pairs
 
 
-def _missing(found: Diagnosis) -> int | None:
-    """Bytes that the request lacked; None where the message does not tell."""
+def _short_by(found: Diagnosis) -> int | None:
+    """How much of the request was not free; None if the message does not say."""
     numbers = found.numbers
     if numbers.requested_bytes is None or numbers.free_bytes is None:
         return None

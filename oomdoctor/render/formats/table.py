@@ -1,7 +1,7 @@
-"""A page as text: for a terminal of some width (rich colours it), or plain for a pipe.
+"""A page as text: drawn for a terminal of some width, or plain for a pipe.
 
-On a terminal a table that is too wide hands its least important columns to a line below each row;
-nothing is cut. In a pipe every row is one line of ASCII-separated columns, whatever its length.
+If a table is too wide for the terminal, its least important columns move to a line below each row;
+nothing is cut. In a pipe every row is one line, however long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 _INDENT = "  "
-_NARROWEST_TEXT = 36  # a column of text with less room is better on lines of its own
+_NARROWEST_TEXT = 36  # narrower text reads better on a line below the row
 _TONES = (
     ("fits", "green"),
     ("yes", "green"),
@@ -30,8 +30,9 @@ _TONES = (
     ("crashed", "red"),
     ("failed", "red"),
     ("timed out", "red"),
-    ("unsupported", "yellow"),
     ("skipped", "yellow"),
+    ("short by", "yellow"),
+    ("missing", "yellow"),
     ("no", "yellow"),
 )
 
@@ -161,7 +162,7 @@ def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
             lines += [Text(line, "dim") for line in _join(details, width, below)]
     left_out = [column.name for i, column in enumerate(columns) if i not in kept]
     if left_out and not grid.spill:
-        text = f"left out at this width: {', '.join(left_out)}; a pipe and --json have them all"
+        text = f"not shown at this width: {', '.join(left_out)}; pipe the output or use --json"
         lines += [Text(line, "dim") for line in wrap(text, width, indent, indent)]
     return lines
 
@@ -191,7 +192,7 @@ def _layout(
     room: int,
     cell_len: Callable[[str], int],
 ) -> tuple[list[int], dict[int, int]]:
-    """The columns that stay in the table and their widths; the least important go first."""
+    """The columns that stay in the table, and their widths; the least important go first."""
     widths = {
         i: max(cell_len(text) for text in (column.name, *(row[i] for row in rows)))
         for i, column in enumerate(columns)
@@ -210,7 +211,7 @@ def _layout(
 
 
 def _join(details: Sequence[str], width: int, indent: str) -> list[str]:
-    """Details on as few lines as possible; only one that is longer than a line is broken."""
+    """Details on as few lines as possible. A detail is broken only if it is longer than a line."""
     lines: list[str] = []
     for detail in details:
         if lines and len(lines[-1]) + 3 + len(detail) <= width:

@@ -1,4 +1,4 @@
-"""This machine as `oomdoctor env` tells it: GPUs, what is possible with them, Slurm, settings."""
+"""The page of `oomdoctor env`: GPUs, capabilities, Slurm, settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from oomdoctor.records.machine import Capability, Gpu, Setting
     from oomdoctor.system.environment import SlurmFacts
 
-_STATES = {"ok": "yes", "missing": "no: missing", "unfit": "no: unfit"}
+_STATES = {"ok": "yes", "missing": "missing", "unfit": "not supported"}
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What `oomdoctor env` tells about this machine and this interpreter."""
+    """What `oomdoctor env` says about this machine and this interpreter."""
 
     gpus: tuple[Gpu, ...]
     driver_version: str | None
@@ -33,7 +33,7 @@ class Environment:
 def render_environment(
     environment: Environment, format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
-    """GPUs and who holds their memory, versions and what they make possible, Slurm, settings."""
+    """GPUs and the processes on them, library versions and what they enable, Slurm, settings."""
     able = tuple(
         (c.name, c.version or DASH, _STATES[c.state], c.text) for c in environment.capabilities
     )
@@ -41,14 +41,14 @@ def render_environment(
     page = [
         Section("GPUs", tuple(_gpu_blocks(environment))),
         Section(
-            "What is possible here",
+            "Capabilities",
             (
                 grid(
                     (
                         Column("name"),
                         Column("version", 1, detail="version {}"),
-                        Column("ready", 0, tone=True),
-                        Column("what it gives, or what is lacking", 2, wraps=True),
+                        Column("ready", tone=True),
+                        Column("details", 2, wraps=True),
                     ),
                     able,
                 ),
@@ -59,7 +59,7 @@ def render_environment(
             "Settings",
             (
                 grid(
-                    (Column("name"), Column("value", 1), Column("from", 2, detail="from {}")),
+                    (Column("name"), Column("value", 1), Column("source", 2, detail="from {}")),
                     settings,
                 ),
             ),
@@ -84,7 +84,7 @@ def _gpu_blocks(environment: Environment) -> list[Block]:
     memory = f"{format_bytes(environment.memory_available_bytes)} of host memory available"
     blocks: list[Block] = [Note(f"{driver}; {memory}", "normal")]
     if not rows:
-        return [*blocks, Note("no GPU: probe runs on the CPU", "normal")]
+        return [*blocks, Note("no GPU; probe uses the CPU", "normal")]
     columns = (
         Column("#", right=True),
         Column("name"),
@@ -101,13 +101,13 @@ def _gpu_blocks(environment: Environment) -> list[Block]:
     )
     if held:
         names = (Column("GPU", right=True), Column("pid", right=True), Column("process"))
-        blocks.append(Grid((*names, Column("holds", right=True)), held))
+        blocks.append(Grid((*names, Column("memory", right=True)), held))
     return blocks
 
 
 def _slurm(slurm: SlurmFacts) -> Block:
     if slurm.job_id is None:
-        where = "a login node: Slurm is installed, but this is not in a job"
+        where = "login node: Slurm is installed, but this is not a job"
         return Note(where if slurm.on_login_node else "not in a Slurm job", "normal")
     return Facts(
         (

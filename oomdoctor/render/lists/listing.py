@@ -1,4 +1,4 @@
-"""Lists that are no report: GPU facts, catalogue models, recipes, runs."""
+"""The lists: cards, built-in models, recipes, runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RUNG_COLUMNS = ("method", "weights_dtype", "autocast_dtype", "optimizer")
 def render_gpus(
     facts: Sequence[GpuFacts], format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
-    """Published facts of cards; rates are dense peaks, a dash is a figure nobody verified."""
+    """Published facts of cards. Rates are dense peaks; a dash is a number that is not verified."""
     rows = tuple(
         (
             card.name,
@@ -41,17 +41,17 @@ def render_gpus(
     columns = (
         Column("name"),
         Column("memory", 1, right=True),
-        Column("usable", 4, right=True),
+        Column("reported", 4, right=True),
         Column("TB/s", 3, right=True),
         Column("bf16", 2, right=True),
         Column("fp16", 7, right=True),
         Column("fp32", 6, right=True),
         Column("fp8", 5, right=True),
-        Column("cc", 5, right=True),
+        Column("capability", 5, right=True),
     )
     legend = Note(
-        "memory: as sold. usable: what the driver or PyTorch reports. bf16, fp16, fp32, fp8: dense "
-        "TFLOP/s. TB/s: memory bandwidth. cc: compute capability."
+        "reported: memory that PyTorch or the driver sees. TB/s: memory bandwidth. bf16 to fp8: "
+        "dense TFLOP/s."
     )
     page = [Section("", (grid(columns, rows, spill=False), legend))]
     return render_listing("gpus", {"gpus": tuple(facts)}, page, format, width, color)
@@ -64,7 +64,7 @@ def render_models(
     width: int = 100,
     color: bool = False,
 ) -> str:
-    """The architectures that can be probed without the network."""
+    """The models whose architecture is built in, so that they need no network."""
     rows = tuple(
         (m.id, format_count(m.parameters), str(m.config.get("model_type", DASH)), m.auto_class)
         for m in models
@@ -82,7 +82,7 @@ def render_models(
 def render_recipes(
     recipes: Sequence[Recipe], format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
-    """Recipes with the number of their rungs."""
+    """Recipes and how many rungs each has."""
     rows = tuple((r.name, str(len(r.rungs)), r.source, r.description) for r in recipes)
     columns = (
         Column("recipe"),
@@ -97,7 +97,7 @@ def render_recipes(
 def render_recipe(
     recipe: Recipe, format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
-    """The rungs of one recipe, each with what differs from the defaults."""
+    """The rungs of one recipe, each with the settings that differ from the defaults."""
     rows = tuple(
         (
             str(number),
@@ -116,7 +116,7 @@ def render_recipe(
         Column("autocast", 3, detail="autocast {}"),
         Column("optimizer", 3),
         Column("checkpointing", 4, detail="checkpointing {}"),
-        Column("also", 5, wraps=True),
+        Column("other settings", 5, wraps=True),
     )
     title = f"{recipe.name} ({recipe.source}): {recipe.description}"
     page = [Section(title, (grid(columns, rows),))]
@@ -126,7 +126,7 @@ def render_recipe(
 def render_runs(
     runs: Sequence[RunSummary], format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
-    """The runs on disk, latest first, with what became of them."""
+    """The runs on disk, latest first, and how each ended."""
     rows = tuple(
         (
             run.name,
@@ -144,7 +144,7 @@ def render_runs(
         Column("model", 2, detail="model {}"),
         Column("device", 3, detail="on {}"),
         Column("status", 1),
-        Column("fit", 1, right=True, detail="{} rungs fit"),
+        Column("rungs fit", 1, right=True, detail="{} rungs fit"),
         Column("started", 3, detail="started {}"),
         Column("problem", 4, wraps=True),
     )
@@ -155,7 +155,10 @@ def render_runs(
 
 
 def _other_settings(config: TrainConfig) -> str:
-    """Settings that differ from the defaults and have no column; the command line sets the rest."""
+    """Settings that differ from the defaults and have no column.
+
+    Sequence length and effective batch size are left out: the command line sets them.
+    """
     default = type(config)()
     shown = {
         *_RUNG_COLUMNS,
@@ -163,19 +166,21 @@ def _other_settings(config: TrainConfig) -> str:
         "sequence_length",
         "effective_batch_size",
     }
-    told = []
+    settings = []
     for field in fields(config):
         value = getattr(config, field.name)
         if field.name not in shown and value != getattr(default, field.name):
-            told.append(f"{field.name}={'+'.join(value) if isinstance(value, tuple) else value}")
-    return " ".join(told)
+            settings.append(
+                f"{field.name}={'+'.join(value) if isinstance(value, tuple) else value}"
+            )
+    return " ".join(settings)
 
 
 def grid(
     columns: tuple[Column, ...], rows: tuple[tuple[str, ...], ...], *, spill: bool = True
 ) -> Block:
-    """A grid, or a word where it would have no rows."""
-    return Grid(columns, rows, spill) if rows else Note("nothing")
+    """A grid, or a note if there are no rows."""
+    return Grid(columns, rows, spill) if rows else Note("nothing to list")
 
 
 def _tera(rate: float | None) -> str:

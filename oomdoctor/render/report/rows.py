@@ -1,20 +1,21 @@
-"""How long the rows of a data set are, and which of them a rung takes."""
+"""How long the rows of a data set are, and what each rung needs for them."""
 
 from __future__ import annotations
 
 from oomdoctor.records.rows import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.render.words import counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate
 
 _SHAPES = {"longest": "longest row", "p95": "95th percentile", "packed": "packed"}
 _LEGEND = (
-    "A batch is padded to its longest row. (in brackets): does not fit. mb: the micro-batch size "
-    "taken, the least that was tried where nothing fits."
+    "(brackets): does not fit. After each size comes the micro-batch size (mb): the best one, or "
+    "the smallest one tried where nothing fits. A batch is padded to its longest row."
 )
 
 
 def length_sections(answer: LengthsAnswer | None, *, cards: int, verbose: bool) -> list[Section]:
-    """The verdict, the distribution and, for one card, a row a rung; none without a data file."""
+    """The verdict, the distribution, and a table of rungs if there is one card."""
     if answer is None:
         return []
     lengths = answer.distribution
@@ -23,43 +24,42 @@ def length_sections(answer: LengthsAnswer | None, *, cards: int, verbose: bool) 
         Section("Row lengths", (*verdict, Facts(tuple(_facts(lengths, verbose))), _bins(lengths)))
     ]
     if answer.lines and cards == 1:
-        title = "What is needed by row length"
+        title = "Memory by row length"
         sections.append(Section(title, (_peaks(answer), Note(_LEGEND))))
     return sections
 
 
 def _facts(lengths: LengthDistribution, verbose: bool) -> list[tuple[str, str]]:
-    counted = "approximately, by " if lengths.approximate else "by the tokenizer of "
+    by = "approximately " if lengths.approximate else "the tokenizer of "
     sources = ", ".join(f"{name} ({rows:,})" for name, rows in lengths.sources.items())
     pairs = [
         ("File", f"{lengths.file}, {lengths.rows:,} rows, {format_count(lengths.tokens)} tokens"),
-        ("Counted", f"{counted}{lengths.tokenizer}; from {sources}"),
+        ("Counted by", f"{by}{lengths.tokenizer}; text from {sources}"),
         (
-            "Tokens in a row",
+            "Tokens per row",
             f"median {lengths.p50:,}, 90th percentile {lengths.p90:,}, 95th {lengths.p95:,}, "
             f"99th {lengths.p99:,}, longest {lengths.longest.tokens:,}",
         ),
         ("Longest rows", ", ".join(f"{r.row:,} ({r.tokens:,})" for r in lengths.longest_rows)),
     ]
     if lengths.unread_rows:
-        told = "; ".join(
+        reasons = "; ".join(
             f"row {row.row:,} {row.reason}" for row in lengths.unread[: None if verbose else 3]
         )
-        many = f"{lengths.unread_rows:,} row{'s' if lengths.unread_rows > 1 else ''}"
-        pairs.append(("Not counted", f"{many}: {told}"))
+        pairs.append(("Not counted", f"{counted(lengths.unread_rows, 'row')}: {reasons}"))
     if verbose and lengths.elapsed_s:
         pairs.append(("Speed", f"{format_rate(lengths.rows / lengths.elapsed_s)} rows/s"))
     return pairs
 
 
 def _bins(lengths: LengthDistribution) -> Grid:
-    """The histogram as rows: how many rows have how many tokens."""
+    """The histogram: how many rows have how many tokens."""
     rows = []
     low = 0
     for found in lengths.histogram:
         share = found.rows / lengths.rows
-        told = format_percent(share, 3 if 0 < share < 0.001 else 1)
-        rows.append((f"{low:,} to {found.up_to_tokens:,}", f"{found.rows:,}", told))
+        percent = format_percent(share, 3 if 0 < share < 0.001 else 1)
+        rows.append((f"{low:,} to {found.up_to_tokens:,}", f"{found.rows:,}", percent))
         low = found.up_to_tokens + 1
     columns = (
         Column("tokens", right=True),
@@ -85,6 +85,6 @@ def _head(shape: LengthShape) -> str:
 def _peak(peak: LengthPeak) -> str:
     if peak.fits is None:
         return DASH
-    size = f" mb {peak.micro_batch_size}" if peak.micro_batch_size else ""
+    size = f", mb {peak.micro_batch_size}" if peak.micro_batch_size else ""
     text = f"{format_bytes(peak.peak_device_bytes)}{size}"
     return text if peak.fits else f"({text})"

@@ -1,4 +1,4 @@
-"""A rung taken apart: the highest moment of each phase, the largest tensors, and the formulas."""
+"""Why a rung needs its memory: the peak of each phase, the largest tensors, and the formula."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _CATEGORIES = (
     ("inputs", "inputs"),
     ("temporary", "temporary"),
 )
-_OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # what none of the modules made
+_OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # tensors that no module made
 _STEPS = {"load": "", "first": "first step", "steady": "later steps"}
 
 
 def why_sections(why: Why, *, verbose: bool) -> list[Section]:
-    """What the peak of a rung is made of; `verbose` tells the largest tensors of every phase."""
+    """What the peak of a rung consists of; `verbose` adds the largest tensors of every phase."""
     peak = max(why.phases, key=lambda phase: phase.peak_allocated_bytes)
     title = f"Why {why.label} needs {format_bytes(why.peak_device_bytes)}"
     sections = [
         Section(title, (Facts(tuple(_sum(why))),)),
-        Section("The highest moment of each phase", (_phases(why.phases, peak),)),
-        Section(f"The largest tensors at the peak, in {_moment(peak)}", (_largest(peak),)),
-        Section("By formula: bytes a parameter", tuple(_formula(why.formula, why))),
+        Section("Peak memory by phase", (_phases(why.phases, peak),)),
+        Section(f"Largest tensors at the peak ({_moment(peak)})", (_largest(peak),)),
+        Section("Compared with a per-parameter formula", tuple(_formula(why.formula, why))),
     ]
     if verbose:
         sections += [
-            Section(f"The largest tensors in {_moment(phase)}", (_largest(phase),))
+            Section(f"Largest tensors ({_moment(phase)})", (_largest(phase),))
             for phase in why.phases
             if phase is not peak and phase.largest
         ]
@@ -41,31 +41,32 @@ def why_sections(why: Why, *, verbose: bool) -> list[Section]:
 
 def _moment(phase: PhasePeak) -> str:
     step = _STEPS.get(phase.step, phase.step)
-    return f"{phase.phase} of the {step}" if step else phase.phase
+    return f"{phase.phase}, {step}" if step else phase.phase
 
 
 def _sum(why: Why) -> list[tuple[str, str]]:
     pairs = [
         (
-            "allocated",
+            "tensors",
             f"{format_bytes(why.peak_allocated_bytes)} at micro-batch size "
-            f"{why.micro_batch_size}: tensors, and what the allocator rounds them up to",
+            f"{why.micro_batch_size}, as rounded up by the allocator",
         )
     ]
     if why.peak_reserved_bytes is not None:
         held = why.peak_reserved_bytes - why.peak_allocated_bytes
-        pairs.append(("reserved", f"{format_bytes(held)} more that the allocator holds free"))
-    pairs.append(("context", f"about {format_bytes(why.context_bytes)} for CUDA and libraries"))
+        pairs.append(
+            ("reserved", f"{format_bytes(held)} more, held by the allocator but not in use")
+        )
+    pairs.append(("context", f"about {format_bytes(why.context_bytes)} for CUDA and its libraries"))
     return pairs
 
 
 def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
     rows = tuple(
         (
-            _moment(phase),
+            f"{_moment(phase)} (peak)" if phase is peak else _moment(phase),
             format_bytes(phase.peak_allocated_bytes),
             *(_size(phase.by_category.get(name)) for name, _ in _CATEGORIES),
-            "the peak" if phase is peak else "",
         )
         for phase in phases
     )
@@ -76,7 +77,6 @@ def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
             Column(word, place, right=True, detail=f"{word} {{}}")
             for place, (_, word) in enumerate(_CATEGORIES, 1)
         ),
-        Column(" "),
     )
     return Grid(columns, rows)
 
@@ -93,7 +93,7 @@ def _largest(phase: PhasePeak) -> Grid:
         for entry in phase.largest
     )
     columns = (
-        Column("together", right=True),
+        Column("total", right=True),
         Column("tensors", 1, right=True, detail="{}"),
         Column("category"),
         Column("operator", 2, detail="by {}"),
@@ -116,7 +116,7 @@ def _formula(view: FormulaView, why: Why) -> list[Block]:
     ]
     rows.append(
         (
-            "together",
+            "total",
             "",
             "",
             format_bytes(view.formula_bytes),
@@ -125,16 +125,16 @@ def _formula(view: FormulaView, why: Why) -> list[Block]:
     )
     columns = (
         Column("term"),
-        Column("bytes a parameter", 2, right=True, detail="{} bytes a parameter"),
+        Column("bytes/parameter", 2, right=True, detail="{} bytes per parameter"),
         Column("parameters", 2, right=True, detail="{} parameters"),
-        Column("by formula", right=True),
-        Column("at the peak", right=True),
+        Column("formula", right=True),
+        Column("simulated", right=True),
     )
     word = "above" if view.rule_error > 0 else "below"
     rule = (
-        f"the rule of thumb of 16 bytes a parameter gives {format_bytes(view.rule_bytes)}: "
-        f"{format_percent(abs(view.rule_error))} {word} the {format_bytes(why.peak_device_bytes)} "
-        "predicted"
+        f"The 16-bytes-per-parameter rule gives {format_bytes(view.rule_bytes)}, "
+        f"{format_percent(abs(view.rule_error))} {word} the predicted "
+        f"{format_bytes(why.peak_device_bytes)}."
     )
     return [Grid(columns, tuple(rows)), *(Note(text, "normal") for text in (rule, *view.remarks))]
 

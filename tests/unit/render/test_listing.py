@@ -97,9 +97,9 @@ def test_gpus() -> None:
 
 def test_a_narrow_list_says_what_it_leaves_out() -> None:
     narrow = listing.render_gpus((CARD,), "table", width=60)
-    assert "left out at this width: fp16, fp32" in " ".join(narrow.split())
+    assert "not shown at this width: fp16, fp32" in " ".join(narrow.split())
     assert max(map(len, narrow.splitlines())) <= 60
-    assert "left out" not in listing.render_gpus((CARD,), "table", width=100)
+    assert "not shown" not in listing.render_gpus((CARD,), "table", width=100)
 
 
 def test_models() -> None:
@@ -140,7 +140,7 @@ def test_environment() -> None:
     assert re.search(r"0\s+77\s+python3\s+2.00 GiB", text)
     assert re.search(r"0\s+78\s+-\s+-$", text, re.MULTILINE)
     assert re.search(r"torch\s+2.7.1\s+yes\s+everything that is measured", text)
-    assert re.search(r"flash-attn\s+-\s+no: missing\s+pip install flash-attn for it", text)
+    assert re.search(r"flash-attn\s+-\s+missing\s+pip install flash-attn for it", text)
     assert re.search(r"HF_HOME\s+/data/hf\s+environment", text)
     assert re.search(r"partition\s+gpu", text)
     value = json.loads(render_environment(ENVIRONMENT, "json"))
@@ -161,4 +161,4 @@ def test_the_environment_fits_the_terminal(width: int) -> None:
 
 def test_nothing_to_list() -> None:
     for format in ("table", "plain"):
-        assert listing.render_runs((), format) == "nothing\n"
+        assert listing.render_runs((), format) == "nothing to list\n"

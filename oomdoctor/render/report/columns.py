@@ -1,0 +1,182 @@
+"""The columns of the tables of rungs, one row each: of those that fit, and of the others.
+
+A new column is a row here and a test. A column in which no rung has anything to say is left out;
+one in which all rungs say the same is left out too if `shared` says how to put it below the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.report.notes import miss_notes, why_not_run
+from oomdoctor.render.words import OUTCOME_WORDS, speed
+from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A result, and what the report says about all of them.
+
+    `place` is its place in the ranking, `notes` what is only said of this row, `tokens` the amount
+    for which the report gives the time.
+    """
+
+    result: ProbeResult
+    plus_minus: str
+    place: int | None = None
+    usable_bytes: int | None = None
+    fastest_tokens_per_s: float | None = None
+    tokens: str = "N"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column: its heading, and what it shows of a row.
+
+    The other fields are those of `Column`. `{tokens}` stands for the amount of tokens. Text for
+    `shared` replaces the column where all of several rows show the same.
+    """
+
+    heading: str
+    show: Callable[[Row], str]
+    importance: int = 0
+    right: bool = False
+    detail: str = "{}"
+    tone: bool = False
+    wraps: bool = False
+    shared: str | None = None
+
+
+def _of_usable(row: Row) -> str:
+    peak = row.result.deciding_peak_bytes()
+    if peak is None or not row.usable_bytes:
+        return "fits"
+    return f"fits, {format_percent(peak / row.usable_bytes)}"
+
+
+def _relative_speed(row: Row) -> str:
+    rate, fastest = row.result.tokens_per_s, row.fastest_tokens_per_s
+    return DASH if rate is None or not fastest else f"{format_rate(rate / fastest)}x"
+
+
+def _micro_batch(row: Row) -> str:
+    return str(row.result.micro_batch_size or DASH)
+
+
+def _accumulation(row: Row) -> str:
+    return str(row.result.gradient_accumulation_steps or DASH)
+
+
+def _failed_in(row: Row) -> str:
+    oom = row.result.oom
+    return (oom.phase if oom is not None else row.result.peak_phase) or DASH
+
+
+def _needs(row: Row) -> str:
+    """The peak, which is known only if the step ran or was simulated."""
+    measured = row.result.measurement
+    return "" if measured is None else format_bytes(measured.deciding_peak_bytes())
+
+
+def _short_by(row: Row) -> str:
+    """A failed request is only a lower bound: the step needed more after it."""
+    missed = row.result.missed_by_bytes
+    least = "" if row.result.measurement is not None else "at least "
+    return DASH if missed is None else f"{least}{format_bytes(missed)}"
+
+
+_RUNG = ResultColumn("rung", lambda row: row.result.label)
+_OUTCOME = ResultColumn(
+    "outcome", lambda row: OUTCOME_WORDS[row.result.outcome], importance=1, tone=True
+)
+FITS = (
+    ResultColumn("#", lambda row: str(row.place or DASH), right=True),
+    _RUNG,
+    ResultColumn("micro-batch", _micro_batch, 3, right=True, detail="micro-batch {}"),
+    ResultColumn(
+        "grad accum",
+        _accumulation,
+        7,
+        right=True,
+        detail="gradient accumulation {}",
+        shared="gradient accumulation {}",
+    ),
+    ResultColumn(
+        "peak memory",
+        lambda row: format_bytes(row.result.deciding_peak_bytes()),
+        1,
+        right=True,
+        detail="peak {}",
+    ),
+    ResultColumn("of usable", _of_usable, 2, detail="{} of usable", tone=True),
+    ResultColumn(
+        "peak phase",
+        lambda row: row.result.peak_phase or DASH,
+        6,
+        detail="peak in {}",
+        shared="peak in {}",
+    ),
+    ResultColumn(
+        "tokens/s",
+        lambda row: speed(row.result, row.plus_minus),
+        1,
+        right=True,
+        detail="{} tokens/s",
+    ),
+    ResultColumn("vs fastest", _relative_speed, 5, right=True, detail="{} vs fastest"),
+    ResultColumn(
+        "{tokens} tokens",
+        lambda row: format_seconds(row.result.tokens_time_s),
+        4,
+        right=True,
+        detail="{tokens} tokens in {}",
+    ),
+    ResultColumn("notes", lambda row: "; ".join(row.notes), 8, wraps=True),
+)
+DID_NOT_FIT = (
+    _RUNG,
+    _OUTCOME,
+    ResultColumn("micro-batch", _micro_batch, 4, right=True, detail="micro-batch {}"),
+    ResultColumn("needs", _needs, 2, right=True, detail="needs {}"),
+    ResultColumn("short by", _short_by, 1, right=True, detail="short by {}"),
+    ResultColumn("phase", _failed_in, 3, detail="in {}"),
+    ResultColumn("notes", lambda row: "; ".join(miss_notes(row.result)), 5, wraps=True),
+)
+NOT_RUN = (
+    _RUNG,
+    _OUTCOME,
+    ResultColumn("reason", lambda row: why_not_run(row.result), 2, wraps=True),
+)
+
+
+def table(columns: Sequence[ResultColumn], rows: Sequence[Row]) -> tuple[Grid, list[str]]:
+    """The rows under the columns, and what is the same for all of several rows."""
+    cells = [[column.show(row) for row in rows] for column in columns]
+    kept, same = [], []
+    for column, shown in zip(columns, cells, strict=True):
+        once = len(rows) > 1 and len(set(shown)) == 1 and shown[0] not in ("", DASH)
+        if column.shared is not None and once:
+            same.append(column.shared.format(shown[0]))
+        else:
+            kept.append((column, shown))
+    tokens = rows[0].tokens
+    grid = Grid(
+        tuple(_drawn(column, tokens) for column, _ in kept),
+        tuple(tuple(shown[i] for _, shown in kept) for i in range(len(rows))),
+    )
+    return grid, same
+
+
+def _drawn(column: ResultColumn, tokens: str) -> Column:
+    return Column(
+        column.heading.replace("{tokens}", tokens),
+        column.importance,
+        column.right,
+        column.detail.replace("{tokens}", tokens),
+        column.tone,
+        column.wraps,
+    )

@@ -1,0 +1,78 @@
+"""The tables of a rung under `--verbose`: what was tried, the phases, what the peak consists of."""
+
+from __future__ import annotations
+
+from oomdoctor.records.measurement import Breakdown, Measurement
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.words import OUTCOME_WORDS, estimate
+from oomdoctor.units import format_bytes, format_percent
+
+_BREAKDOWN = (
+    ("weights_bytes", "weights"),
+    ("gradients_bytes", "gradients"),
+    ("optimizer_bytes", "optimizer states"),
+    ("activations_bytes", "activations"),
+    ("logits_bytes", "logits"),
+    ("other_bytes", "other"),
+)
+
+
+def try_table(result: ProbeResult) -> Grid:
+    """Every micro-batch size that was tried."""
+    rows = tuple(
+        (
+            str(attempt.micro_batch_size),
+            OUTCOME_WORDS[attempt.outcome],
+            format_bytes(attempt.peak_bytes),
+            estimate(attempt.tokens_per_s, result),
+            attempt.reason or "",
+        )
+        for attempt in result.tries
+    )
+    columns = (
+        Column("micro-batch", right=True),
+        Column("outcome", tone=True),
+        Column("peak", 1, right=True, detail="peak {}"),
+        Column("tokens/s", 2, right=True, detail="{} tokens/s"),
+        Column("reason", 3, wraps=True),
+    )
+    return Grid(columns, rows)
+
+
+def phase_table(measured: Measurement) -> Grid:
+    """The peak of each phase. Optimizer states are created in the first step."""
+    rows = []
+    for name, worst in measured.phases.items():
+        first, steady = measured.first_step.get(name), measured.steady.get(name)
+        rows.append(
+            (
+                name,
+                format_bytes(worst.peak_allocated_bytes),
+                format_bytes(worst.peak_reserved_bytes),
+                format_bytes(first.peak_allocated_bytes if first else None),
+                format_bytes(steady.peak_allocated_bytes if steady else None),
+            )
+        )
+    columns = (
+        Column("phase"),
+        Column("peak allocated", right=True),
+        Column("reserved", 2, right=True, detail="reserved {}"),
+        Column("first step", 1, right=True, detail="first step {}"),
+        Column("later steps", 1, right=True, detail="later steps {}"),
+    )
+    return Grid(columns, tuple(rows))
+
+
+def breakdown_table(parts: Breakdown) -> Grid:
+    """What was in memory at the peak."""
+    total = sum(getattr(parts, name) for name, _ in _BREAKDOWN)
+    rows = tuple(
+        (
+            word,
+            format_bytes(getattr(parts, name)),
+            format_percent(getattr(parts, name) / total if total else None),
+        )
+        for name, word in _BREAKDOWN
+    )
+    return Grid((Column("at peak"), Column("size", right=True), Column("share", right=True)), rows)

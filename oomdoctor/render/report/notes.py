@@ -1,0 +1,68 @@
+"""What a row says in words beside its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.units import format_bytes, format_percent
+
+
+def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
+    """The notes of a rung that fits; `planned` where every row is predicted."""
+    mixed = result.evidence == "predicted" and not planned
+    notes = ["predicted, not measured"] if mixed else []
+    if result.max_micro_batch_size not in (None, result.micro_batch_size):
+        notes.append(f"largest micro-batch {result.max_micro_batch_size}")
+    if result.mfu is not None and not planned:
+        notes.append(f"MFU {format_percent(result.mfu)}")
+    if result.attention_kernel is not None:
+        notes.append(f"attention {result.attention_kernel}")
+    measured = result.measurement
+    if measured is not None:
+        if measured.managed_bytes:
+            notes.append(f"paged states {format_bytes(measured.managed_bytes)}")
+        if measured.allocation_retries:
+            notes.append(f"{measured.allocation_retries} allocation retries")
+        if measured.skipped_optimizer_steps:
+            notes.append(f"{measured.skipped_optimizer_steps} steps skipped by the gradient scaler")
+        if measured.peak_device_bytes is None and result.peak_rss_bytes is not None:
+            notes.append(f"process RSS {format_bytes(result.peak_rss_bytes)}")
+    return [*notes, *result.notes]
+
+
+def shared_notes(notes: Sequence[Sequence[str]]) -> list[str]:
+    """The notes that all of several rows have; they are said once, below the table."""
+    if len(notes) < 2:
+        return []
+    return [note for note in notes[0] if all(note in others for others in notes)]
+
+
+def miss_notes(result: ProbeResult) -> list[str]:
+    """The notes of a rung that did not fit; the reason only where the columns do not give it."""
+    numbers = result.measurement is not None or result.oom is not None
+    if result.missed_by_bytes is None or not numbers:
+        return [*filter(None, [result.reason]), *result.notes]
+    ran = result.measurement is not None and result.evidence == "measured"
+    return [*(["ran, but left too little headroom"] if ran else []), *result.notes]
+
+
+def why_not_run(result: ProbeResult) -> str:
+    """Why a rung was not measured or simulated, and how much memory it is short of if known."""
+    parts = [result.reason] if result.reason else []
+    failure = result.failure
+    if failure is not None:
+        if failure.message not in (result.reason or ""):
+            parts.append(failure.message)
+        said = " ".join(parts)
+        for word, value in (
+            ("phase", failure.last_phase),
+            ("signal", failure.signal),
+            ("exit code", str(failure.exit_code) if failure.exit_code else None),
+        ):
+            if value and value not in said:
+                parts.append(f"{word} {value}")
+    missed = result.missed_by_bytes
+    if missed is not None and format_bytes(missed) not in (result.reason or ""):
+        parts.append(f"short by at least {format_bytes(missed)}")
+    return "; ".join(parts)

@@ -1,0 +1,90 @@
+"""The tables of rungs: what each column shows, and when it is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from example_reports import gpu_report
+
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
+from oomdoctor.units import GIB
+
+_FULL_FP32, _FULL_BF16, _LORA = gpu_report().results[:3]
+# One row a column: what it shows of a rung.
+SHOWN = {
+    "#": "2",
+    "rung": "lora-r16-bf16+ckpt",
+    "micro-batch": "4",
+    "grad accum": "8",
+    "peak memory": "22.9 GiB",
+    "of usable": "fits, 95%",
+    "peak phase": "backward",
+    "tokens/s": "5,310 ±0.6%",
+    "vs fastest": "0.50x",
+    "{tokens} tokens": "3 min 08 s",
+    "notes": "a; b",
+}
+MISSED = {
+    "rung": "full-bf16",
+    "outcome": "out of memory",
+    "micro-batch": "1",
+    "needs": "",
+    "short by": "at least 21.3 GiB",
+    "phase": "backward",
+    "notes": "",
+}
+NOT_MEASURED = {
+    "rung": "full-fp32",
+    "outcome": "skipped",
+    "reason": "too big; short by at least 96.1 GiB",
+}
+
+
+def _row(result: ProbeResult = _LORA) -> Row:
+    return Row(result, "±", 2, 24 * GIB, 10624.0, "1M", ("a", "b"))
+
+
+@pytest.mark.parametrize("column", FITS, ids=lambda column: column.heading)
+def test_a_rung_that_fits(column) -> None:
+    assert column.show(_row()) == SHOWN[column.heading]
+
+
+@pytest.mark.parametrize("column", DID_NOT_FIT, ids=lambda column: column.heading)
+def test_a_rung_that_did_not_fit(column) -> None:
+    assert column.show(_row(_FULL_BF16)) == MISSED[column.heading]
+
+
+@pytest.mark.parametrize("column", NOT_RUN, ids=lambda column: column.heading)
+def test_a_rung_that_was_not_run(column) -> None:
+    row = _row(replace(_FULL_FP32, reason="too big"))
+    assert column.show(row) == NOT_MEASURED[column.heading]
+
+
+def test_a_step_that_ran_says_exactly_what_it_needs() -> None:
+    ran = replace(_LORA, outcome="oom", missed_by_bytes=GIB, reason="22.9 GiB is too much")
+    shown = {column.heading: column.show(_row(ran)) for column in DID_NOT_FIT}
+    assert (shown["needs"], shown["short by"]) == ("22.9 GiB", "1.00 GiB")
+    assert shown["notes"] == "ran, but left too little headroom"
+    predicted = replace(ran, evidence="predicted")
+    assert DID_NOT_FIT[-1].show(_row(predicted)) == ""
+
+
+def test_the_reason_is_shown_where_no_number_says_it() -> None:
+    unknown = replace(_FULL_BF16, missed_by_bytes=None, reason="ran out while loading")
+    assert DID_NOT_FIT[-1].show(_row(unknown)) == "ran out while loading"
+
+
+def test_what_all_rows_share_is_said_once() -> None:
+    grid, same = table(FITS, [_row(), replace(_row(), place=3)])
+    assert same == ["gradient accumulation 8", "peak in backward"]
+    headings = [column.name for column in grid.columns]
+    assert "1M tokens" in headings and "peak phase" not in headings
+    assert all(len(row) == len(headings) for row in grid.rows)
+
+
+def test_one_row_shares_nothing() -> None:
+    grid, same = table(FITS, [_row()])
+    assert same == []
+    assert len(grid.columns) == len(FITS)
