@@ -1,5 +1,5 @@
-"""The floor that loads torch, always in a process of its own.
+"""The only floor that loads torch, always in a separate process.
 
-It runs in the user's interpreter, so it needs only the standard library, `records` and `analysis`
-beside torch, transformers, peft, accelerate and bitsandbytes, all imported inside functions.
+It runs in the user's interpreter. It needs only the standard library, the floors below it, and
+torch, transformers, peft, accelerate and bitsandbytes, all of them imported inside functions.
 """

@@ -1,7 +1,7 @@
-"""`python -m oomdoctor.worker JOB REPLY`: JSON in by file, JSON out by file.
+"""`python -m oomdoctor.worker JOB REPLY`: read a job from a JSON file, write the reply to another.
 
-`--host` imports torch once and forks a child per job, with the same files, and `--simulator` runs
-the jobs one after the other: see `host`.
+`--host` imports torch once and forks a child per job, with the same kind of files. `--simulator`
+runs the jobs one after the other in one process. See `host`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
 
 
 def run_job(job_path: Path, reply_path: Path) -> None:
-    """Answer one job; the reply appears whole or not at all (atomic rename)."""
+    """Answer one job. The reply appears as a whole or not at all (atomic rename)."""
     job = loads(ProbeJob, job_path.read_text())
     reply = answer(job, PhaseFile(phase_file(reply_path)))
     unfinished = reply_path.with_suffix(".tmp")

@@ -1,4 +1,4 @@
-"""From a job to a reply, whatever happens: a total function around all that a worker does."""
+"""Turn a job into a reply, also if something fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 
 def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
-    """Run the job in this process; an exception becomes a reply, its traceback goes to stderr."""
+    """Run the job in this process. An exception becomes a reply; its traceback goes to stderr."""
     try:
         if job.mode == "inspect":
             from oomdoctor.worker.training.inspection import inspect_model
@@ -31,7 +31,7 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
         return Reply(status="measured", measurement=measure(job, progress))
     except UnsupportedError as error:
         return Reply(status="unsupported", reason=str(error))
-    except Exception as error:  # noqa: BLE001  (a rung may fail in any way; the survey goes on)
+    except Exception as error:  # noqa: BLE001  (a rung can fail in any way; the survey goes on)
         traceback.print_exc(file=sys.stderr)
         return _failure_reply(error, job, progress.training_phase())
 

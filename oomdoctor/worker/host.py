@@ -1,15 +1,16 @@
-"""Import torch once, fork a child per job before any CUDA call.
+"""Import torch once, then fork a child per job before any CUDA call.
 
-Importing costs seconds, so the host pays once for all rungs. It must never touch a GPU: a context
-does not survive a fork. Imports that ask the device for something (bitsandbytes, and peft because
-of it) therefore happen in the child; what they import in turn is loaded here. Should a library
-touch the GPU all the same, the children start afresh instead: slower, and still right.
+Importing takes seconds, so the host does it once for all rungs. It must never touch a GPU, because
+a CUDA context does not survive a fork. Libraries that query the device when imported (bitsandbytes,
+and peft because of it) are therefore imported in the child; what they import in turn is loaded
+here. If a library touches the GPU anyway, each child starts a new interpreter instead: slower, but
+still correct.
 
-Simulations touch nothing and run in the host itself, because what torch has learned of its fake
-kernels makes the next rung faster by a third.
+Simulations touch no GPU and run in the host itself. torch caches its fake kernels, which makes the
+next rung a third faster.
 
-Protocol, one JSON object a line. In: {"job", "reply", "log"} (paths). Out: {"ready"}, then for
-each job {"started": pid} and {"exited": pid, "status": exit code or minus the signal}.
+The protocol has one JSON object per line. In: {"job", "reply", "log"} (paths). Out: {"ready"}, then
+for each job {"started": pid} and {"exited": pid, "status": exit code or minus the signal}.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PRELOAD = (
 )
 
 
-# Without a GPU nothing can touch one, and these cost each child half a second.
+# Without a GPU these imports are safe, and they would cost each child half a second.
 _PRELOAD_ON_CPU = (
     "bitsandbytes",
     "peft",
@@ -54,18 +55,18 @@ _PRELOAD_ON_CPU = (
 
 
 def serve(run_job: Callable[[Path, Path], None], *, isolated: bool = True) -> int:
-    """Read jobs from stdin until it ends; one forked child each, one at a time.
+    """Read jobs from stdin until it ends; run each in a forked child, one at a time.
 
-    Without `isolated` they run in the host itself, one after the other.
+    Without `isolated` they run in the host itself.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Orphans of a job become the host's children, so that it can end them.
+    # Orphans of a job become children of the host, so that it can end them.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a survey stops
     requests, events = _private_streams()
     cpu_only = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     for name in (*_PRELOAD, *(_PRELOAD_ON_CPU if cpu_only else ())):
-        # A version without one of these only pays the import in each child.
+        # If a version does not have one of these, only the import in each child is slower.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _tell(events, {"ready": os.getpid()})
@@ -87,7 +88,7 @@ def serve(run_job: Callable[[Path, Path], None], *, isolated: bool = True) -> in
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
-    """The protocol on descriptors of its own, so that no print of a library can break it."""
+    """Separate descriptors for the protocol, so that no print in a library can break it."""
     requests = os.fdopen(os.dup(0), "r")
     events = os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
@@ -103,13 +104,13 @@ def _tell(events: TextIO, event: dict[str, int]) -> None:
 
 
 def run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> int:
-    """Run one job in this process, its output in the job's log; 0, or 1 if it failed to reply."""
+    """Run one job in this process, with output to its log; 0, or 1 if it wrote no reply."""
     kept = [os.dup(1), os.dup(2)]
     _log_to(request["log"])
     try:
         with clean_slate():
             run_job(Path(request["job"]), Path(request["reply"]))
-    except BaseException:  # noqa: BLE001  (the host goes on, whatever it was)
+    except BaseException:  # noqa: BLE001  (the host must go on)
         traceback.print_exc()
         return 1
     else:
@@ -122,7 +123,7 @@ def run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> 
 
 
 def _log_to(path: str) -> None:
-    """Output goes to this file from now on."""
+    """Send output to this file from now on."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -138,7 +139,7 @@ def _flush() -> None:
 def _child(
     request: dict[str, str], run_job: Callable[[Path, Path], None], streams: tuple[TextIO, TextIO]
 ) -> None:
-    """Run one job in a session of its own; never returns."""
+    """Run one job in its own session; never returns."""
     status = 1
     try:
         os.setsid()
@@ -152,7 +153,7 @@ def _child(
             os.execv(sys.executable, [*worker, request["job"], request["reply"]])
         run_job(Path(request["job"]), Path(request["reply"]))
         status = 0
-    except BaseException as error:  # noqa: BLE001  (this process ends here, whatever it was)
+    except BaseException as error:  # noqa: BLE001  (this process ends here in any case)
         traceback.print_exc()
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
     finally:
@@ -164,13 +165,13 @@ def cuda_was_touched(descriptors: Path = Path("/proc/self/fd")) -> bool:
     """Whether this process has initialised CUDA, which opens the unified-memory device."""
     links = []
     for descriptor in descriptors.iterdir():
-        with contextlib.suppress(OSError):  # the one that lists the folder is gone by now
+        with contextlib.suppress(OSError):  # the descriptor that lists the folder is closed
             links.append(str(descriptor.readlink()))
     return any(link.startswith("/dev/nvidia-uvm") for link in links)
 
 
 def _end_leftovers(pid: int) -> None:
-    """Kill what a job left behind: its process group, then every orphan that came to the host."""
+    """Kill what a job left behind: its process group, then every orphan that the host adopted."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     while True:
@@ -184,7 +185,7 @@ def _end_leftovers(pid: int) -> None:
 
 
 def _children() -> list[int]:
-    """Direct children of this process, from /proc (a subreaper's orphans among them)."""
+    """Direct children of this process from /proc, including adopted orphans."""
     found = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -193,6 +194,6 @@ def _children() -> list[int]:
 
 
 def _prctl(option: int, value: int) -> None:
-    # Unknown outside Linux: then only the parent's own kill of the group protects.
+    # Outside Linux there is no prctl; then only the parent's kill of the group helps.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -36,7 +36,7 @@ def answer() -> LengthsAnswer:
     tally = Tally()
     for row in range(1, 101):
         tally.add(row, 31_902 if row == 7 else 10 * row, "messages, contents joined")
-    tally.add_unread(101, "is no JSON")
+    tally.add_unread(101, "is not JSON")
     lengths = tally.counted("/d/rows.jsonl", "own/model", approximate=False, elapsed_s=0.5)
     shapes = (LengthShape("longest", 31_902), LengthShape("p95", 960))
 
@@ -120,7 +120,7 @@ def test_the_page_and_the_document(cli, planned, golden, file):
         "by the tokenizer of own/model; from messages, contents joined (100)",
         "median 510, 90th percentile 910, 95th 960, 99th 1,000, longest 31,902",
         "7 (31,902), 100 (1,000), 99 (990)",
-        "1 row: row 101 is no JSON",
+        "1 row: row 101 is not JSON",
         "longest row: 31,902",
         "95th percentile: 960",
     ):

@@ -1,12 +1,12 @@
-"""One rung at one micro-batch size, measured: memory steps first, then timed steps.
+"""Measure one rung at one micro-batch size: memory first, then time.
 
-Load, a first step (optimizer states are born), a steady step and, if asked for, an evaluation step
-are watched for memory; then the same step is timed with nothing watching.
+Memory is watched during the load, a first step (which creates the optimizer states), a steady step
+and, on request, an evaluation step. Then the same step is timed with nothing watching.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
@@ -14,23 +14,28 @@ from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
-from oomdoctor.worker.tracing.trace import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, AllocationTrace
-from oomdoctor.worker.training import compilation, optimizers
-from oomdoctor.worker.training.batch import logits_shape, micro_batches
+from oomdoctor.worker.tracing.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
+from oomdoctor.worker.tracing.trace import AllocationTrace
+from oomdoctor.worker.training import optimizers
+from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
 from oomdoctor.worker.training.build import Setup, build, import_libraries
-from oomdoctor.worker.training.offload import uses_host
 from oomdoctor.worker.training.step import evaluation_step, training_step
+from oomdoctor.worker.training.techniques import compilation
+from oomdoctor.worker.training.techniques.offload import uses_host
+
+if TYPE_CHECKING:
+    import torch
 
 MEMORY_STEPS = ("first", "steady")
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
 def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
-    """Peaks, breakdown and times of the job's rung at its micro-batch size.
+    """Measure peaks, breakdown and times of the job's rung at its micro-batch size.
 
     Raises:
-        torch.OutOfMemoryError: the device, or the budget on the CPU, was not enough.
-        UnsupportedError: the rung cannot be run here.
+        torch.OutOfMemoryError: the device's memory, or the budget on the CPU, is too small.
+        UnsupportedError: the rung cannot run here.
     """
     import torch
 
@@ -42,7 +47,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     with meter.recording():
         _enter(meter, progress, "load", "load")
         setup = build(job, device, marks, on_host=meter.on_host)
-        # With accumulation the later micro-steps hold gradients as well: two show the worst case.
+        # With accumulation, later micro-steps also hold gradients: two steps show the worst case.
         count = min(2, job.config.accumulation_steps())
         batches = micro_batches(
             job.config, job.model.task, setup.model_config, device, count=count, seed=job.seed
@@ -59,13 +64,17 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         _trace_step(setup, batches, marks, trace)
     totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
     if device.type == "cuda" and totals.overhead_bytes is None:
-        setup.notes.append("the driver does not tell the context's bytes: they are not in the peak")
+        setup.notes.append(
+            "the driver does not report the size of the CUDA context, so the peak excludes it"
+        )
     if device.type == "cpu" and uses_host(job.config):
-        setup.notes.append("host and device are one memory here: what is offloaded is not counted")
+        setup.notes.append(
+            "on the CPU, host and device share one memory; offloaded tensors are not counted"
+        )
     if job.config.compile and device.type == "cpu":
         compilation.begin_to_compile()
         marks.listen(lambda phase: None)
-        training_step(setup, batches, marks)  # compiles, which is no step to time
+        training_step(setup, batches, marks)  # this step compiles, so it is not timed
     timing, skipped = time_steps(setup, batches, job, marks)
     return summarise(setup, meter, totals, trace, losses, timing, skipped)
 
@@ -77,16 +86,17 @@ def _enter(meter: meters.Meter, progress: PhaseFile, step: str, phase: str) -> N
 
 def _memory_step(
     setup: Setup,
-    batches: list[dict[str, Any]],
+    batches: list[Batch],
     marks: Marks,
     meter: meters.Meter,
     progress: PhaseFile,
     step: str,
     trace: AllocationTrace,
 ) -> float:
-    """One watched step; the loss of the whole step.
+    """Run one watched step; returns its loss.
 
-    Repeated while the gradient scaler skips it: a skipped first step leaves no optimizer states.
+    The step is repeated while the gradient scaler skips it, because a skipped first step creates no
+    optimizer states.
     """
 
     def watch(phase: str) -> None:
@@ -106,10 +116,8 @@ def _memory_step(
     return float(sum(float(loss) for loss in losses))
 
 
-def _trace_step(
-    setup: Setup, batches: list[dict[str, Any]], marks: Marks, trace: AllocationTrace
-) -> None:
-    """A step under the trace, on CUDA only, to say what the peak is made of."""
+def _trace_step(setup: Setup, batches: list[Batch], marks: Marks, trace: AllocationTrace) -> None:
+    """Run a step under the trace, on CUDA only, to find out what the peak consists of."""
     trace.adopt(_weights(setup), WEIGHTS)
     trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
     trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
@@ -124,7 +132,7 @@ def _trace_step(
         training_step(setup, batches, marks)
 
 
-def _evaluate(setup: Setup, job: ProbeJob, device: Any) -> None:
+def _evaluate(setup: Setup, job: ProbeJob, device: torch.device) -> None:
     config = job.config.with_micro_batch(job.eval_batch_size)
     batch = micro_batches(
         config, job.model.task, setup.model_config, device, count=1, seed=job.seed
@@ -132,9 +140,9 @@ def _evaluate(setup: Setup, job: ProbeJob, device: Any) -> None:
     evaluation_step(setup, batch)
 
 
-def _gradients(setup: Setup) -> list[Any]:
+def _gradients(setup: Setup) -> list[torch.Tensor]:
     return [p.grad for p in setup.model.parameters() if p.grad is not None]
 
 
-def _weights(setup: Setup) -> list[Any]:
+def _weights(setup: Setup) -> list[torch.Tensor]:
     return [*setup.model.parameters(), *setup.model.buffers()]

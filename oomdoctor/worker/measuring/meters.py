@@ -1,7 +1,7 @@
-"""Peaks by step and phase, on CUDA from the caching allocator, on the CPU from the trace.
+"""Peaks by step and phase: on CUDA from the caching allocator, on the CPU from the trace.
 
-Both meters have the same five methods; `for_job` chooses. What is measured here is measured on
-steps of their own, never on the timed ones.
+Both meters have the same five methods; `for_job` chooses one. They watch separate steps, never the
+timed ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oomdoctor.worker.tracing.trace import AllocationTrace
 
 @dataclass(slots=True)
 class DeviceTotals:
-    """What is known of the device besides phase peaks; None where the device has no such thing."""
+    """Facts about the device besides phase peaks; None if the device does not have them."""
 
     overhead_bytes: int | None = None
     allocation_retries: int | None = None
@@ -47,7 +47,7 @@ class Meter(Protocol):
 
 
 def for_job(job: ProbeJob) -> Meter:
-    """The meter of the job's device; on CUDA this creates the context."""
+    """The meter for the job's device; on CUDA this creates the context."""
     return CpuMeter(job.budget_bytes) if job.device_type == "cpu" else CudaMeter(job)
 
 
@@ -57,7 +57,7 @@ def peak_rss_bytes() -> int:
 
 
 class CpuMeter:
-    """Tensor bytes of every operator's results; crossing the budget raises out of memory."""
+    """Counts the bytes of all operators' results; crossing the budget raises out of memory."""
 
     def __init__(self, budget: int | None) -> None:
         self.peaks: dict[Window, PhaseMemory] = {}
@@ -87,7 +87,7 @@ class CpuMeter:
 
 
 class CudaMeter:
-    """Peaks of PyTorch's caching allocator, and what the process takes beside it."""
+    """Reads the peaks of PyTorch's caching allocator, and what the process uses outside it."""
 
     def __init__(self, job: ProbeJob) -> None:
         import torch
@@ -104,10 +104,10 @@ class CudaMeter:
         self._cap()
 
     def _cap(self) -> None:
-        """Let the allocator have what the budget leaves beside the context and the libraries.
+        """Limit the allocator to what the context and the libraries leave of the budget.
 
-        So a cache that reaches the limit is freed and used again, as on a card of that size. Called
-        before each watched step, because libraries come with the first use of their kernels.
+        A cache that reaches the limit is then freed and reused, as on a card of that size. This is
+        called before each watched step, because libraries load with the first use of their kernels.
         """
         import torch
 
@@ -118,9 +118,10 @@ class CudaMeter:
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / total)))
 
     def _overhead(self, managed_bytes: int) -> int | None:
-        """Context and libraries. Paged states lie on the device only while there is room for them,
+        """Bytes of the context and the libraries, without paged states.
 
-        so they are no need of the rung and are told apart (`managed_bytes`).
+        Paged states are on the device only while there is room for them, so the rung does not need
+        them there. They are reported separately (`managed_bytes`).
         """
         outside, start = self._outside_the_allocator(), self._outside_at_start
         if outside is None or start is None:
@@ -168,12 +169,12 @@ class CudaMeter:
             memory_stats={
                 name: int(value)
                 for name, value in stats.items()
-                if name.startswith(_TOLD_STATS) and isinstance(value, int)
+                if name.startswith(_REPORTED_STATS) and isinstance(value, int)
             },
         )
 
 
-_TOLD_STATS = (
+_REPORTED_STATS = (
     "num_alloc_retries",
     "num_ooms",
     "num_device_alloc",

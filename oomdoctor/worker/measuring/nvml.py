@@ -1,8 +1,8 @@
-"""Used bytes of one GPU from the driver, before and beside a CUDA context.
+"""The used memory of one GPU from the driver, without a CUDA context.
 
-`torch.cuda.mem_get_info` needs a context, which is part of what is to be measured, and the worker
-may not need packages the user's environment lacks: three calls of the driver's own library by
-ctypes are enough. Source: NVML API reference, nvmlDeviceGetMemoryInfo.
+`torch.cuda.mem_get_info` needs a context, whose size is part of the measurement. The worker must
+not need packages that the user's environment does not have, so it makes three calls to the driver's
+library through ctypes. Source: NVML API reference, nvmlDeviceGetMemoryInfo.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Memory(ctypes.Structure):
 
 
 def used_bytes(uuid: str | None) -> int | None:
-    """Bytes in use on the GPU (or MIG slice) with this UUID, by all processes; None if unknown."""
+    """Bytes that all processes use on the GPU (or MIG slice) with this UUID; None if unknown."""
     if not uuid:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The measurement as a record, from the meter, the trace and the timing."""
+"""Make the record of a measurement from the meter, the trace and the timing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def summarise(
     timing: Timing,
     skipped: int,
 ) -> Measurement:
-    """Everything that was measured of one rung; `totals` as they stood after the memory steps."""
+    """Everything that was measured on one rung; `totals` are from after the memory steps."""
     windows = {w: memory for w, memory in meter.peaks.items() if w[0] != "end"}
     phases = worst_by_phase(windows)
-    told = peak_phase(phases)
+    highest = peak_phase(phases)
     peak_allocated = max(memory.peak_allocated_bytes for memory in phases.values())
     reserved = [m.peak_reserved_bytes for m in phases.values() if m.peak_reserved_bytes is not None]
     peak_reserved = max(reserved) if reserved else None
@@ -38,11 +38,11 @@ def summarise(
         peak_device_bytes=peak_device,
         overhead_bytes=totals.overhead_bytes,
         peak_rss_bytes=meters.peak_rss_bytes(),
-        peak_phase=told,
+        peak_phase=highest,
         phases=phases,
         first_step=_of_step(windows, "first"),
         steady=_of_step(windows, "steady"),
-        breakdown=_breakdown(trace, peak_allocated, told),
+        breakdown=_breakdown(trace, peak_allocated, highest),
         allocation_retries=totals.allocation_retries,
         managed_bytes=optimizers.managed_bytes(setup.trainer.optimizer),
         timing=timing,
@@ -64,11 +64,11 @@ def _of_step(windows: dict[Window, PhaseMemory], step: str) -> dict[str, PhaseMe
 def _breakdown(
     trace: AllocationTrace, peak_allocated: int, peak_phase: PhaseName
 ) -> Breakdown | None:
-    """What the traced peak is made of, brought up to the allocator's own figure.
+    """The traced peak by category, brought up to the allocator's number.
 
-    On CUDA the allocator also holds what operators keep inside themselves (cuBLAS workspaces,
-    rounding to 512 bytes): that difference is "other". The trace is of a steady training step, so
-    a peak while loading or evaluating has no breakdown; nor has one whose trace is far off.
+    On CUDA the allocator also holds memory that no tensor shows (cuBLAS workspaces, rounding to 512
+    bytes): this difference is "other". The trace is of a steady training step, so a peak during the
+    load or the evaluation has no breakdown. Neither has a peak that the trace misses by much.
     """
     if trace.device_type == "cuda" and peak_phase in ("load", "eval"):
         return None
@@ -87,7 +87,7 @@ def _breakdown(
 
 
 def count_parameters(setup: Setup) -> tuple[int, int]:
-    """(trainable, all) parameters; peft knows that four-bit weights are packed two to a byte."""
+    """(trainable, all) parameters; peft knows that a byte holds two four-bit weights."""
     model = setup.model
     if hasattr(model, "get_nb_trainable_parameters"):
         trainable, total = model.get_nb_trainable_parameters()

@@ -1,6 +1,6 @@
-"""Times of real steps after warm-up, with as many repetitions as the spread asks for.
+"""Time real steps after a warm-up, and repeat them until the spread is small.
 
-On CUDA by events, so that queued work is timed where it runs; on the CPU by the clock.
+CUDA events time the work where it runs, not where it is queued. On the CPU, the clock is enough.
 """
 
 from __future__ import annotations
@@ -9,22 +9,28 @@ import itertools
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import Marks
+from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
 from oomdoctor.worker.training.step import training_step
 
+if TYPE_CHECKING:
+    import torch
+
+    Stamp: TypeAlias = float | torch.cuda.Event  # a moment on the CPU, or on the GPU
+
 MAX_WARMUP = 5
-MANY = 8
-STEADY = 0.05  # two successive steps this close together end the warm-up
+MANY = 8  # samples for which quartiles mean something
+STEADY = 0.05  # two successive steps that are this close end the warm-up
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of one optimizer step: its micro-steps in order, and what comes after them."""
+    """Seconds of one step: its micro-steps in order, and the optimizer after them."""
 
     micro: list[float]
     optimizer: float
@@ -36,22 +42,19 @@ class StepTimes:
 
 
 def time_steps(
-    setup: Setup,
-    batches: list[dict[str, Any]],
-    job: ProbeJob,
-    marks: Marks,
+    setup: Setup, batches: list[Batch], job: ProbeJob, marks: Marks
 ) -> tuple[Timing, int]:
-    """The timing of a rung and how many optimizer steps the gradient scaler skipped.
+    """The timing of a rung, and how many optimizer steps the gradient scaler skipped.
 
-    `marks` are those the Trainer was built with. Steps that the scaler skipped have no
-    optimizer time and are not counted.
+    `marks` are those that the Trainer was built with. Skipped steps have no optimizer time and do
+    not count.
     """
     start = time.perf_counter()
     warmup = _warm_up(setup, batches, marks, start + job.timing_limit_s / 3)
     skipped = sum(step.skipped for step in warmup)
     steps: list[StepTimes] = []
     stopped_by: Literal["spread", "step_limit", "time_limit"] = "step_limit"
-    settled = 0  # steps in a row after which the spread was small: once may be luck
+    settled = 0  # steps in a row with a small spread: once may be luck
     while len(steps) < job.max_timed_steps:
         step = _one_step(setup, batches, marks)
         skipped += step.skipped
@@ -87,9 +90,9 @@ def time_steps(
 
 
 def relative_spread(samples: list[float]) -> float | None:
-    """Half the distance between the quartiles over the median; None for fewer than two samples.
+    """Half the distance between the quartiles, divided by the median; None below two samples.
 
-    Quartiles of a handful mean little: below `MANY` samples it is half the whole range.
+    Quartiles of few samples mean little, so below `MANY` samples it is half of the whole range.
     """
     if len(samples) < 2:
         return None
@@ -100,9 +103,9 @@ def relative_spread(samples: list[float]) -> float | None:
 
 
 def _mean_micro_step(micro: list[float], accumulation: int) -> float:
-    """The mean micro-step of a full accumulation from a first and a later one.
+    """The mean micro-step of a full accumulation, from the first one and later ones.
 
-    The first makes the gradients, the others add to them, so they differ and are weighted.
+    The first creates the gradients and the others add to them, so their times differ.
     """
     if len(micro) == 1:
         return micro[0]
@@ -110,12 +113,7 @@ def _mean_micro_step(micro: list[float], accumulation: int) -> float:
     return (micro[0] + (accumulation - 1) * later) / accumulation
 
 
-def _warm_up(
-    setup: Setup,
-    batches: list[dict[str, Any]],
-    marks: Marks,
-    deadline: float,
-) -> list[StepTimes]:
+def _warm_up(setup: Setup, batches: list[Batch], marks: Marks, deadline: float) -> list[StepTimes]:
     steps = [_one_step(setup, batches, marks)]
     while len(steps) < MAX_WARMUP and time.perf_counter() < deadline:
         steps.append(_one_step(setup, batches, marks))
@@ -125,12 +123,8 @@ def _warm_up(
     return steps
 
 
-def _one_step(
-    setup: Setup,
-    batches: list[dict[str, Any]],
-    marks: Marks,
-) -> StepTimes:
-    stamps: list[tuple[str, Any]] = []
+def _one_step(setup: Setup, batches: list[Batch], marks: Marks) -> StepTimes:
+    stamps: list[tuple[str, Stamp]] = []
     stamp = _cuda_stamp if setup.device.type == "cuda" else time.perf_counter
 
     def mark(phase: str) -> None:
@@ -154,7 +148,7 @@ def _one_step(
     )
 
 
-def _cuda_stamp() -> Any:
+def _cuda_stamp() -> torch.cuda.Event:
     import torch
 
     event = torch.cuda.Event(enable_timing=True)
@@ -162,7 +156,7 @@ def _cuda_stamp() -> Any:
     return event
 
 
-def _seconds(begin: Any, end: Any) -> float:
+def _seconds(begin: Stamp, end: Stamp) -> float:
     if isinstance(begin, float):
         return float(end - begin)
     return float(begin.elapsed_time(end)) / 1000

@@ -1,6 +1,6 @@
-"""Where the worker is, in a file beside the reply, so that the parent can show it.
+"""The worker's current phase, in a file next to the reply, so that the parent can show it.
 
-The same file tells the last phase of a worker that was killed.
+If a worker is killed, the file still has its last phase.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from pathlib import Path
 
 
 def phase_file(reply: Path) -> Path:
-    """The file that names the phase of the worker that will write `reply`."""
+    """The path of the phase file of the worker that will write `reply`."""
     return reply.with_suffix(".phase")
 
 
 class PhaseFile:
-    """Writes the current phase; opened once so that a change of phase is one small write."""
+    """Writes the current phase. The file is opened once, so a change is one small write."""
 
     def __init__(self, path: Path | None) -> None:
         self._fd = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         self.current = "init"
-        self.step_phase = "init"  # within a training step, also while it is timed
+        self.step_phase = "init"  # the phase of the training step, also while it is timed
 
     def training_phase(self) -> str:
-        """The phase in the field's words: what is being timed is a step like any other."""
+        """The phase in the field's words; a timed step has phases like any other."""
         return self.step_phase if self.current == "timing" else self.current
 
     def enter(self, phase: str) -> None:
-        """Note that `phase` begins."""
+        """Begin `phase`."""
         if phase == self.current:
             return
         self.current = phase
@@ -37,9 +37,9 @@ class PhaseFile:
 
 
 class Marks:
-    """The phase marks of a step go to whoever listens: the meter, or the stopwatch.
+    """Passes the phases of a step to a listener: the meter, or the stopwatch.
 
-    The last one is kept in the progress file's object, so that a failure while timing has a phase.
+    The `PhaseFile` keeps the last one, so that a failure during timing has a phase.
     """
 
     def __init__(self, progress: PhaseFile) -> None:
@@ -47,6 +47,7 @@ class Marks:
         self._listener: Callable[[str], None] = lambda phase: None
 
     def listen(self, listener: Callable[[str], None]) -> None:
+        """Send the phases to this listener from now on."""
         self._listener = listener
 
     def __call__(self, phase: str) -> None:

@@ -1,4 +1,4 @@
-"""Counts the tokens of every row of a data file with the tokenizer that would train on it."""
+"""Count the tokens of every row of a data file with the tokenizer of the training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.rows.distribution import Tally
 from oomdoctor.records.model import ModelSpec
@@ -16,27 +16,30 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.rows import CountedRows, LengthsRequest
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.rows.files import Row, open_rows
-from oomdoctor.worker.rows.text import NoTextError, RowText, Template, text_of
+from oomdoctor.worker.rows.text import Messages, NoTextError, RowText, Template, text_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _BATCH_ROWS = 512
-_BATCH_CHARACTERS = 4_000_000  # a batch of long rows is cut before its tokens fill the memory
-_THREADS = "2"  # more are killed on login nodes
+_BATCH_CHARACTERS = 4_000_000  # a batch of long rows ends before its tokens fill the memory
+_THREADS = "2"  # login nodes kill processes with more
 _BYTES = re.compile(r"bytes/(\d+(?:\.\d+)?)")
 
 
 class TokenizerError(Exception):
-    """No tokenizer could be had; the text says which was looked for and why it failed."""
+    """No tokenizer could be loaded; the message says which ones were tried and why they failed."""
 
 
 class NoRowsError(Exception):
-    """The file has no row with a length; the text says what is wrong with the first one."""
+    """The file has no row with a length; the message says what is wrong with the first row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """How texts are counted: `count` takes texts of one kind and whether special tokens are added.
+    """How texts are counted. `count` takes texts, and whether to add special tokens.
 
-    `template` writes conversations as text, None where there is no chat template.
+    `template` turns a conversation into text; None if there is no chat template.
     """
 
     name: str
@@ -46,7 +49,7 @@ class Counter:
 
 
 def count_lengths(job: ProbeJob, progress: PhaseFile) -> CountedRows:
-    """The lengths of all rows of the job's file; the progress file tells the row reached.
+    """Count all rows of the job's file; the progress file shows the current row.
 
     Raises:
         TokenizerError: there is no tokenizer.
@@ -64,8 +67,8 @@ def count_lengths(job: ProbeJob, progress: PhaseFile) -> CountedRows:
             progress.enter(f"row {batch[-1].number:,}, {share():.0%}")
     if not tally.rows:
         first = tally.first_unread
-        told = f"row {first.row} {first.reason}" if first is not None else "it is empty"
-        raise NoRowsError(f"{request.file} has no row with a text: {told}")
+        reason = f"row {first.row} {first.reason}" if first is not None else "it is empty"
+        raise NoRowsError(f"{request.file} has no row with text: {reason}")
     return tally.counted(
         request.file,
         counter.name,
@@ -75,7 +78,7 @@ def count_lengths(job: ProbeJob, progress: PhaseFile) -> CountedRows:
 
 
 def counter_of(request: LengthsRequest, model: ModelSpec) -> Counter:
-    """What counts the request's rows: a tokenizer, or bytes by a divisor.
+    """How to count the request's rows: with a tokenizer, or as bytes divided by a number.
 
     Raises:
         TokenizerError: there is no tokenizer.
@@ -91,7 +94,7 @@ def counter_of(request: LengthsRequest, model: ModelSpec) -> Counter:
         )
     name, tokenizer = _tokenizer(_places(request, model), model.trust_remote_code)
 
-    def template(messages: Any, tools: Any) -> str:
+    def template(messages: Messages, tools: Any) -> str:
         text: str = tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False)
         return text
 
@@ -110,7 +113,7 @@ def counter_of(request: LengthsRequest, model: ModelSpec) -> Counter:
 
 
 def _places(request: LengthsRequest, model: ModelSpec) -> list[tuple[str, str | None]]:
-    """Where the tokenizer may be, each with its revision: what was named, or the model's own."""
+    """Where to look for the tokenizer, with revisions: the one named, or the model's own."""
     if request.tokenizer is not None:
         return [(request.tokenizer, None)]
     places: list[tuple[str, str | None]] = []
@@ -121,13 +124,15 @@ def _places(request: LengthsRequest, model: ModelSpec) -> list[tuple[str, str | 
     return places
 
 
-def _tokenizer(places: Sequence[tuple[str, str | None]], trust: bool) -> tuple[str, Any]:
-    """The first tokenizer to be had: what is on this machine, before the hub is asked."""
-    # Before the first one is loaded: the worker's own environment forbids it threads.
+def _tokenizer(
+    places: Sequence[tuple[str, str | None]], trust: bool
+) -> tuple[str, PreTrainedTokenizerBase]:
+    """The first tokenizer that loads. The hub is asked only if none is on this machine."""
+    # The worker's environment turns threads off. Set this before the first tokenizer loads.
     os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": _THREADS}
     from transformers import AutoTokenizer
 
-    told = ""
+    reason = ""
     for local in (True, False):
         for place, revision in places:
             try:
@@ -135,13 +140,13 @@ def _tokenizer(places: Sequence[tuple[str, str | None]], trust: bool) -> tuple[s
                     place, revision=revision, local_files_only=local, trust_remote_code=trust
                 )
             except Exception as error:  # noqa: BLE001  (each library below fails in its own way)
-                told = str(error) or type(error).__name__
+                reason = str(error) or type(error).__name__
     names = " or ".join(dict.fromkeys(place for place, _ in places))
-    raise TokenizerError(f"{names}: {' '.join(told.split())}")
+    raise TokenizerError(f"{names}: {' '.join(reason.split())}")
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """Rows in batches of bounded size, so that many are encoded at once."""
+    """Rows in batches of limited size, so that many are encoded together."""
     batch: list[Row] = []
     characters = 0
     for row in rows:
@@ -155,7 +160,7 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _characters(value: Any) -> int:
-    """Characters of the texts in a row, however deep they stand."""
+    """Characters of all texts in a row, at any depth."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

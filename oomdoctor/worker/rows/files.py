@@ -1,7 +1,8 @@
-"""The rows of a data file one after another, in memory that does not grow with the file.
+"""Read the rows of a data file one by one, in memory that does not grow with the file.
 
-JSON lines, a JSON array, CSV with a header, lines of text, all of them also gzipped, and parquet
-where pyarrow is installed. What cannot be read comes as a row with a fault, never as a gap.
+It reads JSON lines, a JSON array, CSV with a header and lines of text, all of them also gzipped,
+and parquet if pyarrow is installed. A row that cannot be read is returned with a fault, never
+skipped.
 """
 
 from __future__ import annotations
@@ -17,23 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-LONGEST_LINE_BYTES = 64 * 1024**2  # a longer one is no row that anybody trains on
+LONGEST_LINE_BYTES = 64 * 1024**2  # nobody trains on a longer row
 _CHUNK_BYTES = 1024**2
-_FIRST_BYTES = 4096  # of which the first that is no space tells an array from lines
-# Elsewhere than in lines, bytes that are not UTF-8 become surrogates, which are found where the
-# text of the row is looked at.
+_FIRST_BYTES = 4096  # the first character that is not a space says if it is an array or lines
+# Except in lines, bytes that are not UTF-8 become surrogates. `text_of` finds them later.
 _ESCAPED = "surrogateescape"
-_NOT_TEXT = "is not text in UTF-8"
+_NOT_TEXT = "is not UTF-8 text"
 _BROKEN_OFF = (EOFError, gzip.BadGzipFile, zlib.error, OSError)
 
 
 class DataFileError(Exception):
-    """The file cannot be read at all; the text says why and what to do."""
+    """The file cannot be read at all; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row by its number, from 1; `value` is a dict or a text, None where `fault` says why."""
+    """A row with its number, from 1. `value` is a dict or a text, or None with a `fault`."""
 
     number: int
     value: Any
@@ -45,12 +45,12 @@ Rows = Iterator[Row]
 
 @contextmanager
 def open_rows(path: Path) -> Iterator[tuple[Rows, Callable[[], float]]]:
-    """The rows of a file, and a function that tells the share of the file read so far.
+    """The rows of a file, and a function that returns the share of the file read so far.
 
-    Numbers are those of the lines in files of lines, else of the rows without the header.
+    Rows have line numbers in files of lines. Otherwise they are counted without the header.
 
     Raises:
-        DataFileError: the file is missing, of an unknown kind, or its reader is.
+        DataFileError: the file is missing, its type is unknown, or pyarrow is missing.
     """
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if kind == "parquet":
@@ -58,7 +58,9 @@ def open_rows(path: Path) -> Iterator[tuple[Rows, Callable[[], float]]]:
         return
     if kind not in _READERS:
         known = ", ".join(f".{name}" for name in (*_READERS, "parquet"))
-        raise DataFileError(f"{path} is none of {known}; .gz may follow")
+        raise DataFileError(
+            f"{path} has an unknown type; use {known}, optionally with .gz after them"
+        )
     try:
         raw = path.open("rb")
     except OSError as error:
@@ -70,18 +72,18 @@ def open_rows(path: Path) -> Iterator[tuple[Rows, Callable[[], float]]]:
 
 
 def _whole(rows: Rows) -> Rows:
-    """The rows up to where the file breaks off, and then a row that says so."""
+    """The rows up to the point where the file cannot be read, then a row with that fault."""
     number = 0
     try:
         for row in rows:
             number = row.number
             yield row
     except _BROKEN_OFF as error:
-        yield Row(number + 1, None, f"the file cannot be read from here on: {error}")
+        yield Row(number + 1, None, f"cannot be read, nor can the rest of the file: {error}")
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """The lines that are not blank, with their numbers; None for one that is too long."""
+    """The lines that are not blank, with their numbers; None for a line that is too long."""
     number = 0
     while line := file.readline(LONGEST_LINE_BYTES):
         number += 1
@@ -104,8 +106,8 @@ def _json_lines(file: IO[bytes]) -> Rows:
         try:
             yield Row(number, json.loads(line))
         except (ValueError, RecursionError) as error:
-            told = _NOT_TEXT if isinstance(error, UnicodeDecodeError) else f"is no JSON: {error}"
-            yield Row(number, None, told)
+            is_text = not isinstance(error, UnicodeDecodeError)
+            yield Row(number, None, f"is not JSON: {error}" if is_text else _NOT_TEXT)
 
 
 def _text_lines(file: IO[bytes]) -> Rows:
@@ -132,18 +134,18 @@ def _csv(file: IO[bytes]) -> Rows:
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(number, None, f"is no CSV: {error}")
+            yield Row(number, None, f"is not CSV: {error}")
 
 
 def _json(file: IO[bytes]) -> Rows:
-    """A JSON array, or JSON lines under the name .json, told apart by the first character."""
+    """A JSON array, or JSON lines in a .json file; the first character decides."""
     start = file.read(_FIRST_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
     return _json_array(file) if start.startswith(b"[") else _json_lines(file)
 
 
 def _json_array(file: IO[bytes]) -> Rows:
-    """The elements of an array; behind a fault there is no telling where the next one begins."""
+    """The elements of an array, up to the first fault: it hides where the next element begins."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors=_ESCAPED)
     decode = json.JSONDecoder().raw_decode
     pending = decoder.decode(file.read(_FIRST_BYTES))
@@ -157,10 +159,10 @@ def _json_array(file: IO[bytes]) -> Rows:
             value, at = decode(pending, at)
         except (ValueError, RecursionError) as error:
             if ended or len(pending) - at > LONGEST_LINE_BYTES:
-                yield Row(number + 1, None, f"is no JSON, nor is what follows: {error}")
+                yield Row(number + 1, None, f"is not JSON, so the rest cannot be read: {error}")
                 return
             chunk = file.read(size)
-            size *= 2  # so that a long element is not decoded anew for every small piece
+            size *= 2  # so that a long element is not decoded again for every small chunk
             ended = not chunk
             pending, at = pending[at:] + decoder.decode(chunk, final=ended), 0
             continue
@@ -169,7 +171,7 @@ def _json_array(file: IO[bytes]) -> Rows:
 
 
 def _skip(text: str, at: int) -> int:
-    """Past the space and the comma before an element."""
+    """Skip the spaces and the comma before an element."""
     while at < len(text) and (text[at].isspace() or text[at] == ","):
         at += 1
     return at
@@ -180,7 +182,7 @@ def _parquet(path: Path) -> tuple[Rows, Callable[[], float]]:
         import pyarrow.parquet
     except ImportError:
         raise DataFileError(
-            f"{path} needs pyarrow, which this interpreter lacks: install it, or save JSON lines"
+            f"{path} needs pyarrow, which is not installed; install it, or save JSON lines"
         ) from None
     try:
         table = pyarrow.parquet.ParquetFile(path)

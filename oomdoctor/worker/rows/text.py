@@ -1,6 +1,6 @@
-"""The text that a model is trained on, from a row of a data set in one of the usual shapes.
+"""Get the training text from a row of a data set in one of the common formats.
 
-Trainers differ in what they put between the parts; that moves a length by a few tokens.
+Trainers differ in what they put between the parts, which changes a length by a few tokens.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ Template = Callable[[Messages, Any], str]
 
 _TEXT = "text"
 _CONVERSATIONS = ("messages", "conversations")
-# Fields that are joined, those of them that have to be there, and what is put in between.
+# Fields to join, how many of them are required, and the separator.
 _JOINED = (
     (("prompt", "completion"), 2, ""),  # as TRL joins them
     (("instruction", "input", "output"), 1, "\n"),
     (("instruction", "context", "response"), 1, "\n"),
 )
-_ROLES = {"human": "user", "gpt": "assistant"}  # the words of ShareGPT
+_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 
 
 class NoTextError(Exception):
-    """A row has no text to train on; the message says what it lacks."""
+    """A row has no text to train on; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowText:
-    """A row's text and where it came from; `special` is whether the tokenizer adds its own."""
+    """A row's text and its source; `special` is whether the tokenizer adds special tokens."""
 
     text: str
     source: str
@@ -37,19 +37,19 @@ class RowText:
 
 
 def text_of(value: Any, field: str | None, template: Template | None) -> RowText:
-    """The text of a row, of `field` alone where it is given.
+    """The text of a row, or of its `field` if one is given.
 
-    `template` writes a conversation as the tokenizer's chat template does; without one the
-    contents are joined.
+    `template` formats a conversation with the tokenizer's chat template. Without one, the contents
+    of the messages are joined.
 
     Raises:
-        NoTextError: there is none.
+        NoTextError: the row has no text.
     """
     found = _found(value, field, template)
     try:
         found.text.encode()
     except UnicodeEncodeError:
-        raise NoTextError("its text is not UTF-8") from None
+        raise NoTextError("has text that is not UTF-8") from None
     return found
 
 
@@ -73,9 +73,7 @@ def _found(value: Any, field: str | None, template: Template | None) -> RowText:
             return _conversation([*parts[0], *parts[1]], value, "prompt + completion", template)
         if all(isinstance(part, str) for part in parts if part is not None):
             return RowText(between.join(filter(None, parts)), " + ".join(names))
-    raise NoTextError(
-        f"has {_fields(value)}: none with a text that is known; name one by --text-field"
-    )
+    raise NoTextError(f"has {_fields(value)}, but no known text field; name one with --text-field")
 
 
 def _of_field(value: Mapping[str, Any], name: str, template: Template | None) -> RowText:
@@ -84,7 +82,7 @@ def _of_field(value: Mapping[str, Any], name: str, template: Template | None) ->
         return RowText(found, name)
     if isinstance(found, list):
         return _conversation(found, value, name, template)
-    raise NoTextError(f"its {name!r} is {_kind(found)}, neither a text nor messages")
+    raise NoTextError(f"has {_kind(found)} in {name!r}, not text or messages")
 
 
 def _conversation(
@@ -96,25 +94,25 @@ def _conversation(
         return RowText(joined, f"{name}, contents joined")
     try:
         text = template(messages, row.get("tools"))
-    except Exception as error:  # noqa: BLE001  (a template is a program of the model's authors)
-        raise NoTextError(f"the chat template refuses it: {error}") from None
+    except Exception as error:  # noqa: BLE001  (a template is code by the model's authors)
+        raise NoTextError(f"was rejected by the chat template: {error}") from None
     return RowText(text, f"{name} by the chat template", special=False)
 
 
 def _message(turn: Any) -> dict[str, Any]:
-    """A turn in the words of chat templates, from those or from ShareGPT's `from` and `value`."""
+    """A turn with the keys of chat templates, also from ShareGPT's `from` and `value`."""
     if not isinstance(turn, Mapping):
-        raise NoTextError(f"a message is {_kind(turn)}, not an object")
+        raise NoTextError(f"has a message that is {_kind(turn)}, not an object")
     if "from" in turn and "value" in turn:
         role = str(turn["from"])
         return {"role": _ROLES.get(role, role), "content": turn["value"]}
     if "role" not in turn:
-        raise NoTextError("a message has no role")
+        raise NoTextError("has a message without a role")
     return {"content": "", **turn}
 
 
 def _content(content: Any) -> str:
-    """The text of a message's content; of a list of parts those that are text."""
+    """The text of a message's content; from a list of parts, the text parts."""
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if isinstance(text, str))
@@ -122,8 +120,11 @@ def _content(content: Any) -> str:
 
 
 def _fields(value: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, value)) or "no field"
+    return ", ".join(map(str, value)) or "no fields"
 
 
 def _kind(value: Any) -> str:
-    return "null" if value is None else f"a {type(value).__name__}"
+    if value is None:
+        return "null"
+    name = type(value).__name__
+    return f"an {name}" if name == "int" else f"a {name}"

@@ -1,6 +1,6 @@
-"""What libraries remember of a job, forgotten before the next one in the same process.
+"""Make libraries forget a job before the next one runs in the same process.
 
-Only simulations share a process: what torch keeps of its fake kernels serves the next rung.
+Only simulations share a process, because the next rung reuses torch's cache of fake kernels.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def clean_slate() -> Iterator[None]:
-    """The environment and the libraries' global settings are afterwards what a process starts with.
+    """Restore the environment and the libraries' global settings at the end.
 
-    TrainingArguments writes the mixed precision into the environment, accelerate keeps its state
-    in the class, and bitsandbytes the precision of states by the address of a parameter.
+    TrainingArguments writes the mixed precision to the environment. accelerate keeps its state in a
+    class. bitsandbytes keeps the precision of states by the address of a parameter.
     """
     environment = dict(os.environ)
     try:

@@ -1,4 +1,4 @@
-"""What the peaks of a simulated rung are made of."""
+"""What the peaks of a simulated rung consist of."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from oomdoctor.analysis.simulator import playback
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.records.measurement import Breakdown
 from oomdoctor.records.simulation import Allocation, PhasePeak
-from oomdoctor.worker.tracing.trace import CATEGORIES
+from oomdoctor.worker.tracing.categories import CATEGORIES
 
 _LARGEST = 15  # allocations to name at a peak
 
 
 def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
-    """Each phase's highest moment by category, with its largest allocations."""
+    """The peak of each phase by category, with its largest allocations."""
     found = []
     for (step, phase), (position, size) in playback.phase_peak_positions(
         layout, rounded=False
@@ -45,7 +45,7 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
 
 
 def breakdown(layout: Layout, position: int, peak: int) -> Breakdown:
-    """What the peak is made of; what rounding and unsplit blocks add to it is "other"."""
+    """The peak by category; what rounding and unsplit blocks add is "other"."""
     parts = dict.fromkeys(CATEGORIES, 0)
     for block, count in playback.alive_at(layout, position).items():
         parts[layout.blocks[block].category] += count * layout.sizes[block]

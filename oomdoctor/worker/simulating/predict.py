@@ -1,18 +1,19 @@
-"""The micro-batch sizes of a rung on devices of one kind, from as few recordings as tell them.
+"""Predict the micro-batch sizes of a rung on devices of one kind, from few recordings.
 
-Two recordings tell all sizes. The first is of the size above the smallest, which is often a case
-apart; the second is where the edge is expected. The largest size that fits the one device asked for
-is recorded as well if it was not by then, so that the answer rests on a simulation of its own.
+Two recordings predict all sizes. The first is of the second smallest size, because the smallest is
+often a special case. The second is of the size that is expected to be the largest that fits. If the
+request names one device, the largest size that fits it is always recorded, so that the answer does
+not depend on interpolation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from oomdoctor.analysis.allocator import AllocatorSettings, Replay, out_of_memory_message
 from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator import playback
-from oomdoctor.analysis.simulator.playback import Layout, NewStructureError, RecordedRung
+from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
@@ -22,52 +23,20 @@ from oomdoctor.worker.simulating.costs.estimate import costs_between, estimated_
 from oomdoctor.worker.simulating.cuda.choices import workspaces
 from oomdoctor.worker.simulating.cuda.kernels import Card
 from oomdoctor.worker.simulating.peaks import breakdown, phase_peaks
-from oomdoctor.worker.simulating.recorded import Cost, Recorded
-from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.tracing.trace import GRADIENTS, OPTIMIZER, WEIGHTS
+from oomdoctor.worker.simulating.recorded import Cost
+from oomdoctor.worker.simulating.recordings import Recordings
+from oomdoctor.worker.tracing.categories import GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.worker.training.attention_kernel import attention_kernel
 from oomdoctor.worker.training.inspection import installed_versions
-from oomdoctor.worker.training.offload import uses_host
+from oomdoctor.worker.training.techniques.offload import uses_host
 
-_STAYING = (WEIGHTS, GRADIENTS, OPTIMIZER)  # what does not grow with the micro-batch
-_FASTER = 1.01  # less is not worth a smaller size
+_STAYING = (WEIGHTS, GRADIENTS, OPTIMIZER)  # these do not grow with the micro-batch
+_FASTER = 1.01  # a smaller speed-up is not worth a smaller size
 Positions = Mapping[playback.Window, tuple[int, int]]
 
 
-class Recordings:
-    """A rung's recordings by micro-batch size, made for `card` and right for the cards `alike`."""
-
-    def __init__(self, rung: RecordedRung, recorder: Recorder, card: Card) -> None:
-        self.rung, self.recorder, self.card = rung, recorder, card
-        self.by_size: dict[int, Recorded] = {}
-        self.alike = set(recorder.choices.cards)
-        self.record(recorder.first_size())
-
-    def cards_alike(self, cards: Sequence[Card]) -> tuple[Card, ...]:
-        """Of these cards the first that the recordings hold for, and those equal to it in all."""
-        held = [card for card in cards if card in self.alike]
-        return tuple(card for card in held if workspaces(card) == workspaces(held[0]))
-
-    def record(self, size: int) -> None:
-        """Record a size, unless it was."""
-        if size in self.by_size:
-            return
-        made = self.recorder.record(size, self.card)
-        self.by_size[size] = made
-        self.alike &= made.alike
-        self.rung.add(size, made.tape, made.taken)
-
-    def line(self, size: int) -> tuple[int, int]:
-        """The recordings that tell a size; it is recorded where those at hand do not."""
-        try:
-            return self.rung.line(size)
-        except NewStructureError:
-            self.record(size)
-            return size, size
-
-
 class Predictor:
-    """A rung at the sizes of its job on devices that `recordings` hold for."""
+    """Predicts a rung at the sizes of its job, on devices that `recordings` hold for."""
 
     def __init__(
         self, job: ProbeJob, recordings: Recordings, card: Card, targets: tuple[Target, ...]
@@ -83,9 +52,9 @@ class Predictor:
         self._known_costs: dict[int, tuple[tuple[int, int], list[Cost]]] = {}
 
     def run(self) -> tuple[PredictedSize, ...]:
-        """From the largest size down; once one fits everywhere, smaller ones only if faster.
+        """Predict from the largest size down, and only the smallest if nothing can fit.
 
-        Only the smallest where nothing fits in any case.
+        Once a size fits every device, only faster sizes among the smaller ones are replayed.
         """
         if self.recorder.is_out_of_reach():
             return (self._predict(self.sizes[0], plays=True),)
@@ -99,7 +68,7 @@ class Predictor:
             predicted = self._predict(size, plays=decides)
             fits = _fitting(predicted)
             if decides and (size == self.sizes[0] or (waiting & fits and len(self.targets) == 1)):
-                # What the answer rests on is simulated itself; of many devices, none is the answer.
+                # The size that is the answer is recorded itself. With many devices there is none.
                 if size not in self.recordings.by_size:
                     self.recordings.record(size)
                     predicted = self._predict(size, plays=True)
@@ -111,7 +80,7 @@ class Predictor:
         return tuple(reversed(found))
 
     def _record_two(self) -> list[int]:
-        """Record what tells the sizes, one of them at the expected edge; the sizes to predict."""
+        """Record two sizes, one at the expected edge; returns the sizes to predict."""
         if len(self.sizes) < 3:
             for size in self.sizes:
                 self.recordings.record(size)
@@ -125,9 +94,9 @@ class Predictor:
         return self.sizes
 
     def _expected_edge(self, first: int) -> int:
-        """The largest size that has room where all but weights, gradients and states grows.
+        """The largest size that fits if all but weights, gradients and states grow with the size.
 
-        The smallest where no device has room for `first`; `first` where nothing limits.
+        It is the smallest size if no device has room for `first`, and `first` if there is no limit.
         """
         if self.limit is None:
             return first
@@ -148,7 +117,7 @@ class Predictor:
         return max(room, default=first)
 
     def _rate(self, size: int) -> float:
-        """Tokens a second on the first card that tells them; 0 without one."""
+        """Tokens per second on the first card with a known speed; 0 if there is none."""
         for target in self.targets:
             timing = self._timing(target, size)
             if timing is not None:
@@ -183,13 +152,15 @@ class Predictor:
     def _on_device(
         self, target: Target, size: int, layout: Layout, floor: int, played: Replay | None
     ) -> DevicePrediction:
-        """Whether the size fits one device; replayed under its limit only where that decides."""
+        """Whether the size fits one device; replayed under its limit only if that decides."""
         limit = target.limit_bytes
         reserved = played.peak_reserved_bytes if played is not None else None
         fits, oom = floor <= limit, None
-        # The message of a failure is told of the smallest size, on one device.
-        told = len(self.request.targets) == 1 and size == self.sizes[0]
-        if (fits or told) and (played is None or (reserved is not None and reserved > limit)):
+        # Only the smallest size on a single device gets the message of its failure.
+        has_message = len(self.request.targets) == 1 and size == self.sizes[0]
+        if (fits or has_message) and (
+            played is None or (reserved is not None and reserved > limit)
+        ):
             held = playback.play(layout, self.settings, max(limit, 1))
             fits = held.fits
             reserved = held.peak_reserved_bytes if held.fits else reserved
@@ -210,7 +181,7 @@ class Predictor:
     def _measurement(
         self, size: int, layout: Layout, positions: Positions, played: Replay | None
     ) -> Measurement:
-        """The record that measuring gives, for a device without a limit."""
+        """The record that a measurement would give, on a device without a limit."""
         if played is not None:
             memory = playback.phase_memory(layout, played)
         else:
@@ -246,7 +217,7 @@ class Predictor:
 
     def _timing(self, target: Target, size: int) -> Timing | None:
         if target.gpu is None or uses_host(self.job.config):
-            return None  # nothing is known of the way to the host
+            return None  # the bandwidth to the host is unknown
         low, _ = self.recordings.line(size)
         return estimated_timing(
             self._costs_at(size),
@@ -257,19 +228,19 @@ class Predictor:
         )
 
     def _costs_at(self, size: int) -> list[Cost]:
-        """The operators of a micro-step at a size and of the optimizer step."""
+        """The costs of a micro-step at a size and of the optimizer step."""
         line = self.recordings.line(size)
         known = self._known_costs.get(size)
-        if known is None or known[0] != line:  # a recording of its own may have come since
+        if known is None or known[0] != line:  # the size may have been recorded since
             first, second = (self._costs(recorded, size) for recorded in line)
             known = (line, costs_between(first, line[0], second, line[1], size))
             self._known_costs[size] = known
         return known[1]
 
     def _costs(self, recorded: int, size: int) -> list[Cost]:
-        """The operators of a recording; with accumulation, gradients are added in each micro-step.
+        """The costs of a recording; with accumulation, each micro-step adds to the gradients.
 
-        The first micro-step of several has none to add to: it is counted like the others.
+        The first micro-step has no gradients to add to, but counts like the others.
         """
         found = self.recordings.by_size[recorded]
         accumulates = size < self.job.config.effective_batch_size

@@ -1,4 +1,4 @@
-"""What recording a training step gives: its tape, and what its operators cost."""
+"""The result of recording a training step: its tape and the costs of its operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oomdoctor.worker.simulating.cuda.kernels import Card
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An operator's cost, with the unit and the phase it belongs to."""
+    """The cost of an operator, with its unit and its phase."""
 
     region: Region | None
     window: int  # index into the tape's windows
@@ -21,12 +21,13 @@ class Cost:
 
 @dataclass(slots=True)
 class Recorded:
-    """One step of one micro-step at a micro-batch size, the load before it included.
+    """The load and one step with one micro-step, at one micro-batch size.
 
-    `taken` has the blocks of gradients with the event before which each became one. `adding` is
-    what it costs to add a further micro-step's gradients to them. It holds for the cards `alike`,
-    but for the bytes of the cuBLAS workspaces. `attention_operators` are those that ran;
-    `managed_bytes` is unified memory of paged states, at full depth.
+    `taken` maps the block of each gradient to the event before which it became its parameter's
+    gradient. `adding` is the cost of adding the gradients of another micro-step. The recording
+    holds for the cards in `alike`, except for the size of the cuBLAS workspaces.
+    `attention_operators` are those that ran. `managed_bytes` is the unified memory of paged states
+    at full depth.
     """
 
     tape: Tape
@@ -39,8 +40,8 @@ class Recorded:
 
 
 def times(region: Region | None, depths: Mapping[int, tuple[int, int]]) -> int:
-    """How often what happens in a simulated unit happens at full depth."""
+    """How often something that happens in a simulated unit happens at full depth."""
     if region is None or region[0] not in depths:
         return 1
     simulated, real = depths[region[0]]
-    return 1 + real - simulated if region[1] == 1 else 1  # the second stands for those left out
+    return 1 + real - simulated if region[1] == 1 else 1  # the second unit stands for the missing

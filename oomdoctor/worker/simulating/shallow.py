@@ -1,16 +1,18 @@
-"""The configuration of a model with few of its repeating layers, which stand for all of them."""
+"""Configure a model with a few of its repeating layers, which stand for all of them."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.model import LayerStack
 from oomdoctor.worker.training.layers import UNITS, stacks_of
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _DEPTHS = {
     "encoder": ("num_layers", "encoder_layers", "num_hidden_layers"),
@@ -20,13 +22,15 @@ _DEPTHS = {
 
 
 class IrregularLayersError(Exception):
-    """A model with fewer layers is not the same model with fewer layers."""
+    """The model built with fewer layers differs in more than its number of layers."""
 
 
-def shallow_config(config: Any, stacks: tuple[LayerStack, ...]) -> Any | None:
-    """A copy of the configuration with `UNITS` units in each stack; None where it has no such key.
+def shallow_config(
+    config: PretrainedConfig, stacks: tuple[LayerStack, ...]
+) -> PretrainedConfig | None:
+    """A copy of the configuration with `UNITS` units in each stack; None if no key sets the depth.
 
-    Lists with an entry for each layer are cut alike.
+    Lists with one entry per layer are cut in the same way.
     """
     shallow = copy.deepcopy(config)
     text = shallow.get_text_config()
@@ -39,13 +43,15 @@ def shallow_config(config: Any, stacks: tuple[LayerStack, ...]) -> Any | None:
 
 
 def in_units_of(stack: LayerStack, every: int) -> LayerStack:
-    """The stack in units of a multiple of `every` layers: only every n-th may be treated alike."""
+    """The stack with units that are a multiple of `every` layers, so that all units are alike."""
     period = math.lcm(stack.period, every)
     return replace(stack, period=period, units=(stack.layers - stack.prefix) // period)
 
 
-def is_shallow(model: Any, config: Any, stacks: tuple[LayerStack, ...]) -> bool:
-    """Whether a model has the layers that `shallow_config` wanted it to have."""
+def is_shallow(
+    model: PreTrainedModel, config: PretrainedConfig, stacks: tuple[LayerStack, ...]
+) -> bool:
+    """Whether a model has the layers that its `shallow_config` was meant to give it."""
     found = {stack.path: stack for stack in stacks_of(model, config)}
     for stack in stacks:
         own = found.get(stack.path)
@@ -57,11 +63,17 @@ def is_shallow(model: Any, config: Any, stacks: tuple[LayerStack, ...]) -> bool:
     return True
 
 
-def units_of(stacks: tuple[LayerStack, ...], simulated: Mapping[int, int]) -> dict[str, Region]:
-    """The unit of each layer by module path; prefixes and tails belong to none."""
+def depths_of(stacks: tuple[LayerStack, ...]) -> dict[int, tuple[int, int]]:
+    """(simulated, real) units of each stack, by its number."""
+    return {number: (min(stack.units, UNITS), stack.units) for number, stack in enumerate(stacks)}
+
+
+def units_of(stacks: tuple[LayerStack, ...]) -> dict[str, Region]:
+    """The unit of each simulated layer by module path; prefixes and tails have no unit."""
     units: dict[str, Region] = {}
-    for number, stack in enumerate(stacks):
-        for position in range(simulated[number] * stack.period):
+    for number, (simulated, _) in depths_of(stacks).items():
+        stack = stacks[number]
+        for position in range(simulated * stack.period):
             path = f"{stack.path}.{stack.prefix + position}"
             units[path] = (number, position // stack.period)
     return units
@@ -75,7 +87,7 @@ def _kept(stack: LayerStack, units: int) -> int:
     return stack.prefix + units * stack.period + len(_tail(stack))
 
 
-def _set_depth(text: Any, stack: LayerStack) -> bool:
+def _set_depth(text: PretrainedConfig, stack: LayerStack) -> bool:
     side = next((word for word in ("encoder", "decoder") if word in stack.path.split(".")), "")
     depth = _kept(stack, UNITS)
     named = [name for name in _DEPTHS[side] if getattr(text, name, None) == stack.layers]

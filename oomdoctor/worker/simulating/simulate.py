@@ -1,7 +1,7 @@
-"""One rung predicted at several micro-batch sizes and for several devices, without a device.
+"""Predict one rung at several micro-batch sizes and for several devices, without a device.
 
-It is built once and recorded for the first device; the recordings serve every other device for
-which CUDA would have chosen the same kernels (`cuda_choices`), and the others get their own.
+The rung is built once and recorded for the first device. The recordings also hold for every other
+device for which CUDA would choose the same kernels (`cuda.choices`). The rest get their own.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import PredictedSize, Prediction, Target
 from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.simulating.cuda.choices import card_of
 from oomdoctor.worker.simulating.cuda.kernels import Card
-from oomdoctor.worker.simulating.predict import Predictor, Recordings
-from oomdoctor.worker.simulating.recorder import Recorder, card_of
+from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.predict import Predictor
+from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.recordings import Recordings
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
-from oomdoctor.worker.tracing.trace import GRADIENTS, INPUTS, OPTIMIZER, TEMPORARY
+from oomdoctor.worker.tracing.categories import GRADIENTS, INPUTS, OPTIMIZER, TEMPORARY
 
 CATEGORIES_OF_STEPS = Categories(OPTIMIZER, GRADIENTS, TEMPORARY, INPUTS)
 
 
 def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
-    """Peaks, fits and times of the job's rung at the sizes and for the devices it names.
+    """Predict peaks, fit and times of the job's rung for the sizes and devices it names.
 
-    One prediction for each kind of card among the devices, or one without a device.
+    Returns one prediction for each kind of card, or a single one if the job names no device.
 
     Raises:
         UnsupportedError: the rung or the model cannot be simulated.
@@ -43,13 +46,13 @@ def _simulated(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> tuple[Pr
         left[card_of(None)] = []
     predictions: list[Prediction] = []
     known: list[Recordings] = []
-    with Recorder(job, progress, shallow=shallow) as recorder:
+    with simulated_rung(job, progress, shallow=shallow) as recorder:
         while left:
             recordings = _recordings_for(next(iter(left)), known, recorder)
             cards = recordings.cards_alike(tuple(left))
             targets = tuple(target for card in cards for target in left[card])
             sizes = Predictor(job, recordings, cards[0], targets).run()
-            # What was recorded on the way may have told that some are not alike after all.
+            # A later recording may have shown that some cards are not alike after all.
             if recordings.alike.issuperset(cards):
                 predictions.append(_prediction(job, recorder, sizes))
                 for card in cards:
@@ -58,7 +61,7 @@ def _simulated(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> tuple[Pr
 
 
 def _recordings_for(card: Card, known: list[Recordings], recorder: Recorder) -> Recordings:
-    """Those that hold for a card; new ones are kept."""
+    """The recordings that hold for a card; new ones are added to `known`."""
     for recordings in known:
         if card in recordings.alike:
             return recordings

@@ -1,25 +1,28 @@
-"""What a model with few layers says of the whole one: sums over its repeating units."""
+"""Sums over the whole model, from a model with few of its repeating layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.worker.simulating.recorded import times
 from oomdoctor.worker.tracing.tensors import logical_numel
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+
 
 class WholeModel:
-    """`model` has few layers; `units` says by module path which unit of `depths` a layer is."""
+    """`model` has few layers; `units` maps the path of a layer to its unit of `depths`."""
 
     def __init__(
-        self, model: Any, units: Mapping[str, Region], depths: Mapping[int, tuple[int, int]]
+        self, model: Module, units: Mapping[str, Region], depths: Mapping[int, tuple[int, int]]
     ) -> None:
         self._model, self._units, self._depths = model, units, depths
 
     def unit_of(self, name: str) -> Region | None:
-        """The unit of a parameter by its name, None outside of the repeating layers."""
+        """The unit of a parameter by its name; None outside the repeating layers."""
         parts = name.split(".")
         for end in range(len(parts), 0, -1):
             unit = self._units.get(".".join(parts[:end]))
@@ -28,7 +31,7 @@ class WholeModel:
         return None
 
     def sum_of(self, by_region: Mapping[Region | None, int]) -> int:
-        """A sum over units as it is at full depth."""
+        """The sum over all units at full depth."""
         return sum(n * times(region, self._depths) for region, n in by_region.items())
 
     def parameter_counts(self) -> tuple[int, int]:
@@ -43,7 +46,7 @@ class WholeModel:
         return self.sum_of(trainable), self.sum_of(total)
 
     def gradient_bytes(self) -> int:
-        """What the gradients of all trainable parameters take."""
+        """Bytes of the gradients of all trainable parameters."""
         totals: dict[Region | None, int] = {}
         for name, parameter in self._model.named_parameters():
             if parameter.requires_grad:

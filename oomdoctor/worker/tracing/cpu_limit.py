@@ -1,11 +1,14 @@
-"""What is said when the CPU's budget is crossed: PyTorch's words, one parser reads both."""
+"""The error for a crossed CPU budget, in PyTorch's words, so that one parser reads both."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
-def out_of_memory(requested: int, limit: int, live: int) -> Any:
+def out_of_memory(requested: int, limit: int, live: int) -> torch.OutOfMemoryError:
     """The error of a request that crosses the limit; all in bytes, `live` without the request."""
     import torch
 
@@ -18,7 +21,7 @@ def out_of_memory(requested: int, limit: int, live: int) -> Any:
 
 
 def _size(size: int) -> str:
-    """As c10's `format_size` prints: two digits, binary units."""
+    """Like c10's `format_size`: two digits, binary units."""
     if size <= 1024:
         return f"{size} bytes"
     if size <= 1024**2:

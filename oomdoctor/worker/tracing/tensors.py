@@ -1,13 +1,16 @@
-"""The tensors of a result, and those that stand behind a quantised parameter."""
+"""Find the tensors in a result, and those that a quantised parameter carries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
-def tensors_in(result: Any) -> Iterator[Any]:
-    """The tensors of an operator's result, lists and tuples taken apart."""
+def tensors_in(result: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an operator's result, including those in lists and tuples."""
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -17,8 +20,8 @@ def tensors_in(result: Any) -> Iterator[Any]:
             yield from tensors_in(item)
 
 
-def plain_tensors(tensor: Any) -> Iterator[Any]:
-    """The tensor and the ones a quantised parameter carries beside it (bitsandbytes)."""
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor, and the ones that a quantised parameter of bitsandbytes also carries."""
     yield tensor
     state = getattr(tensor, "quant_state", None)
     while state is not None:
@@ -33,8 +36,8 @@ def plain_tensors(tensor: Any) -> Iterator[Any]:
             yield part
 
 
-def logical_numel(parameter: Any) -> int:
-    """Elements of a parameter as the user counts them: four-bit weights are packed."""
+def logical_numel(parameter: torch.Tensor) -> int:
+    """Elements of a parameter as a user counts them; four-bit weights are packed."""
     state = getattr(parameter, "quant_state", None)
     shape = getattr(state, "shape", None)
     return int(shape.numel()) if shape is not None else int(parameter.numel())

@@ -1,9 +1,8 @@
-"""Every birth and death of tensor storage, recorded under a dispatch mode.
+"""Record every birth and death of tensor storage under a dispatch mode.
 
-Storages are counted, not tensors: views, in-place results, saved tensors and tied weights share
-one. What an operator allocates and frees inside itself is not a tensor and is not seen. On the
-CPU this trace is the measurement and enforces the budget; on CUDA it only says what the peak is
-made of.
+The trace counts storages, not tensors: views, in-place results, saved tensors and tied weights
+share one. It does not see what an operator allocates and frees internally. On the CPU this trace is
+the measurement and enforces the budget. On CUDA it only says what the peak consists of.
 """
 
 from __future__ import annotations
@@ -11,27 +10,29 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
+from oomdoctor.worker.tracing.categories import CATEGORIES, TEMPORARY, category_of
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
+from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
 from oomdoctor.worker.tracing.tensors import plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
-WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
-ACTIVATIONS, LOGITS = "activations", "logits"
-INPUTS, TEMPORARY = "inputs", "temporary"
-CATEGORIES = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, LOGITS, INPUTS, TEMPORARY)
-Watcher = Callable[[Any, Any, Any, Any], None]  # operator, args, kwargs, result
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
+
+Watcher = Callable[["OpOverload", Any, Any, Any], None]  # operator, args, kwargs, result
 
 
 class AllocationTrace:
-    """Counts live storage bytes on one device type and keeps every birth and death on a tape.
+    """Counts the bytes of live storages on one device type and keeps a tape of births and deaths.
 
-    Invariant: `live` equals the sum of the sizes of the tape's blocks that were born and have not
-    died. `limit` in bytes raises `torch.OutOfMemoryError`, worded as PyTorch words it, at the
-    allocation that crosses it. `vocabulary` and `tokens` (of one micro-batch) tell logits from
-    activations. `where` says to which module a birth belongs; `watcher` is told every operator.
+    Invariant: `live` is the sum of the sizes of all blocks on the tape that have not died. If an
+    allocation crosses `limit` bytes, it raises `torch.OutOfMemoryError` in PyTorch's words.
+    `vocabulary` and `tokens` (of one micro-batch) distinguish logits from activations. `where` says
+    which module a birth belongs to. `watcher` is called after every operator.
     """
 
     def __init__(
@@ -57,17 +58,15 @@ class AllocationTrace:
         self.attention_ops: set[str] = set()
         self.tape = Tape()
         self.made_of: dict[int, int] = {}  # while loading: block -> the block it was made from
+        self.region_of_operator: Region | None = None
+        self._optimizer = OptimizerWalk()
         self._peak_event = 0
         self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
-        self.region_of_operator: Region | None = None
-        self.last_owner = NOWHERE
-        self.stepping = False  # the optimizer is at its parameters
-        self._one_by_one = False  # one after the other, not in lists
         self._paused = False
-        self._outside: dict[int, Any] = {}  # storages that are no memory of the device
+        self._outside: dict[int, Any] = {}  # storages that are not memory of the device
 
     def recording(self) -> AbstractContextManager[Any]:
-        """A dispatch mode under which every operator's results are recorded."""
+        """A dispatch mode that records the results of every operator."""
         return _dispatch_mode(self)
 
     def enter(self, phase: str) -> None:
@@ -79,14 +78,14 @@ class AllocationTrace:
 
     def adopt(
         self,
-        tensors: Iterable[Any],
+        tensors: Iterable[torch.Tensor],
         category: str,
         region: Region | None = None,
         module: str = "",
     ) -> list[int]:
-        """Say what these tensors are, and count those born before the recording; their blocks.
+        """Set the category of these tensors, also of those born before the recording.
 
-        With `region` they belong to that unit from now on, with `module` to the module there.
+        Returns their blocks. `region` and `module` replace the unit and the module of the blocks.
         """
         blocks = []
         for tensor in tensors:
@@ -103,7 +102,7 @@ class AllocationTrace:
         return blocks
 
     def breakdown(self) -> Mapping[str, int]:
-        """Bytes by category at the event of the highest `live`; they add up to `peak`."""
+        """Bytes by category at the event with the highest `live`; they add up to `peak`."""
         totals = dict.fromkeys(CATEGORIES, 0)
         for event in self.tape.events[: self._peak_event]:
             block = self.tape.blocks[abs(event) - 1]
@@ -112,7 +111,7 @@ class AllocationTrace:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is made within is no memory of the device, then and later."""
+        """Tensors made in this context are not memory of the device, then or later."""
         self._paused = True
         try:
             yield
@@ -120,16 +119,15 @@ class AllocationTrace:
             self._paused = False
 
     def step_begins(self, begins: bool) -> None:
-        """The optimizer comes to its parameters, or is through with them."""
-        self.stepping = begins
-        self.last_owner, self._one_by_one = NOWHERE, False
+        """The optimizer begins to update its parameters, or has finished."""
+        self._optimizer.step_begins(begins)
 
     def finish(self) -> Tape:
-        """The tape; what dies later is not recorded any more."""
+        """Return the tape; later deaths are not recorded."""
         self._known.clear()
         return self.tape
 
-    def note_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def note_operator(self, func: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
         """Record the storages that an operator returned."""
         if self._paused:
             for tensor in tensors_in(result):
@@ -150,7 +148,7 @@ class AllocationTrace:
             self.watcher(func, args, kwargs, result)
 
     def note_hidden(self, name: str, sizes: Iterable[int]) -> None:
-        """Record blocks that a kernel takes and gives back within itself, all at once."""
+        """Record blocks that a kernel takes and frees internally, all of them at the same time."""
         module, region = self._place()
         born = [
             self.tape.born(TapeBlock(size, TEMPORARY, name, module, region), region)
@@ -162,30 +160,26 @@ class AllocationTrace:
             self._count(-self.tape.blocks[block].size)
 
     def note_lasting(self, name: str, size: int) -> None:
-        """Record a block that stays for the life of the process, such as a workspace."""
+        """Record a block that stays until the process ends, such as a workspace."""
         self.tape.born(TapeBlock(size, TEMPORARY, name), None)
         self._count(size)
 
-    def _owners(self, args: Any) -> list[Place]:
-        """Outside of the model: the places of the operator's first tensors, one for each result.
+    def block_of(self, tensor: Any) -> int | None:
+        """The block of a tensor's storage; None if it was never recorded or is not a tensor."""
+        if not hasattr(tensor, "untyped_storage") or tensor.device.type != self.device_type:
+            return None
+        known = self._known.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[0]
 
-        A result without a tensor to follow belongs to the parameter that was treated last.
-        """
+    def _known_block(self, tensor: Any) -> TapeBlock | None:
+        number = self.block_of(tensor)
+        return None if number is None else self.tape.blocks[number]
+
+    def _owners(self, args: Any) -> list[Place]:
+        """Where results belong if no module runs: in the optimizer step, to its parameters."""
         if self.where is None or self.where.region is not None or self.phase != "optimizer":
             return [NOWHERE]
-        first = next((arg for arg in args if isinstance(arg, list | tuple) and arg), None)
-        tensors = first if first is not None else args
-        owners = []
-        for tensor in tensors:
-            known = self.block_of(tensor)
-            if known is not None:
-                followed = self.tape.blocks[known]
-                owners.append(Place(followed.module, followed.region))
-                self.last_owner = owners[-1]
-                self._one_by_one = first is None and self.stepping
-            elif first is not None:
-                owners.append(self.last_owner)
-        return owners or [self.last_owner]
+        return self._optimizer.owners(args, self._known_block)
 
     def _note_source(self, made: int, args: Any) -> None:
         for tensor in args:
@@ -194,17 +188,12 @@ class AllocationTrace:
                 self.made_of.setdefault(made, source)
                 return
 
-    def block_of(self, tensor: Any) -> int | None:
-        """The block of a tensor's storage, None where it was never recorded."""
-        if not hasattr(tensor, "untyped_storage") or tensor.device.type != self.device_type:
-            return None
-        known = self._known.get(tensor.untyped_storage()._cdata)
-        return None if known is None else known[0]
-
     def _place(self) -> Place:
         return NOWHERE if self.where is None else Place(self.where.module, self.where.region)
 
-    def _note(self, tensor: Any, name: str, category: str | None, owner: Place) -> int | None:
+    def _note(
+        self, tensor: torch.Tensor, name: str, category: str | None, owner: Place
+    ) -> int | None:
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         if address in self._outside:
@@ -218,40 +207,27 @@ class AllocationTrace:
             raise out_of_memory(size, self.limit, self.live)
         here = self._place()
         module, region = here.module or owner.module, here.region or owner.region
-        block = TapeBlock(size, category or self._category(tensor), name, module, region)
-        number = self.tape.born(block, region)
+        if category is None:
+            category = category_of(tensor, self.phase, self.vocabulary, self.tokens)
+        number = self.tape.born(TapeBlock(size, category, name, module, region), region)
         self._known[address] = (number, weakref.ref(storage, self._death(address)))
         self._count(size)
-        if known is not None:  # resize_ takes the new before it gives back the old
+        if known is not None:  # resize_ allocates the new block before it frees the old one
             self._bury(known[0])
         return number
 
-    def _leave_out(self, tensor: Any) -> None:
+    def _leave_out(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address not in self._known and address not in self._outside:
 
-            def forget(_: Any) -> None:
+            def forget(_: object) -> None:
                 self._outside.pop(address, None)
 
             self._outside[address] = weakref.ref(storage, forget)
 
-    def _category(self, tensor: Any) -> str:
-        import torch
-
-        shape = tensor.shape
-        scores = self.vocabulary and len(shape) >= 2 and shape[-1] == self.vocabulary
-        if scores and tensor.numel() >= self.tokens * self.vocabulary:
-            return LOGITS
-        if self.phase in ("forward", "eval"):
-            return ACTIVATIONS
-        # Backward itself runs without grad mode: with it, checkpointing recomputes a forward.
-        if self.phase == "backward" and torch.is_grad_enabled():
-            return ACTIVATIONS
-        return TEMPORARY
-
-    def _death(self, address: int) -> Callable[[Any], None]:
-        def died(reference: Any) -> None:
+    def _death(self, address: int) -> Callable[[object], None]:
+        def died(reference: object) -> None:
             known = self._known.get(address)
             if known is not None and known[1] is reference:
                 del self._known[address]
@@ -261,20 +237,9 @@ class AllocationTrace:
 
     def _bury(self, number: int) -> None:
         block = self.tape.blocks[number]
-        here = self._place().region
-        self.tape.died(number, here or self._stepped(block.region) or block.region)
+        reached = self._optimizer.came_to(block.region) if self.phase == "optimizer" else None
+        self.tape.died(number, self._place().region or reached or block.region)
         self._count(-block.size)
-
-    def _stepped(self, owner: Region | None) -> Region | None:
-        """In the optimizer's loop over parameters: the unit it has come to, if it is the next one.
-
-        What a loop made for one parameter dies when it makes the same for the next.
-        """
-        by_one = self._one_by_one and self.phase == "optimizer"
-        now = self.last_owner.region if by_one else None
-        if owner is None or now is None or owner[0] != now[0]:
-            return None
-        return now if abs(now[1] - owner[1]) <= 1 else None
 
     def _count(self, change: int) -> None:
         self.live += change
@@ -293,9 +258,9 @@ def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
 
     class Recording(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func is device_of:  # what a fake tensor asks for its device; nothing is made
+            if func is device_of:  # a fake tensor asks for its device; nothing is allocated
                 return args[0].fake_device
             if trace.where is not None:
                 trace.where.look()

@@ -1,23 +1,27 @@
-"""Which module and which repeating unit an operator belongs to, forward and backward.
+"""Say which module and which repeating unit an operator belongs to, forward and backward.
 
-Forward: hooks on the modules. Backward: every node of the autograd graph has the sequence number
-of the operator that made it, and the hooks noted at which number each module began and ended.
+Hooks on the modules tell the forward pass. In the backward pass, every node of the autograd graph
+has the sequence number of the operator that made it, and the hooks have noted the numbers at which
+each module began and ended.
 """
 
 from __future__ import annotations
 
 import functools
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oomdoctor.analysis.simulator.tape import Region
 
-_ACCUMULATES = 2**63  # AccumulateGrad has the largest number there is, to run at once
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+_ACCUMULATES = 2**63  # AccumulateGrad has the largest number, so that it runs at once
 
 
 class Place(NamedTuple):
-    """A module by its path, "" outside of all, and a unit of a stack or None."""
+    """A module by its path ("" outside the model), and a unit of a stack or None."""
 
     module: str
     region: Region | None
@@ -27,20 +31,20 @@ NOWHERE = Place("", None)
 
 
 class Whereabouts:
-    """Follows a model while it runs. `module` is a path, `region` a unit of a stack or None."""
+    """Follows a running model. `module` is a path, `region` a unit of a stack or None."""
 
     def __init__(self) -> None:
         self.module = ""
         self.region: Region | None = None
         self._units: Mapping[str, Region] = {}
-        self._last: set[str] = set()  # paths of the last layer of each stack
+        self._last: set[str] = set()  # path of the last layer of each stack
         self._stack: list[Place] = []
-        self._numbers: list[int] = []  # sequence numbers at which `_places` began
+        self._numbers: list[int] = []  # the sequence numbers at which `_places` begin
         self._places: list[Place] = []
         self._backward = False
 
-    def follow(self, model: Any, units: Mapping[str, Region]) -> None:
-        """Hook every module of `model`; `units` names the layers that repeat, by path."""
+    def follow(self, model: Module, units: Mapping[str, Region]) -> None:
+        """Hook every module of `model`; `units` has the repeating layers by path."""
         self._units = units
         self._last = set({stack: path for path, (stack, _) in units.items()}.values())
         for path, module in model.named_modules():
@@ -51,7 +55,7 @@ class Whereabouts:
                 module.register_forward_hook(self._leaving(path), always_call=True)
 
     def enter(self, phase: str) -> None:
-        """A phase begins: nothing of the model is running."""
+        """Begin a phase, in which no module runs yet."""
         self._backward = phase == "backward"
         self.module, self.region = "", None
         self._stack.clear()
@@ -60,7 +64,7 @@ class Whereabouts:
             self._places.clear()
 
     def look(self) -> None:
-        """Before an operator: in a backward pass, ask the graph where it belongs."""
+        """Before an operator of a backward pass, ask the autograd graph where it belongs."""
         if not self._backward or self._stack:
             return
         import torch
@@ -73,8 +77,8 @@ class Whereabouts:
         if place >= 0:
             self.module, self.region = self._places[place]
 
-    def _follow_layer(self, path: str, layer: Any) -> None:
-        """transformers 4 checkpoints some models' `layer.forward`, which calls no hooks."""
+    def _follow_layer(self, path: str, layer: Module) -> None:
+        """Wrap `layer.forward`: for some models transformers 4 calls it without the hooks."""
         forward, entering, leaving = layer.forward, self._entering(path), self._leaving(path)
 
         @functools.wraps(forward)
@@ -87,8 +91,8 @@ class Whereabouts:
 
         layer.forward = followed
 
-    def _entering(self, path: str) -> Any:
-        def hook(module: Any, args: Any) -> None:
+    def _entering(self, path: str) -> Callable[[Module, Any], None]:
+        def hook(module: Module, args: Any) -> None:
             self._stack.append(Place(self.module, self.region))
             self.module = path
             self.region = self._units.get(path, self.region)
@@ -96,15 +100,15 @@ class Whereabouts:
 
         return hook
 
-    def _leaving(self, path: str) -> Any:
+    def _leaving(self, path: str) -> Callable[[Module, Any, Any], None]:
         unit = self._units.get(path)
 
-        def hook(module: Any, args: Any, output: Any) -> None:
+        def hook(module: Module, args: Any, output: Any) -> None:
             if not self._stack:
                 return
             self.module, outer = self._stack.pop()
             if unit is not None and not self._backward:
-                # What is freed between two layers belongs to the one before.
+                # Memory freed between two layers belongs to the first of them.
                 self.region = None if path in self._last else unit
             else:
                 self.region = outer
@@ -114,7 +118,7 @@ class Whereabouts:
 
     def _note(self) -> None:
         if self._backward:
-            return  # a recomputation: its graph is never walked
+            return  # the backward pass never walks the graph of a recomputation
         import torch
 
         number = torch.autograd._get_sequence_nr()

@@ -1,4 +1,4 @@
-"""Which attention kernel really ran, from the operators of a step."""
+"""Find out which attention kernel ran, from the operators of a step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from oomdoctor.worker.training.build import Setup
 
 
 def attention_kernel(setup: Setup, operators: set[str]) -> str | None:
-    """The attention that really ran, from the operators that were seen."""
+    """The attention kernel that ran; None if unknown. `operators` are those with attention."""
     names = " ".join(sorted(operators))
     config = getattr(setup.model, "config", setup.model_config)
     chosen = str(getattr(config, "_attn_implementation", None) or "")
     if setup.config.compile and not operators:
-        return None  # compiled code calls kernels that nothing watches
-    if any("eager was used" in note for note in setup.notes):
+        return None  # compiled code calls kernels that no trace sees
+    if setup.fell_back_to_eager:
         chosen = "eager"
     for part, kernel in KERNELS:
         if part in names:

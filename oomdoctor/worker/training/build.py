@@ -1,51 +1,68 @@
-"""From a job to a model, its adapter and the Trainer whose step is measured.
+"""Build a job's model, its adapter, and the Trainer whose step is measured.
 
-transformers, peft, accelerate and bitsandbytes do the work as they do in a real training; this
-module only passes the rung's values on and says `unsupported` where one of them cannot.
+transformers, peft, accelerate and bitsandbytes do the work, as in real training. This module passes
+the rung's values to them and raises `UnsupportedError` if one of them cannot do what is needed.
 """
 
 from __future__ import annotations
 
 import importlib
 import tempfile
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
-from oomdoctor.worker.training import compilation, liger, optimizers, synthetic
-from oomdoctor.worker.training.adapter import add_adapter
-from oomdoctor.worker.training.checkpointing import enable_checkpointing
+from oomdoctor.worker.training import optimizers, synthetic
 from oomdoctor.worker.training.model_config import auto_class, load_config
-from oomdoctor.worker.training.offload import OnHost, uses_host
-from oomdoctor.worker.training.scaler import scale_gradients
 from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training.techniques import compilation, liger
+from oomdoctor.worker.training.techniques.adapter import add_adapter
+from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
+from oomdoctor.worker.training.techniques.offload import OnHost, uses_host
+from oomdoctor.worker.training.techniques.scaler import scale_gradients
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import (
+        BitsAndBytesConfig,
+        PretrainedConfig,
+        PreTrainedModel,
+        Trainer,
+    )
 
 _MUCH = 0.1  # of a model's parameters
+OnPhase = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Setup:
-    """A training ready to step. `model` is what accelerate prepared, `trainer` owns the rest."""
+    """A training that is ready to step.
 
-    model: Any
-    trainer: Any
-    device: Any
+    accelerate has prepared `model`; `trainer` owns the optimizer and the rest. `fell_back_to_eager`
+    is whether the architecture has no sdpa attention.
+    """
+
+    model: torch.nn.Module
+    trainer: Trainer
+    device: torch.device
     task: Task
     config: TrainConfig
-    model_config: Any
+    model_config: PretrainedConfig
     notes: list[str]
+    fell_back_to_eager: bool = False
 
 
 def import_libraries() -> None:
-    """Import what a rung may need before its memory is watched.
+    """Import libraries before the rung's memory is watched.
 
-    Some modules make tables of their own as they are imported, which are no memory of the device.
+    Some of their modules make tables when they are imported, which are not memory of the device.
     """
     for name in ("bitsandbytes", "peft"):
         with suppress(ImportError):
@@ -54,16 +71,16 @@ def import_libraries() -> None:
 
 def build(
     job: ProbeJob,
-    device: Any,
-    on_phase: Any = None,
-    model_config: Any = None,
+    device: torch.device,
+    on_phase: OnPhase | None = None,
+    model_config: PretrainedConfig | None = None,
     on_host: OnHost = nullcontext,
 ) -> Setup:
-    """Everything one training step needs, on `device`.
+    """Build everything that one training step needs, on `device`.
 
-    `on_phase` is called by the Trainer's step at the end of each forward pass. `model_config` takes
-    the place of the model's own, to simulate fewer layers. What is offloaded to the host is made
-    within `on_host`, so that a trace of a device made of CPU tensors can leave it out.
+    The Trainer's step calls `on_phase` at the end of each forward pass. `model_config` replaces the
+    model's configuration, to simulate fewer layers. Tensors that are offloaded to the host are made
+    inside `on_host`, so that a trace does not count them if the device also holds CPU tensors.
 
     Raises:
         UnsupportedError: a library, the device or the architecture cannot do what the rung asks.
@@ -73,13 +90,16 @@ def build(
     check_supported(config, job.device_type, simulated=simulated)
     notes: list[str] = []
     if simulated and uses_host(config):
-        notes.append("no time is predicted: nothing is known of the way to the host's memory")
+        notes.append("no time is predicted: the bandwidth to host memory is unknown")
     if config.compile:
         notes += compilation.prepare(device, simulated=simulated)
     if config.allocator == "expandable_segments" and device.type == "cuda":
         _set_expandable_segments()
     model_config = model_config or load_config(job.model)
-    model = _load_model(job, model_config, device, notes)
+    model, attention = _load_model(job, model_config, device)
+    fell_back = attention != config.attention
+    if fell_back:
+        notes.append("the architecture has no sdpa attention; it falls back to eager")
     if config.quantization != "none":
         notes += _unquantised(model)
     model.config.use_cache = False
@@ -94,7 +114,7 @@ def build(
         optimizer = optimizers.moved_to_host(optimizer, on_host, notes)
     model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
     trainer.optimizer, trainer.model_wrapped = optimizer, model
-    return Setup(model, trainer, device, job.model.task, config, model_config, notes)
+    return Setup(model, trainer, device, job.model.task, config, model_config, notes, fell_back)
 
 
 def _set_expandable_segments() -> None:
@@ -103,15 +123,15 @@ def _set_expandable_segments() -> None:
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
-def dtype_of(name: str) -> Any:
+def dtype_of(name: str) -> torch.dtype:
     """The torch dtype with this name."""
     import torch
 
     return getattr(torch, name)
 
 
-def quantization_config(config: TrainConfig) -> Any:
-    """The bitsandbytes configuration of a rung, None for unquantised weights."""
+def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
+    """The bitsandbytes configuration of a rung with quantised weights."""
     from transformers import BitsAndBytesConfig
 
     if config.quantization == "int8":
@@ -125,26 +145,31 @@ def quantization_config(config: TrainConfig) -> Any:
     )
 
 
-def _unquantised(model: Any) -> list[str]:
-    """What to know where much of a model is in no linear layer, as the experts of a mixture are."""
+def _unquantised(model: torch.nn.Module) -> list[str]:
+    """A note if a large share of the model is outside linear layers, like experts of a mixture."""
     sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in model.parameters()]
     share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
     if share < _MUCH:
         return []
     return [
-        f"{share:.0%} of the parameters are in no linear layer (experts kept in one tensor), so "
-        "bitsandbytes does not quantise them"
+        f"{share:.0%} of the parameters are outside linear layers (experts stored in one tensor), "
+        "so bitsandbytes does not quantise them"
     ]
 
 
-def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str]) -> Any:
+def _load_model(
+    job: ProbeJob, model_config: PretrainedConfig, device: torch.device
+) -> tuple[PreTrainedModel, str]:
+    """The model, and the attention implementation that it has."""
     config = job.config
     quantization = quantization_config(config) if config.quantization != "none" else None
     attention: str = config.attention
     while True:
         try:
             if job.weights == "pretrained":
-                return _load_pretrained(job, model_config, quantization, attention, device)
+                return _load_pretrained(
+                    job, model_config, quantization, attention, device
+                ), attention
             return synthetic.build_model(
                 auto_class(job.model.task),
                 model_config,
@@ -154,16 +179,15 @@ def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str])
                 device=device,
                 seed=job.seed,
                 trust_remote_code=job.model.trust_remote_code,
-            )
+            ), attention
         except RuntimeError as error:
             if "supported by the bitsandbytes" in str(error):
                 raise UnsupportedError(str(error)) from error
             raise
         except (ValueError, ImportError) as error:
             if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
-                # What transformers does by itself when nobody names an implementation.
+                # transformers does the same when nobody names an implementation.
                 attention = "eager"
-                notes.append("the architecture has no sdpa attention: eager was used")
             elif "attention" in str(error) and attention != "eager":
                 raise UnsupportedError(f"{attention}: {error}") from error
             else:
@@ -171,8 +195,12 @@ def _load_model(job: ProbeJob, model_config: Any, device: Any, notes: list[str])
 
 
 def _load_pretrained(
-    job: ProbeJob, model_config: Any, quantization: Any, attention: str, device: Any
-) -> Any:
+    job: ProbeJob,
+    model_config: PretrainedConfig,
+    quantization: BitsAndBytesConfig | None,
+    attention: str,
+    device: torch.device,
+) -> PreTrainedModel:
     config, spec = job.config, job.model
     kwargs: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
     local = spec.source == "local"
@@ -188,11 +216,17 @@ def _load_pretrained(
     )
 
 
-def _trainer(model: Any, config: TrainConfig, job: ProbeJob, device: Any, on_phase: Any) -> Any:
+def _trainer(
+    model: torch.nn.Module,
+    config: TrainConfig,
+    job: ProbeJob,
+    device: torch.device,
+    on_phase: OnPhase | None,
+) -> Trainer:
     from transformers import Trainer, TrainingArguments
 
     class PhasedTrainer(Trainer):  # type: ignore[misc]
-        """transformers' own Trainer; only tells when the forward pass of its step is over."""
+        """transformers' Trainer; it also says when the forward pass of its step ends."""
 
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
             result = super().compute_loss(*args, **kwargs)
@@ -202,7 +236,7 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, device: Any, on_pha
 
     size = config.micro_batch_size
     assert isinstance(size, int)
-    # accelerate leaves the gradient scaler out on the CPU, so a simulated one is put in below.
+    # accelerate uses no gradient scaler on the CPU, so a simulation adds one below.
     scaled = config.autocast_dtype == "float16" and job.mode == "simulate"
     try:
         arguments = TrainingArguments(
@@ -223,10 +257,10 @@ def _trainer(model: Any, config: TrainConfig, job: ProbeJob, device: Any, on_pha
             seed=job.seed,
         )
         trainer = PhasedTrainer(model=model, args=arguments)
-        # Its kernels are in the model by now; evaluation leaves the logits out where it is set.
+        # Liger's kernels are in the model already. With this set, evaluation skips the logits.
         arguments.use_liger_kernel = config.loss == "liger"
     except (ValueError, ImportError) as error:
-        raise UnsupportedError(f"the Trainer refuses this rung: {error}") from error
+        raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
     if scaled:
         scale_gradients(trainer.accelerator)
     trainer.current_gradient_accumulation_steps = arguments.gradient_accumulation_steps

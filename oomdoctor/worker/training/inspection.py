@@ -1,6 +1,6 @@
-"""What the user's interpreter and device are, and how many parameters the model has by role.
+"""Inspect the user's interpreter, the device, and the model's parameters by role.
 
-The model is declared on the meta device: no weights, no download, a second or two.
+The model is created on the meta device: no weights, no download, one or two seconds.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import Inspection, ProbeJob
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.model_config import auto_class, load_config
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _PACKAGES = (
     "torch",
@@ -28,7 +32,7 @@ _PACKAGES = (
 
 
 def inspect_model(job: ProbeJob) -> Inspection:
-    """Parameter counts, limits, versions and device of a job.
+    """The parameter counts, limits, versions and device of a job.
 
     Raises:
         UnsupportedError: transformers does not know the architecture.
@@ -36,7 +40,7 @@ def inspect_model(job: ProbeJob) -> Inspection:
     import torch
 
     config = load_config(job.model)
-    # What a model's module imports, which fails under the meta device (torch 2.6).
+    # A model's module imports this, which fails under the meta device (torch 2.6).
     importlib.import_module("torch._dynamo")
     with torch.device("meta"):
         model = auto_class(job.model.task).from_config(
@@ -61,7 +65,7 @@ def inspect_model(job: ProbeJob) -> Inspection:
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Versions of what decides memory and speed, from package metadata; torch with its build."""
+    """Versions of the packages that decide memory and speed; for torch with its build."""
     import platform
 
     import torch
@@ -77,11 +81,11 @@ def installed_versions() -> dict[str, str | None]:
     return versions
 
 
-def count_parameters(model: Any, config: Any) -> ParameterCounts:
-    """Parameters of a declared model by role; a tied weight counts once, as an embedding.
+def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> ParameterCounts:
+    """Parameters of a model by role; a tied weight counts once, as an embedding.
 
-    A linear weight is one of a module that bitsandbytes would replace: a `Linear` or transformers'
-    `Conv1D` other than the output head.
+    A linear weight belongs to a module that bitsandbytes would replace: a `Linear` or transformers'
+    `Conv1D`, except the output head.
     """
     import torch
 
@@ -118,10 +122,10 @@ def count_parameters(model: Any, config: Any) -> ParameterCounts:
     )
 
 
-def _embedding_parameters(model: Any) -> list[Any]:
+def _embedding_parameters(model: PreTrainedModel) -> list[torch.nn.Parameter]:
     modules = []
     for find in (model.get_input_embeddings, model.get_output_embeddings):
-        # A model with code of its own may not say; then its embeddings count as "rest".
+        # A model with custom code may not have these; then its embeddings count as "rest".
         with contextlib.suppress(NotImplementedError, AttributeError):
             modules.append(find())
     return [p for module in modules if module is not None for p in module.parameters()]
@@ -132,7 +136,7 @@ def _is_routed(path: str) -> bool:
     return "experts" in parts or "local_experts" in parts
 
 
-def _first_number(config: Any, names: tuple[str, ...]) -> int:
+def _first_number(config: PretrainedConfig, names: tuple[str, ...]) -> int:
     for name in names:
         value = getattr(config, name, None)
         if isinstance(value, int):
@@ -140,14 +144,14 @@ def _first_number(config: Any, names: tuple[str, ...]) -> int:
     return 0
 
 
-def _max_sequence_length(config: Any) -> int | None:
-    """The number of positions a row may have, None where the architecture sets no limit."""
+def _max_sequence_length(config: PretrainedConfig) -> int | None:
+    """The largest number of positions in a row; None if the architecture sets no limit."""
     text = config.get_text_config()
     limit = getattr(text, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
-    # RoBERTa and its kin count positions from the padding id on.
+    # RoBERTa and similar models count positions from the padding id.
     pad = getattr(text, "pad_token_id", None)
-    kin = ("roberta", "xlm-roberta", "camembert", "longformer")
-    offset = pad + 1 if text.model_type in kin and isinstance(pad, int) else 0
+    similar = ("roberta", "xlm-roberta", "camembert", "longformer")
+    offset = pad + 1 if text.model_type in similar and isinstance(pad, int) else 0
     return limit - offset

@@ -1,31 +1,35 @@
-"""The layers of a model that repeat, and a configuration with fewer of them.
+"""Find the layers of a model that repeat.
 
 A stack is a list of layers. Its pattern is a prefix, a unit of a few layers that repeats, and a
-tail that begins another unit. Layers are equal when their modules, shapes and settings are.
+tail that begins another unit. Layers are equal if their modules, shapes and settings are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.model import LayerStack
 
-UNITS = 4  # the first, two in the middle that prove each other, the last
+if TYPE_CHECKING:
+    from torch.nn import Module, ModuleList
+    from transformers import PretrainedConfig
+
+UNITS = 4  # the first, two in the middle that must be equal, the last
 _LONGEST_UNIT = 8
 _LONGEST_PREFIX = 4
-_NOT_THE_KIND = ("layer_idx", "layer_id", "training", "layer_index", "gradient_checkpointing")
+_NOT_COMPARED = ("layer_idx", "layer_id", "training", "layer_index", "gradient_checkpointing")
 
 
-def stacks_of(model: Any, config: Any) -> tuple[LayerStack, ...]:
-    """Every outermost list of at least two modules, with its pattern."""
+def stacks_of(model: Module, config: PretrainedConfig) -> tuple[LayerStack, ...]:
+    """Every outermost list of two or more modules, with its pattern."""
     return tuple(
         _pattern(path, [_kind(layer, config, i, len(layers)) for i, layer in enumerate(layers)])
         for path, layers in _lists(model)
     )
 
 
-def _lists(model: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _lists(model: Module, prefix: str = "") -> Iterator[tuple[str, ModuleList]]:
     import torch
 
     for name, child in model.named_children():
@@ -36,8 +40,8 @@ def _lists(model: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _lists(child, path)
 
 
-def _kind(layer: Any, config: Any, position: int, count: int) -> str:
-    """Everything that tells one layer from another, in words."""
+def _kind(layer: Module, config: PretrainedConfig, position: int, count: int) -> str:
+    """Everything in which layers can differ, as text."""
     parts = []
     for path, module in layer.named_modules():
         settings = {
@@ -45,7 +49,7 @@ def _kind(layer: Any, config: Any, position: int, count: int) -> str:
             for name, value in vars(module).items()
             if isinstance(value, bool | int | float | str)
             and not name.startswith("_")
-            and name not in _NOT_THE_KIND
+            and name not in _NOT_COMPARED
         }
         shapes = [(name, tuple(p.shape)) for name, p in module._parameters.items() if p is not None]
         parts.append(f"{path}:{type(module).__name__}{sorted(settings.items())}{shapes}")
@@ -57,7 +61,7 @@ def _kind(layer: Any, config: Any, position: int, count: int) -> str:
 
 
 def _pattern(path: str, kinds: list[str]) -> LayerStack:
-    """The prefix and unit with the fewest layers to simulate."""
+    """The prefix and the unit that leave the fewest layers to simulate."""
     short = {kind: str(number) for number, kind in enumerate(dict.fromkeys(kinds))}
     words = tuple(short[kind] for kind in kinds)
     best = LayerStack(path, words, prefix=0, period=1, units=0)

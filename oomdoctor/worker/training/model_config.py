@@ -1,14 +1,18 @@
-"""The transformers configuration and Auto class of a model that was found."""
+"""The transformers configuration and Auto class of a model."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.model import ModelSpec, Task
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 AUTO_CLASSES: dict[Task, str] = {
     "causal-lm": "AutoModelForCausalLM",
@@ -19,8 +23,8 @@ AUTO_CLASSES: dict[Task, str] = {
 }
 
 
-def load_config(spec: ModelSpec) -> Any:
-    """The transformers configuration of a model that was found, without the network.
+def load_config(spec: ModelSpec) -> PretrainedConfig:
+    """The transformers configuration of a model, without using the network.
 
     Raises:
         UnsupportedError: this transformers does not know the architecture.
@@ -37,7 +41,7 @@ def load_config(spec: ModelSpec) -> Any:
             raise UnsupportedError(
                 f"this transformers does not know the architecture {spec.model_type!r}: {error}"
             ) from error
-    # Synthetic weights are quantised by the rung, never by the checkpoint's own settings.
+    # The rung decides how weights are quantised, not the settings of the checkpoint.
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
     text = config.get_text_config()
@@ -48,10 +52,10 @@ def load_config(spec: ModelSpec) -> Any:
 
 
 def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
-    """Where transformers reads the configuration from, and the revision there.
+    """Where transformers reads the configuration from, and the revision.
 
-    The content that was found, in a folder of its own; but a model with code of its own has to be
-    read from where its code is.
+    The known content is written to a scratch folder. A model with custom code is read from where
+    its code is.
     """
     if spec.trust_remote_code and "auto_map" in spec.config:
         has_code = spec.path is not None and any(Path(spec.path).glob("*.py"))
@@ -60,8 +64,9 @@ def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
     return str(scratch), None
 
 
-def auto_class(task: Task) -> Any:
-    """The transformers Auto class of a task."""
+def auto_class(task: Task) -> type[_BaseAutoModelClass]:
+    """The transformers Auto class for a task."""
     import transformers
 
-    return getattr(transformers, AUTO_CLASSES[task])
+    found: type[_BaseAutoModelClass] = getattr(transformers, AUTO_CLASSES[task])
+    return found

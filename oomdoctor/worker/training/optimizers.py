@@ -11,7 +11,7 @@ from typing import Any
 
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.training.offload import OnHost, on_host_optimizer
+from oomdoctor.worker.training.techniques.offload import OnHost, on_host_optimizer
 
 
 def moved_to_host(optimizer: Any, on_host: OnHost, notes: list[str]) -> Any:

@@ -1,26 +1,31 @@
-"""The one training step, the same for measuring and for simulating.
+"""The training step, the same one for measuring and simulating.
 
-It is transformers' own: `Trainer.training_step` for each micro-batch (loss scaled for accumulation,
-accelerate's autocast and gradient scaler), then clipping, the optimizer and zero_grad as in the
-Trainer's inner loop.
+It does what transformers does: `Trainer.training_step` for each micro-batch (with the loss scaled
+for accumulation, autocast and accelerate's gradient scaler), then clipping, the optimizer and
+zero_grad, as in the Trainer's inner loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
+from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Trainer
 
 Mark = Callable[[str], None]
 
 
-def training_step(setup: Setup, batches: list[dict[str, Any]], mark: Mark) -> list[Any]:
-    """One optimizer step over `batches` micro-batches; returns their detached losses.
+def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.Tensor]:
+    """Run one optimizer step over all micro-batches; returns their detached losses.
 
-    `mark` is told "forward" before each micro-batch and "optimizer" after the last backward; the
-    Trainer built by `build` tells "backward" in between. As in the Trainer, a micro-batch's loss
-    is already divided, so the losses of one step add up to its mean.
+    It calls `mark` with "forward" before each micro-batch and with "optimizer" after the last
+    backward pass. The Trainer of `build` adds "backward" in between. As in the Trainer, the loss of
+    a micro-batch is already divided, so the losses of one step add up to its mean.
     """
     trainer, model = setup.trainer, setup.model
     trainer.current_gradient_accumulation_steps = len(batches)
@@ -39,18 +44,18 @@ def training_step(setup: Setup, batches: list[dict[str, Any]], mark: Mark) -> li
     return losses
 
 
-def _keep_books(trainer: Any, loss: Any, inputs: dict[str, Any]) -> None:
-    """What the Trainer's loop does after each micro-step, because it costs time on a GPU.
+def _keep_books(trainer: Trainer, loss: torch.Tensor, inputs: Batch) -> None:
+    """Do what the Trainer's loop does after each micro-step, because it takes time on a GPU.
 
-    Its filter for losses that are no number waits for the device, and it counts operations over
-    all parameters (`logging_nan_inf_filter`, `floating_point_ops`).
+    The check for a NaN loss waits for the device, and the count of operations walks all parameters
+    (`logging_nan_inf_filter`, `floating_point_ops`).
     """
     bool(loss.isnan() or loss.isinf())
     trainer.floating_point_ops(inputs)
 
 
-def evaluation_step(setup: Setup, batch: dict[str, Any]) -> float:
-    """One evaluation step as `Trainer.evaluate` does it without `compute_metrics`; the loss."""
+def evaluation_step(setup: Setup, batch: Batch) -> float:
+    """Run one evaluation step like `Trainer.evaluate` without `compute_metrics`; the loss."""
     setup.model.eval()
     loss, _, _ = setup.trainer.prediction_step(setup.model, batch, prediction_loss_only=True)
     setup.model.train()

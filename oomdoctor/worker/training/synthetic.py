@@ -1,33 +1,39 @@
-"""A model with random weights, built from its configuration straight onto the device.
+"""Build a model with random weights from its configuration, directly on the device.
 
-Parameters are declared on the meta device and made one by one, so there is never a second copy,
-and a quantised model never exists in full precision. Buffers are computed where they are used.
+Parameters are declared on the meta device and then created one by one. So there is never a second
+copy, and a quantised model never exists in full precision. Buffers are computed on the device.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 STANDARD_DEVIATION = 0.02  # the usual initializer_range: keeps activations and losses finite
 
 
 def build_model(
-    auto_class: Any,
-    model_config: Any,
+    auto_class: type[_BaseAutoModelClass],
+    model_config: PretrainedConfig,
     *,
-    dtype: Any,
+    dtype: torch.dtype,
     attention: str,
-    quantization: Any,
-    device: Any,
+    quantization: BitsAndBytesConfig | None,
+    device: torch.device,
     seed: int,
     trust_remote_code: bool,
-) -> Any:
+) -> PreTrainedModel:
     """The model of `auto_class` with synthetic weights of `dtype` on `device`, in train mode.
 
-    `quantization` is a transformers quantisation configuration or None. Raises what transformers
-    raises for an unknown architecture or attention implementation (ValueError, ImportError).
+    Raises:
+        ValueError, ImportError: from transformers, for an unknown architecture or attention
+            implementation.
     """
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -53,20 +59,20 @@ def build_model(
 
 
 def declare_model(
-    auto_class: Any,
-    model_config: Any,
+    auto_class: type[_BaseAutoModelClass],
+    model_config: PretrainedConfig,
     *,
-    dtype: Any,
+    dtype: torch.dtype,
     attention: str,
-    device: Any,
+    device: torch.device,
     trust_remote_code: bool,
-) -> Any:
+) -> PreTrainedModel:
     """The model with parameters on the meta device and buffers on `device`."""
     from accelerate import init_empty_weights
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    # Quantised parameters cannot be declared of fake tensors; weights become fake where they are
-    # made.
+    # Quantised parameters cannot be declared with fake tensors. Weights become fake later, when
+    # they are created.
     with unset_fake_temporarily(), init_empty_weights(include_buffers=False), device:
         return auto_class.from_config(
             model_config,
@@ -77,22 +83,24 @@ def declare_model(
 
 
 def dtype_keyword() -> str:
-    """The name transformers gives the dtype argument: `torch_dtype` until 4.55, then `dtype`."""
+    """The name of transformers' dtype argument: `torch_dtype` until 4.55, then `dtype`."""
     import transformers
 
     major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
     return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
-def is_fake(tensor: Any) -> bool:
-    """Whether a tensor stands for one of a simulated device."""
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for one on a simulated device."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
 
 
-def _prepare_quantized(model: Any, quantization: Any, device: Any) -> None:
-    """Swap the linear layers as `from_pretrained` does before it loads weights."""
+def _prepare_quantized(
+    model: PreTrainedModel, quantization: BitsAndBytesConfig, device: torch.device
+) -> None:
+    """Replace the linear layers, as `from_pretrained` does before it loads weights."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from transformers.quantizers import AutoHfQuantizer
 
@@ -102,7 +110,7 @@ def _prepare_quantized(model: Any, quantization: Any, device: Any) -> None:
         quantizer.validate_environment(device_map=device_map)
     except (RuntimeError, ImportError) as error:
         raise UnsupportedError(
-            f"this transformers cannot use bitsandbytes on {device.type}: {error}"
+            f"this transformers version cannot use bitsandbytes on {device.type}: {error}"
         ) from error
     with unset_fake_temporarily():
         quantizer.preprocess_model(
@@ -111,12 +119,12 @@ def _prepare_quantized(model: Any, quantization: Any, device: Any) -> None:
     model.hf_quantizer = quantizer
 
 
-def _kept_in_fp32(model: Any) -> list[str]:
+def _kept_in_fp32(model: PreTrainedModel) -> list[str]:
     return list(getattr(model, "_keep_in_fp32_modules", None) or [])
 
 
-def _fp32_names(model: Any, dtype: Any) -> list[str]:
-    """Parts of parameter names that `from_pretrained` keeps in fp32 (T5's wo in fp16, for one)."""
+def _fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> list[str]:
+    """Parts of the names of parameters that `from_pretrained` keeps in fp32, like T5's wo."""
     import torch
 
     names = list(getattr(model, "_keep_in_fp32_modules_strict", None) or [])
@@ -125,11 +133,11 @@ def _fp32_names(model: Any, dtype: Any) -> list[str]:
     return names
 
 
-def _materialise(model: Any, dtype: Any, device: Any) -> None:
+def _materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
     import torch
 
     fp32_names = _fp32_names(model, dtype)
-    made: dict[int, Any] = {}  # tied weights are one parameter under several names
+    made: dict[int, torch.nn.Parameter] = {}  # tied weights are one parameter with several names
     for prefix, module in model.named_modules():
         for name, declared in list(module._parameters.items()):
             if declared is None or declared.device.type != "meta":
@@ -145,12 +153,12 @@ def _materialise(model: Any, dtype: Any, device: Any) -> None:
             module._parameters[name] = made[id(declared)]
         for declared in [buffer for buffer in module._buffers.values() if buffer is not None]:
             buffer = _buffer(declared, device)
-            # Rotary embeddings of transformers 4 keep theirs as a plain attribute as well.
+            # In transformers 4, rotary embeddings also keep their buffer as a plain attribute.
             for names in (module._buffers, vars(module)):
                 names.update({name: buffer for name in names if names[name] is declared})
 
 
-def _buffer(declared: Any, device: Any) -> Any:
+def _buffer(declared: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The buffer; on a simulated device a fake one, whose views share its storage."""
     import torch
 
@@ -159,7 +167,13 @@ def _buffer(declared: Any, device: Any) -> Any:
     return torch.empty_like(declared, device=device)
 
 
-def _parameter(declared: Any, name: str, wanted: Any, dtype: Any, device: Any) -> Any:
+def _parameter(
+    declared: torch.nn.Parameter,
+    name: str,
+    wanted: torch.dtype,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.nn.Parameter:
     import torch
 
     kind = type(declared).__name__
@@ -173,7 +187,9 @@ def _parameter(declared: Any, name: str, wanted: Any, dtype: Any, device: Any) -
     return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
 
 
-def _quantised_parameter(declared: Any, kind: str, dtype: Any, device: Any) -> Any:
+def _quantised_parameter(
+    declared: torch.nn.Parameter, kind: str, dtype: torch.dtype, device: torch.device
+) -> torch.nn.Parameter:
     """One random weight, quantised on its way to the device as transformers' quantizers do."""
     import bitsandbytes
     import torch
@@ -185,14 +201,14 @@ def _quantised_parameter(declared: Any, kind: str, dtype: Any, device: Any) -> A
         return _fake_quantised(value, kind, settings)
     if kind == "Int8Params":
         settings.pop("SCB", None)
-        value = value.to("cpu")  # bitsandbytes quantises to int8 on the way from the CPU
+        value = value.to("cpu")  # bitsandbytes quantises to int8 while it moves from the CPU
     return getattr(bitsandbytes.nn, kind)(value, requires_grad=False, **settings).to(device)
 
 
-def _fake_quantised(value: Any, kind: str, settings: dict[str, Any]) -> Any:
-    """What bitsandbytes' parameter classes hold, on a plain parameter.
+def _fake_quantised(value: torch.Tensor, kind: str, settings: dict[str, Any]) -> torch.nn.Parameter:
+    """A plain parameter with the attributes of bitsandbytes' parameter classes.
 
-    Their classes cannot wrap fake tensors; the layers only look for these attributes.
+    These classes cannot wrap fake tensors, and the layers only look for the attributes.
     """
     import bitsandbytes
     import torch

@@ -20,9 +20,10 @@ from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating.cuda.choices import workspaces
+from oomdoctor.worker.simulating.cuda.choices import card_of, workspaces
 from oomdoctor.worker.simulating.cuda.kernels import Card
-from oomdoctor.worker.simulating.recorder import Recorder, card_of
+from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
 from oomdoctor.worker.simulating.simulate import CATEGORIES_OF_STEPS
 
@@ -117,7 +118,7 @@ def _recorded_step(job: ProbeJob, longest: int, *, shallow: bool) -> Step:
     request = job.simulation
     assert request is not None
     card = card_of(request.targets[0])
-    with Recorder(job, PhaseFile(None), shallow=shallow) as recorder:
+    with simulated_rung(job, PhaseFile(None), shallow=shallow) as recorder:
         for parts in _DIVISIONS:
             lengths = _upper(longest, parts)
             layouts = _layouts(recorder, card, lengths)

@@ -170,24 +170,28 @@ def test_rows_that_cannot_be_counted_are_told_with_their_numbers(count):
     lengths, _ = count("rows.jsonl", content, chat=refusing)
     assert (lengths.rows, lengths.unread_rows) == (1, 9)
     told = {row.row: row.reason for row in lengths.unread}
-    assert "is no JSON" in told[2]
-    assert told[4] == "is not text in UTF-8"
-    assert "has foo, bar: none with a text that is known" in told[5]
+    assert "is not JSON" in told[2]
+    assert told[4] == "is not UTF-8 text"
+    assert "has foo, bar, but no known text field" in told[5]
     assert told[6] == "is a list, not an object with fields"
     assert told[7] == "is null, not an object with fields"
-    assert told[8] == "its 'text' is a int, neither a text nor messages"
-    assert told[9] == "its text is not UTF-8"
-    assert told[10] == "the chat template refuses it: no such role"
-    assert told[11] == "a message is a str, not an object"
+    assert told[8] == "has an int in 'text', not text or messages"
+    assert told[9] == "has text that is not UTF-8"
+    assert told[10] == "was rejected by the chat template: no such role"
+    assert told[11] == "has a message that is a str, not an object"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("rows.json", '[{"text": "a"}, {"text": ', "is no JSON, nor is what follows"),
-        ("rows.json", b'[{"text": "\xff"}, {"text": "a"}]', "its text is not UTF-8"),
-        ("rows.jsonl.gz", zipped(lines(*[ROWS[0]] * 9))[:-12], "from here on"),
-        ("rows.csv", b"text\na\n\xff\n", "its text is not UTF-8"),
+        ("rows.json", '[{"text": "a"}, {"text": ', "is not JSON, so the rest cannot be read"),
+        ("rows.json", b'[{"text": "\xff"}, {"text": "a"}]', "has text that is not UTF-8"),
+        (
+            "rows.jsonl.gz",
+            zipped(lines(*[ROWS[0]] * 9))[:-12],
+            "nor can the rest of the file",
+        ),
+        ("rows.csv", b"text\na\n\xff\n", "has text that is not UTF-8"),
     ],
 )
 def test_a_file_that_breaks_off(count, name, content, reason):
@@ -229,7 +233,7 @@ def test_bytes_by_a_divisor_are_an_approximation(count):
     ("name", "content", "named", "told"),
     [
         ("rows.jsonl", "", None, "NoRowsError: "),
-        ("rows.jsonl", lines({"foo": 1}), None, "row 1 has foo: none with a text"),
+        ("rows.jsonl", lines({"foo": 1}), None, "row 1 has foo, but no known text field"),
         ("rows.xlsx", "", None, "DataFileError: "),
         ("rows.jsonl", lines(*ROWS), "nobody/nothing", "TokenizerError: nobody/nothing: "),
         ("rows.parquet", "PAR1", None, "DataFileError: "),

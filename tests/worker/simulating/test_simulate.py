@@ -20,10 +20,10 @@ from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
-from oomdoctor.worker.simulating.device import simulated_device
-from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.simulate import CATEGORIES_OF_STEPS, simulate
-from oomdoctor.worker.tracing.trace import CATEGORIES
+from oomdoctor.worker.tracing.categories import CATEGORIES
 from oomdoctor.worker.training.inspection import inspect_model
 
 MIB = 1024**2
@@ -69,7 +69,9 @@ def simulation_job(job: ProbeJob, sizes: tuple[int, ...] = (2,), **changes: Any)
 def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[str, str], int]:
     """Unrounded peaks of tensor bytes by (step, phase)."""
     shallow = bool(changes.get("stacks"))
-    with Recorder(simulation_job(job, **changes), PhaseFile(None), shallow=shallow) as recorder:
+    with simulated_rung(
+        simulation_job(job, **changes), PhaseFile(None), shallow=shallow
+    ) as recorder:
         rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
         recorded = recorder.record(size)
         rung.add(size, recorded.tape, recorded.taken)
@@ -185,7 +187,7 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
 
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
     job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
-    with Recorder(job, PhaseFile(None), shallow=False) as recorder:
+    with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
         rung = RecordedRung({}, CATEGORIES_OF_STEPS)
         for size in (2, 4):
             recorded = recorder.record(size)
@@ -199,7 +201,7 @@ def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
 
 def test_categories_add_up_to_the_living_bytes_at_every_event() -> None:
     job = simulation_job(tiny_job("dense", method="lora", activation_checkpointing="full"))
-    with Recorder(job, PhaseFile(None), shallow=False) as recorder:
+    with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
         tape = recorder.record(2).tape
     totals = dict.fromkeys(CATEGORIES, 0)
     alive: set[int] = set()

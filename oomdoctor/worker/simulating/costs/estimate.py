@@ -1,4 +1,4 @@
-"""How long the steps of a simulated rung would take on a card."""
+"""Estimate how long the steps of a simulated rung take on a card."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oomdoctor.records.measurement import Timing
 from oomdoctor.system.evidence import speed_errors
 from oomdoctor.worker.simulating.recorded import Cost, times
 
-_MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # an optimizer's states, in its first step
+_MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # they create optimizer states in step one
 _OVER_LISTS = ("_foreach_", "_fused_")
 
 
@@ -24,7 +24,7 @@ def estimated_timing(
     gpu: GpuFacts,
     calibration: Calibration | None = None,
 ) -> Timing | None:
-    """Times of a micro-step and of an optimizer step; None where the card's peaks are unknown."""
+    """Times of a micro-step and an optimizer step; None if the card's peak rates are unknown."""
     forward = next(i for i, (_, _, phase) in enumerate(windows) if phase == "forward")
     optimizer = next(i for i, (_, _, phase) in enumerate(windows) if phase == "optimizer")
     micro_step = [cost for cost in costs if forward <= cost.window < optimizer]
@@ -49,7 +49,7 @@ def estimated_timing(
 def costs_between(
     first: list[Cost], low: int, second: list[Cost], high: int, size: int
 ) -> list[Cost]:
-    """The operators at a micro-batch size, by the line through two recordings."""
+    """The costs at a micro-batch size, on the line through two recordings."""
     if low == high:
         return first
     share = (size - low) / (high - low)
@@ -67,10 +67,10 @@ def costs_between(
 
 
 def _steady(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> list[Cost]:
-    """The operators of an optimizer step, of the first one, as they are in every later one.
+    """The costs of a later optimizer step, from the recorded first one.
 
-    The states exist then. Operators over lists are recorded once for the parameters of all
-    simulated units, of no unit; at full depth they grow as the states do.
+    Later steps create no states. An operator over a list is recorded once, without a unit, for the
+    parameters of all simulated units. At full depth its cost grows like the states.
     """
     states = [cost for cost in costs if cost.cost.name in _MAKE_STATES]
     simulated = sum(cost.cost.bytes_moved for cost in states)
@@ -86,6 +86,6 @@ def _steady(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> list[Co
 
 
 def _deep(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> Iterator[tuple[OpCost, int]]:
-    """The operators at full depth, each with how often it happens."""
+    """The costs at full depth, each with its number of repetitions."""
     for entry in costs:
         yield entry.cost, times(entry.region, depths)

@@ -1,8 +1,8 @@
-"""FLOPs of the operators that multiply: which have a formula, and how to call it.
+"""FLOPs of the operators that multiply: which ones have a formula, and how to call it.
 
-By `torch.utils.flop_counter`, a multiply and an add counted as two, with what it lacks: products of
-bitsandbytes and of grouped experts, attention on the CPU (which is what fake tensors run), and the
-half of causal attention that kernels skip.
+The formulas are those of `torch.utils.flop_counter`, where a multiply and an add count as two. Some
+are added here: products of bitsandbytes and of grouped experts, attention on the CPU (which is what
+fake tensors run), and the half of causal attention that kernels skip.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 # (positional arguments, keyword arguments, result) -> FLOPs
 Flops = Callable[[Sequence[Any], Mapping[str, Any], Any], float]
@@ -23,13 +26,13 @@ CONVOLUTIONS = frozenset(
         *("_convolution", "cudnn_convolution", "_slow_conv2d_forward"),
     )
 )
-# bitsandbytes' products, and the argument that is the weight.
+# The products of bitsandbytes, each with the argument that is the weight.
 INT8_PRODUCTS = {"int8_linear_matmul": "B", "int8_scaled_mm": "B", "int8_mixed_scaled_mm": "CB"}
 FOUR_BIT_PRODUCTS = frozenset(("gemv_4bit", "gemm_4bit"))
 
 
-def flop_formula(func: Any, name: str) -> Flops | None:
-    """How to count the FLOPs of one operator; None where it does not multiply."""
+def flop_formula(func: OpOverload, name: str) -> Flops | None:
+    """How to count the FLOPs of one operator; None if it does not multiply."""
     from torch.utils.flop_counter import flop_registry
 
     if name in INT8_PRODUCTS or name in FOUR_BIT_PRODUCTS:
@@ -51,8 +54,8 @@ def flop_formula(func: Any, name: str) -> Flops | None:
     )
 
 
-def _bitsandbytes_flops(func: Any, name: str) -> Flops:
-    """Activations [.., k] by a weight [n, k]; of a packed weight the shape is an argument."""
+def _bitsandbytes_flops(func: OpOverload, name: str) -> Flops:
+    """Activations [.., k] by a weight [n, k]; the shape of a packed weight is an argument."""
     if name in FOUR_BIT_PRODUCTS:
         shape = position_of(func, "shapeB")
         return lambda args, _, __: 2.0 * args[0].numel() * args[shape][0]
@@ -61,28 +64,30 @@ def _bitsandbytes_flops(func: Any, name: str) -> Flops:
 
 
 def _grouped_flops(left: Sequence[int], right: Sequence[int]) -> float:
-    """Rows of one side are shared out among the groups, so the group does not multiply them."""
+    """The groups share the rows of one side, so the number of groups does not matter."""
     if len(left) > len(right):
         return 2.0 * prod(right) * left[-2]
     return 2.0 * prod(left) * right[-1]
 
 
-def _product_flops(formula: Any, args: Sequence[Any], result: Any) -> float:
+def _product_flops(formula: Callable[..., float], args: Sequence[Any], result: Any) -> float:
     return _kept_flops(formula, tuple(a.shape for a in args if hasattr(a, "shape")), result.shape)
 
 
 @cache
-def _kept_flops(formula: Any, shapes: tuple[Any, ...], out_shape: Any) -> float:
-    """Kept, because a model has few different products and repeats them often."""
+def _kept_flops(
+    formula: Callable[..., float], shapes: tuple[Sequence[int], ...], out_shape: Sequence[int]
+) -> float:
+    """Cached, because a model has few different products and repeats them often."""
     return float(formula(*shapes, out_val=out_shape))
 
 
-def _attention_flops(func: Any, *, backward: bool) -> Flops:
-    """The products of attention, also where query heads share key and value heads.
+def _attention_flops(func: OpOverload, *, backward: bool) -> Flops:
+    """The products of attention, also if query heads share key and value heads.
 
     Forward: scores and weighted values. Backward: scores again, then the gradients of value,
-    probabilities, query and key. Every fused kernel has the same ones, so the name of the one that
-    runs on this device does not matter.
+    probabilities, query and key. Every fused kernel has the same products, so it does not matter
+    which one runs on this device.
     """
     query, key, value = (position_of(func, name) for name in ("query", "key", "value"))
     causal = position_of(func, "is_causal")
@@ -98,7 +103,7 @@ def _attention_flops(func: Any, *, backward: bool) -> Flops:
     return flops
 
 
-def position_of(func: Any, name: str) -> Any:
-    """Where an argument stands in the schema of an operator; None where it has none of the name."""
+def position_of(func: OpOverload, name: str) -> Any:
+    """The position of an argument in an operator's schema; None if it does not have it."""
     names = [argument.name for argument in func._schema.arguments]
     return names.index(name) if name in names else None

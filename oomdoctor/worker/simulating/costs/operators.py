@@ -1,9 +1,8 @@
-"""What an operator costs: its FLOPs and the bytes it moves, read off its tensors.
+"""The cost of an operator: its FLOPs and the bytes it moves, from the sizes of its tensors.
 
-Called for every operator that a dispatch mode sees, over real or fake tensors on any device. What
-is known of an operator (which arguments are tensors, which of them it writes) comes from its schema
-and is worked out once; a call then only reads sizes. The exceptions to "reads its inputs, writes
-its outputs" are the tables below.
+A dispatch mode calls this for every operator, with real or fake tensors on any device. The schema
+of an operator says which arguments are tensors and which of them it writes. It is read once; a call
+only reads sizes. The tables below are the exceptions to "reads its inputs, writes its outputs".
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.costs import OpCost, OpKind
 from oomdoctor.worker.simulating.costs.flops import (
@@ -26,15 +25,20 @@ from oomdoctor.worker.simulating.costs.flops import (
     position_of,
 )
 
-# A view that its schema does not declare as one, and storage without contents: no kernel runs.
-# Declared views, and what returns no tensor, need no list.
+if TYPE_CHECKING:
+    import torch
+    from torch._C import Argument
+    from torch._ops import OpOverload
+
+# Operators that run no kernel: a view that its schema does not declare as one, and allocation
+# without initialisation. The schema tells declared views, and operators that return no tensor.
 _WITHOUT_KERNEL = frozenset(
     (
         *("_unsafe_view", "set_", "resize_"),
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
     )
 )
-# Arguments that give only their shape, or are overwritten unread.
+# Arguments of which only the shape is used, or which are overwritten unread.
 _UNREAD = {
     "copy_": ("self",),
     "zero_": ("self",),
@@ -53,7 +57,7 @@ _UNREAD = {
     "nll_loss_forward": ("self",),
     "nll_loss_backward": ("self",),
 }
-# Of these arguments only as much is read as the result holds.
+# Arguments of which the operator reads only as much as the result holds.
 _GATHERED = {
     "embedding": "weight",
     "index": "self",
@@ -61,7 +65,7 @@ _GATHERED = {
     "gather": "self",
     "take": "self",
 }
-# In-place operators that read and write only the places which their values go to.
+# In-place operators that read and write only the places to which their values go.
 _SCATTERED = {
     "index_put_": "values",
     "_index_put_impl_": "values",
@@ -71,14 +75,14 @@ _SCATTERED = {
     "scatter_add_": "src",
 }
 _PACKED = 0.5  # bytes of a weight in 4 bits
-# Optimizers whose schema allows writing the gradients (to unscale them), which training here
-# never asks for.
+# The schemas of some optimizers allow writing the gradients (to unscale them). Training here never
+# uses that.
 _GRADIENT_ARGUMENTS = frozenset(("grads", "g"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """A tensor argument, or a list of them: where it stands and how often its bytes move."""
+    """A tensor argument, or a list of tensors: its position and how often its bytes move."""
 
     position: int
     name: str
@@ -89,10 +93,10 @@ class _Argument:
 class _Rule:
     """What the schema of one operator says.
 
-    `gathers`: reads of a table as much as it writes. `source`: the argument that a copy between
-    devices comes from. `flops` is None where there is no product. `unpacked`: the argument that is
-    the shape of a packed weight. `pointwise`: PyTorch's own kernel, bound by bandwidth, which is
-    slower where its tensors differ.
+    `gathers`: it reads as much of a table as it writes. `source`: the argument that a copy between
+    devices reads. `flops`: None if it has no product. `unpacked`: the argument with the shape of a
+    packed weight. `pointwise`: PyTorch's own bandwidth-bound kernel, which is slower if its tensors
+    differ.
     """
 
     name: str
@@ -107,13 +111,13 @@ class _Rule:
 
 
 def cost_of(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any
 ) -> OpCost | None:
-    """The cost of one call of the `OpOverload` `func`; None when no kernel runs on the device.
+    """The cost of one call of `func`; None if no kernel runs on the device.
 
-    FLOPs count a multiply and an add as two, by `torch.utils.flop_counter`, except that causal
-    attention counts half: its kernels skip the masked blocks. Bytes are inputs read once and
-    outputs written once, without caches and without what an operator allocates inside itself.
+    A multiply and an add count as two FLOPs, as in `torch.utils.flop_counter`. Causal attention
+    counts half, because its kernels skip the masked blocks. Bytes are those of inputs read once and
+    outputs written once, without caches and without what an operator allocates internally.
     """
     rule = _rule(func)
     if rule is None:
@@ -146,7 +150,7 @@ def cost_of(
 
 
 @cache
-def _rule(func: Any) -> _Rule | None:
+def _rule(func: OpOverload) -> _Rule | None:
     schema = func._schema
     space, _, name = schema.name.partition("::")
     writes_result = any(_is_tensor(r.type) and r.alias_info is None for r in schema.returns)
@@ -175,11 +179,11 @@ def _is_tensor(kind: Any) -> bool:
     return "Tensor" in str(kind)
 
 
-def _passes(name: str, argument: Any) -> int:
+def _passes(name: str, argument: Argument) -> int:
     if _GATHERED.get(name) == argument.name:
         return 0
     if name in _SCATTERED:
-        # The places that the values go to are read and written, the values read.
+        # Values are read, and the places to which they go are read and written.
         return {_SCATTERED[name]: 3, "self": 0}.get(argument.name, 1)
     reads = argument.name not in _UNREAD.get(name, ()) and not argument.is_out
     writes = argument.alias_info is not None and argument.alias_info.is_write
@@ -199,10 +203,10 @@ def _kind(space: str, name: str) -> OpKind:
 
 
 def _alike(rule: _Rule, args: Sequence[Any], result: Any) -> bool:
-    """Whether all tensors that move are contiguous and equal in shape and type.
+    """Whether all tensors that move are contiguous and have the same shape and type.
 
-    Only then PyTorch's TensorIterator walks them with vector loads. Lists go to kernels that take
-    each of their tensors so.
+    Only then PyTorch's TensorIterator uses vector loads. Kernels for lists use them for each tensor
+    of the list.
     """
     tensors = [args[a.position] for a in rule.arguments if a.passes and a.position < len(args)]
     tensors += result if isinstance(result, tuple) else [result]
@@ -219,11 +223,11 @@ def _alike(rule: _Rule, args: Sequence[Any], result: Any) -> bool:
     return True
 
 
-def _unpacked_bytes(activations: Any, shape: Sequence[int]) -> float:
-    """The weight in 4 bits read and in the type of the activations written.
+def _unpacked_bytes(activations: torch.Tensor, shape: Sequence[int]) -> float:
+    """Bytes of unpacking a weight: read in 4 bits, written in the type of the activations.
 
-    An upper bound for few rows: bitsandbytes 0.50 does not unpack for at most 512 of them
-    (backends/cuda/ops.py `_gemm_4bit_use_custom_cuda`); versions before it always do.
+    This is an upper bound for few rows. Up to 512 rows, bitsandbytes 0.50 does not unpack
+    (backends/cuda/ops.py `_gemm_4bit_use_custom_cuda`); earlier versions always do.
     """
     return float(prod(shape) * (_PACKED + activations.element_size()))
 
@@ -234,7 +238,7 @@ def _bytes_of(value: Any) -> int:
     return value.numel() * value.element_size() if hasattr(value, "element_size") else 0
 
 
-def _dtype_of(value: Any) -> Any:
+def _dtype_of(value: Any) -> torch.dtype | None:
     while isinstance(value, list | tuple):
         if not value:
             return None
@@ -243,11 +247,11 @@ def _dtype_of(value: Any) -> Any:
 
 
 @cache
-def _dtype_name(dtype: Any) -> str:
+def _dtype_name(dtype: torch.dtype | None) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _device_type(tensor: Any) -> Any:
-    # Asking a fake tensor for `device` costs a dispatch of its own.
+def _device_type(tensor: torch.Tensor) -> Any:
+    # Asking a fake tensor for `device` costs one more dispatch.
     fake = getattr(tensor, "fake_device", None)
     return (tensor.device if fake is None else fake).type

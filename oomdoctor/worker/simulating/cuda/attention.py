@@ -1,9 +1,9 @@
-"""`scaled_dot_product_attention` on fake CPU tensors goes where CUDA would send it.
+"""Send `scaled_dot_product_attention` on fake CPU tensors to the kernel that CUDA would choose.
 
 The choice and the preparation of the inputs follow sdp_utils.cpp, sdp_utils_cpp.h and
-attention.cpp of torch 2.6-2.13. The chosen operator's own meta kernel and autograd formula then
-put CUDA's outputs, log-sum-exp and gradients into the trace; scratch inside the backward kernels
-is in `cuda_attention_scratch`.
+attention.cpp of torch 2.6-2.13. The meta kernel and the autograd formula of the chosen operator
+then put CUDA's outputs, log-sum-exp and gradients into the trace. `attention_scratch` has the
+memory that the backward kernels take internally.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from oomdoctor.worker.simulating.cuda.kernels import Card, torch_release
+
+if TYPE_CHECKING:
+    import torch
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
 
@@ -22,10 +25,10 @@ Backend = Literal["cudnn", "flash", "efficient", "math"]
 class Call:
     """One call: query, key and value are (batch, heads, length, head dimension)."""
 
-    query: Any
-    key: Any
-    value: Any
-    mask: Any = None
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None = None
     dropout: float = 0.0
     is_causal: bool = False
     scale: float | None = None
@@ -41,24 +44,25 @@ class Call:
 
 @contextlib.contextmanager
 def cuda_sdpa(choose: Callable[[Call], Backend]) -> Iterator[None]:
-    """Attention on CPU tensors takes the kernels that are chosen for it while the context is open.
+    """Run attention on CPU tensors with the kernel that `choose` returns for each call.
 
-    Registered below autocast (which has cast the inputs by then, as on CUDA) and beside autograd,
-    so a call from C++, from a recomputed forward pass or without gradients is caught as well.
+    It is registered below autocast, which has cast the inputs by then, as on CUDA. It is also
+    registered beside autograd, so it catches calls from C++, from a recomputed forward pass and
+    without gradients.
     """
     import torch
 
     def attend(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
         *,
         scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Any:
+    ) -> torch.Tensor:
         call = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return run(choose(call), call)
 
@@ -71,14 +75,14 @@ def cuda_sdpa(choose: Callable[[Call], Backend]) -> Iterator[None]:
 
 
 def choose_backend(call: Call, card: Card) -> Backend:
-    """sdp_utils.cpp `select_sdp_backend`: the first backend, by priority, that takes the call.
+    """sdp_utils.cpp `select_sdp_backend`: the first backend by priority that accepts the call.
 
-    The switches of `torch.backends.cuda` count, as on CUDA.
+    The switches of `torch.backends.cuda` apply, as on CUDA.
     """
     from torch.backends import cuda
 
     if _fits_any_fused_kernel(call):
-        # The default order has cuDNN behind math, so it is either first or never reached.
+        # By default cuDNN comes after math, so it is either first or never reached.
         if cuda.cudnn_sdp_enabled() and _prefers_cudnn(card) and _fits_cudnn(call):
             return "cudnn"
         if cuda.flash_sdp_enabled() and _fits_flash(call, card):
@@ -88,8 +92,8 @@ def choose_backend(call: Call, card: Card) -> Backend:
     return "math"
 
 
-def run(backend: Backend, call: Call) -> Any:
-    """attention.cpp `scaled_dot_product_attention` once the backend is chosen."""
+def run(backend: Backend, call: Call) -> torch.Tensor:
+    """attention.cpp `scaled_dot_product_attention`, after the backend is chosen."""
     if backend == "flash":
         return _flash(call)
     if backend == "math":
@@ -97,8 +101,8 @@ def run(backend: Backend, call: Call) -> Any:
     return _cudnn(call) if backend == "cudnn" else _efficient(call)
 
 
-def _flash(call: Call) -> Any:
-    """Head dimensions are padded to a multiple of 8 outside the kernel and the result is cut."""
+def _flash(call: Call) -> torch.Tensor:
+    """Pad head dimensions to a multiple of 8 outside the kernel, and cut the result."""
     import torch
 
     size = call.query.shape[-1]
@@ -110,12 +114,12 @@ def _flash(call: Call) -> Any:
     return results[0] if padded[0] is call.query else results[0][..., :size]
 
 
-def _efficient(call: Call) -> Any:
+def _efficient(call: Call) -> torch.Tensor:
     import torch
 
     mask = _additive_mask(call)
     if mask is not None:
-        # `preprocess_mask`: rows must be aligned to 8 elements, or the mask is copied with padding.
+        # `preprocess_mask`: rows must be aligned to 8 elements, else the mask is copied and padded.
         aligned = all(stride % 8 == 0 for stride in mask.stride()[:-1]) and mask.stride(-1) == 1
         if not aligned:
             length = mask.shape[-1]
@@ -133,7 +137,7 @@ def _efficient(call: Call) -> Any:
     )[0]
 
 
-def _cudnn(call: Call) -> Any:
+def _cudnn(call: Call) -> torch.Tensor:
     import torch
 
     return torch.ops.aten._scaled_dot_product_cudnn_attention(
@@ -149,7 +153,7 @@ def _cudnn(call: Call) -> Any:
     )[0]
 
 
-def _math(call: Call) -> Any:
+def _math(call: Call) -> torch.Tensor:
     import torch
 
     return torch.ops.aten._scaled_dot_product_attention_math(
@@ -165,8 +169,8 @@ def _math(call: Call) -> Any:
     )[0]
 
 
-def _additive_mask(call: Call) -> Any:
-    """`convert_boolean_attn_mask`: a bool mask becomes one of the query's dtype, in its shape."""
+def _additive_mask(call: Call) -> torch.Tensor | None:
+    """`convert_boolean_attn_mask`: a bool mask gets the query's dtype and keeps its shape."""
     import torch
 
     if call.mask is None or call.mask.dtype != torch.bool:
@@ -175,7 +179,7 @@ def _additive_mask(call: Call) -> Any:
     return torch.where(call.mask, 0.0, masked)
 
 
-def _pad_last(tensor: Any, multiple: int) -> Any:
+def _pad_last(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
     import torch
 
     short = -tensor.shape[-1] % multiple
@@ -213,7 +217,7 @@ def _fits_flash(call: Call, card: Card) -> bool:
 
 
 def _fits_efficient(call: Call, card: Card) -> bool:
-    """No grouped heads (up to torch 2.13); no bfloat16 below sm80."""
+    """It has no grouped heads (up to torch 2.13) and no bfloat16 below sm80."""
     import torch
 
     query, key, value = call.query, call.key, call.value
@@ -223,7 +227,7 @@ def _fits_efficient(call: Call, card: Card) -> bool:
     dtypes = {torch.float16, torch.float32} | ({torch.bfloat16} if modern else set())
     if query.dtype not in dtypes:
         return False
-    # `minimum_gemm_alignment`: 128 bits where tensor cores are used.
+    # `minimum_gemm_alignment`: 128 bits if tensor cores are used.
     tensor_cores = modern or (card.compute_capability >= (7, 0) and _is_half(query))
     alignment = (8 if _is_half(query) else 4) if tensor_cores else 1
     size = query.shape[-1]
@@ -232,7 +236,7 @@ def _fits_efficient(call: Call, card: Card) -> bool:
 
 
 def _fits_cudnn(call: Call) -> bool:
-    """`can_use_cudnn_attention` for cuDNN 9.10 and later, on the cards that prefer it."""
+    """`can_use_cudnn_attention` of cuDNN 9.10 and later, for the cards that prefer it."""
     sizes = call.query.shape[-1], call.value.shape[-1]
     fits = max(sizes) <= 128 or sizes == (192, 128)
     if not _is_half(call.query) or not fits:
@@ -245,10 +249,10 @@ def _fits_cudnn(call: Call) -> bool:
 
 
 def _prefers_cudnn(card: Card) -> bool:
-    """sdp_utils.cpp `check_prefer_cudnn_attention`, with the cuDNN that the wheels bring.
+    """sdp_utils.cpp `check_prefer_cudnn_attention`, with the cuDNN that the wheels ship.
 
-    torch 2.9 puts cuDNN first on sm90 and sm100 (pull 162073); 2.10 asks for cuDNN above 9.15 but
-    ships 9.10; the CUDA 13 wheels from 2.11 on ship a later one (transformers pull 48163).
+    torch 2.9 puts cuDNN first on sm90 and sm100 (pull 162073). torch 2.10 requires cuDNN above 9.15
+    but ships 9.10. From 2.11 on, the CUDA 13 wheels ship a later one (transformers pull 48163).
     """
     release = torch_release()
     return (
@@ -258,7 +262,7 @@ def _prefers_cudnn(card: Card) -> bool:
     )
 
 
-def _is_half(tensor: Any) -> bool:
+def _is_half(tensor: torch.Tensor) -> bool:
     return bool(tensor.is_floating_point() and tensor.element_size() == 2)
 
 

@@ -1,13 +1,16 @@
-"""Accumulators that the fused attention kernels take in their backward pass, by backend.
+"""Accumulators that the fused attention kernels allocate in their backward pass, by backend.
 
-Arguments are those of `aten::_scaled_dot_product_*_attention_backward` by name; query, key and
-value are (batch, heads, length, head dimension). Results are bytes of blocks, unrounded.
+The arguments are those of `aten::_scaled_dot_product_*_attention_backward` by name. Query, key and
+value are (batch, heads, length, head dimension). The results are bytes of blocks, unrounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 FLOAT = 4
 
@@ -15,8 +18,9 @@ FLOAT = 4
 def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
     """flash_attn/flash_api.cpp `mha_bwd` (FlashAttention 2, torch 2.3-2.13).
 
-    softmax_d and dq_accum in fp32 over the length rounded to 128; for grouped queries dK and dV
-    over all query heads before they are summed. A strided incoming gradient or output is copied.
+    softmax_d and dq_accum in fp32, over the length rounded up to 128. For grouped queries also dK
+    and dV over all query heads, before they are summed. A strided incoming gradient or output is
+    copied.
     """
     batch, heads, length, dim = named["query"].shape
     key = named["key"]
@@ -34,8 +38,8 @@ def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
 def cudnn(named: Mapping[str, Any]) -> tuple[int, ...]:
     """cudnn-frontend 1.2x scaled_dot_product_flash_attention.h, `get_fe_workspace_size_node`.
 
-    One workspace: dQ in fp32 and the sums of the softmax. What the engine itself asks for on top
-    is known to cuDNN only; for grouped queries at least dK and dV over all query heads.
+    One workspace: dQ in fp32 and the sums of the softmax. Only cuDNN knows what its engine needs in
+    addition. For grouped queries that is at least dK and dV over all query heads.
     """
     batch, heads, length, dim = named["query"].shape
     key = named["key"]
@@ -50,14 +54,14 @@ def cudnn(named: Mapping[str, Any]) -> tuple[int, ...]:
 def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[int, ...]:
     """attention_backward.cu `_efficient_attention_backward`, mem_eff_attention/kernel_backward.h.
 
-    delta in fp32 and `Params::workspace_size`: staging of dQ in tiles, and of dK and dV where the
+    delta in fp32 and `Params::workspace_size`: staging for dQ in tiles, and for dK and dV if the
     kernel does not hold them in registers (torch 2.1-2.13).
     """
     query, key, value = named["query"], named["key"], named["value"]
     batch, heads, length, dim = query.shape
     tile_i, tile_j, largest = _cutlass_tiles(query, max(dim, value.shape[-1]), capability)
     blocks_i, columns = -(-length // tile_i), -(-dim // tile_j)
-    # GradQTempStorage: a tile of fp32 and 16 bytes of lock, counter and padding.
+    # GradQTempStorage: a tile of fp32 and 16 bytes for lock, counter and padding.
     stage = blocks_i * columns * (tile_i * tile_j * FLOAT + 16)
     half = query.element_size() == 2
     in_registers = half and largest <= tile_i
@@ -70,11 +74,13 @@ def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[in
     return (*_copies(named["grad_out_"]), delta, batch * heads * _up(stage, 16))
 
 
-def _cutlass_tiles(query: Any, dim: int, capability: tuple[int, int]) -> tuple[int, int, int]:
-    """Tile of queries, tile of keys and largest head dimension of the kernel that is launched.
+def _cutlass_tiles(
+    query: torch.Tensor, dim: int, capability: tuple[int, int]
+) -> tuple[int, int, int]:
+    """The launched kernel's tile of queries, tile of keys and largest head dimension.
 
-    mem_eff_attention/kernels/cutlassB.h `dispatch_cutlassB_*`: the first kernel that takes the head
-    dimension and fits the shared memory. Tiles of 128 need more of it than consumer cards have.
+    mem_eff_attention/kernels/cutlassB.h `dispatch_cutlassB_*`: the first kernel that accepts the
+    head dimension and fits into shared memory. Tiles of 128 need more than consumer cards have.
     """
     if dim <= 64:
         return 64, 64, 32 if dim <= 32 else 64
@@ -87,19 +93,19 @@ def _cutlass_tiles(query: Any, dim: int, capability: tuple[int, int]) -> tuple[i
     return (128 if half and capability >= (8, 0) and not consumer else 64), 64, 65536
 
 
-def _copies(*tensors: Any) -> tuple[int, ...]:
+def _copies(*tensors: torch.Tensor) -> tuple[int, ...]:
     return tuple(_bytes(tensor) for tensor in tensors if not _is_dense(tensor))
 
 
-def _is_dense(tensor: Any) -> bool:
-    """Whether (batch, heads, length, dim) is contiguous once heads and length are swapped."""
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether (batch, heads, length, dim) is contiguous after swapping heads and length."""
     _, heads, length, dim = tensor.shape
     expected = (length * heads * dim, dim, heads * dim, 1)
     strides = zip(tensor.shape, tensor.stride(), expected, strict=True)
     return all(size == 1 or stride == wanted for size, stride, wanted in strides)
 
 
-def _bytes(tensor: Any) -> int:
+def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 

@@ -1,20 +1,28 @@
-"""Autocast on fake CPU tensors casts what `torch.autocast("cuda")` would cast.
+"""Make autocast on fake CPU tensors cast what `torch.autocast("cuda")` would cast.
 
-CPU's and CUDA's lists differ: CUDA runs layer_norm, softmax, sums and powers in fp32. Python
-kernels at CPU's autocast key take CUDA's entries, and entries that only CPU has are undone. What
-both lists share stays with C++: linear, matmul and attention with their cache of cast weights.
-Policies: ATen/autocast_mode.h, torch 2.13; which names have one is asked of the installed torch.
+The lists for CPU and CUDA differ: CUDA runs layer_norm, softmax, sums and powers in fp32. Entries
+that only CUDA has become Python kernels at the CPU's autocast key. Entries that only the CPU has
+fall through. Entries on both lists stay with C++: linear, matmul and attention, with their cache of
+cast weights. The policies are those of ATen/autocast_mode.h in torch 2.13; the installed torch says
+which names have one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-from unittest import mock
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
-# AT_FORALL_FP32_SET_OPT_DTYPE: computed in and returned as fp32 unless the caller names a dtype.
+from oomdoctor.worker.simulating.replacing import replaced
+
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
+
+# AT_FORALL_FP32_SET_OPT_DTYPE: computed in fp32 and returned as fp32 unless the caller names a
+# dtype.
 _FP32_BY_DTYPE = frozenset(
     {
         "softmax.int",
@@ -48,7 +56,8 @@ _PROMOTE = frozenset(
         "scatter_add",
     }
 )
-# AT_FORALL_LOWER_PRECISION_FP, the entries that CPU lacks. Weights of these are cast at every use.
+# AT_FORALL_LOWER_PRECISION_FP: the entries that the CPU does not have. Their weights are cast at
+# every use.
 _LOWER = frozenset(
     {
         "_convolution",
@@ -60,7 +69,7 @@ _LOWER = frozenset(
         "mv",
     }
 )
-# C++ handles these well enough: einsum ends in bmm, the others are no operators of transformers.
+# C++ handles these well enough: einsum ends in bmm, and transformers uses none of the others.
 _LEFT_OUT = frozenset(
     {
         "einsum",
@@ -82,16 +91,17 @@ Kernel = Callable[..., Any]
 
 @contextlib.contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """`torch.autocast("cpu", ...)` behaves as CUDA's while this context is open.
+    """Make `torch.autocast("cpu", ...)` behave like CUDA's while this context is open.
 
-    Without autocast nothing changes. Registration is process-wide: one simulation at a time.
+    Code without autocast is not affected. The kernels are registered for the whole process, so only
+    one simulation can run at a time.
     """
     import torch
 
     library = torch.library.Library("aten", "IMPL")
     ours, theirs = _registered("AutocastCPU"), _registered("AutocastCUDA")
     with warnings.catch_warnings():
-        # PyTorch warns that entries of CPU's list are overridden, which is what this is for.
+        # PyTorch warns that entries of the CPU's list are overridden, which is the purpose here.
         warnings.simplefilter("ignore", UserWarning)
         for name in sorted(theirs - ours):
             kernel = _kernel(name)
@@ -100,14 +110,14 @@ def cuda_autocast() -> Iterator[None]:
         for name in sorted(ours - theirs):
             library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
     try:
-        # Without a device type CUDA's autocast is asked for, as peft's layers do.
-        with mock.patch.object(torch, "is_autocast_enabled", _asked(torch.is_autocast_enabled)):
+        # peft's layers ask without a device type, which asks for CUDA's autocast.
+        with replaced(torch, "is_autocast_enabled", _cpu_by_default(torch.is_autocast_enabled)):
             yield
     finally:
         library._destroy()
 
 
-def _asked(enabled: Callable[..., bool]) -> Callable[..., bool]:
+def _cpu_by_default(enabled: Callable[..., bool]) -> Callable[..., bool]:
     return lambda device_type="cpu": bool(enabled(device_type))
 
 
@@ -119,7 +129,7 @@ def _registered(key: str) -> set[str]:
 
 
 def _kernel(name: str) -> Kernel | None:
-    """What CUDA does with this entry of its list; what is in no table is AT_FORALL_FP32."""
+    """What CUDA does with this entry of its list. Names in no table are AT_FORALL_FP32."""
     if name in _LEFT_OUT or "name" in name.lower():  # overloads for named tensors
         return None
     operator = _operator(name)
@@ -134,8 +144,8 @@ def _kernel(name: str) -> Kernel | None:
     return _casting(operator, lambda _: _float32())
 
 
-def _casting(operator: Any, target: Callable[[list[Any]], Any]) -> Kernel:
-    """Cast every floating argument to one dtype, then run without autocast."""
+def _casting(operator: OpOverload, target: Callable[[list[torch.Tensor]], torch.dtype]) -> Kernel:
+    """Cast every floating-point argument to one dtype, then run without autocast."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _no_autocast():
@@ -146,8 +156,8 @@ def _casting(operator: Any, target: Callable[[list[Any]], Any]) -> Kernel:
     return kernel
 
 
-def _with_dtype(plain: Any, typed: Any, name: str) -> Kernel:
-    """Ask for an fp32 result where the caller named no dtype; the operator casts by itself."""
+def _with_dtype(plain: OpOverload, typed: OpOverload, name: str) -> Kernel:
+    """Ask for an fp32 result if the caller named no dtype; the operator casts by itself."""
     import torch
 
     halves = {
@@ -155,13 +165,13 @@ def _with_dtype(plain: Any, typed: Any, name: str) -> Kernel:
         "log_softmax.int": torch.ops.aten._log_softmax,
     }.get(name)
 
-    def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         with _no_autocast():
             given = _named(plain, (tensor, *args), kwargs)
             if given.get("dtype") is not None or not list(_floats([tensor])):
                 return plain(tensor, *args, **kwargs)
             if halves is not None and tensor.dtype == torch.float16:
-                # SoftMax.cpp: on CUDA the kernel reads fp16 and writes fp32, without a copy.
+                # SoftMax.cpp: the CUDA kernel reads fp16 and writes fp32, without a copy.
                 return halves(tensor, given["dim"], True)
             given.pop("self")
             return typed(tensor, **(given | {"dtype": torch.float32}))
@@ -169,19 +179,21 @@ def _with_dtype(plain: Any, typed: Any, name: str) -> Kernel:
     return kernel
 
 
-def _named(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _named(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     names = [argument.name for argument in operator._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _cast(value: Any, dtype: Any) -> Any:
+def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, list | tuple):
         return [_cast(item, dtype) for item in value]
     return value.to(dtype) if list(_floats([value])) else value
 
 
-def _floats(values: Any) -> Iterator[Any]:
-    """autocast_mode.h `is_eligible`: floating point tensors, but no doubles."""
+def _floats(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """autocast_mode.h `is_eligible`: floating-point tensors, but not doubles."""
     import torch
 
     eligible = (torch.float32, torch.float16, torch.bfloat16)
@@ -192,32 +204,33 @@ def _floats(values: Any) -> Iterator[Any]:
             yield value
 
 
-def _widest(tensors: list[Any]) -> Any:
+def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
     wide = any(tensor.dtype == _float32() for tensor in tensors)
     return _float32() if wide else _lower_precision()
 
 
-def _float32() -> Any:
+def _float32() -> torch.dtype:
     import torch
 
     return torch.float32
 
 
-def _lower_precision() -> Any:
+def _lower_precision() -> torch.dtype:
     import torch
 
     return torch.get_autocast_dtype("cpu")
 
 
-def _operator(name: str) -> Any:
+def _operator(name: str) -> OpOverload:
     import torch
 
     base, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, base), overload or "default")
 
 
-def _no_autocast() -> Any:
+def _no_autocast() -> AbstractContextManager[None]:
     import torch
 
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-    return torch._C._ExcludeDispatchKeyGuard(keys)
+    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(keys)
+    return guard

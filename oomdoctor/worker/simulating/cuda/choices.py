@@ -1,30 +1,35 @@
-"""What CUDA chooses for one card while a step is recorded, and which other cards choose the same.
+"""What CUDA chooses for one card during a recording, and for which other cards it does the same.
 
-Cards differ in their attention kernels, in what some kernels take while they run, and in the size
-of the cuBLAS workspaces. A recording serves every card of which only the last differs.
+Cards differ in their attention kernels, in the memory that some kernels take while they run, and in
+the size of the cuBLAS workspaces. Cards that differ only in their workspaces share a recording.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from oomdoctor.records.simulation import Target
 from oomdoctor.worker.simulating.cuda import attention, kernels
 from oomdoctor.worker.simulating.cuda.kernels import Card
 
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
 
 class Choices:
-    """Answers for `card`, and keeps in `alike` the cards that would have had the same answers.
+    """Chooses for `card`, and keeps in `alike` the cards that would get the same answers.
 
     Invariant: `card` is in `alike`.
     """
 
     def __init__(self, cards: Iterable[Card]) -> None:
         self.cards = tuple(dict.fromkeys(cards))
-        self.begin(self.cards[0])
+        self.card = self.cards[0]
+        self.alike = set(self.cards)
 
     def begin(self, card: Card) -> None:
-        """A new recording, for this card."""
+        """Begin a recording for this card."""
         self.card = card
         self.alike = set(self.cards)
 
@@ -35,8 +40,8 @@ class Choices:
         self._keep(card for card in self._others if choose(call, card) == chosen)
         return chosen
 
-    def hidden(self, func: Any, args: Any, kwargs: Any, result: Any) -> tuple[int, ...]:
-        """Bytes of the blocks that a kernel holds while it runs, see `cuda_kernels`."""
+    def hidden(self, func: OpOverload, args: Any, kwargs: Any, result: Any) -> tuple[int, ...]:
+        """Bytes of the blocks that a kernel holds while it runs, see `kernels`."""
         if not kernels.has_rule(func):
             return ()
         found = kernels.hidden_blocks(func, args, kwargs, result, self.card)
@@ -47,8 +52,8 @@ class Choices:
         )
         return found
 
-    def workspace(self, func: Any) -> tuple[str, int] | None:
-        """The cuBLAS workspace of an operator: its name, the same for all cards, and its bytes."""
+    def workspace(self, func: OpOverload) -> tuple[str, int] | None:
+        """The cuBLAS workspace of an operator: its name (the same for all cards) and its bytes."""
         return kernels.lasting_workspace(func, self.card)
 
     @property
@@ -59,6 +64,14 @@ class Choices:
         self.alike = {self.card, *cards}
 
 
+def card_of(target: Target | None) -> Card:
+    """The traits of a target that decide kernels; those of an A100 if they are unknown."""
+    gpu = target.gpu if target is not None else None
+    capability = gpu.compute_capability if gpu is not None else None
+    major, minor = (int(part) for part in (capability or "8.0").split("."))
+    return Card((major, minor))
+
+
 def workspaces(card: Card) -> Mapping[str, int]:
-    """Bytes of each cuBLAS workspace of a card, by the name it has on a tape."""
+    """Bytes of each cuBLAS workspace of a card, by its name on a tape."""
     return dict.fromkeys(kernels.WORKSPACES, kernels.workspace_bytes(card))

@@ -1,22 +1,25 @@
-"""Dropout as CUDA keeps it: a mask of one byte an element, where the CPU keeps noise in its type.
+"""Dropout as on CUDA, which keeps a mask of one byte per element; the CPU keeps noise instead.
 
-ATen/native/Dropout.cpp sends training to `native_dropout` where `is_fused_kernel_acceptable` (CUDA,
-a rate between 0 and 1, something to drop).
+In training, ATen/native/Dropout.cpp calls `native_dropout` if `is_fused_kernel_acceptable` (CUDA, a
+rate between 0 and 1, a tensor with elements).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
 def cuda_dropout() -> Iterator[None]:
-    """Within it `dropout` on (fake) CPU tensors goes CUDA's way, in the whole process."""
+    """Make `dropout` on CPU tensors work as on CUDA, in the whole process."""
     import torch
 
-    def dropout(tensor: Any, rate: float, train: bool) -> Any:
+    def dropout(tensor: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
         if not train or rate == 0.0 or tensor.numel() == 0:
             return tensor
         if rate == 1.0:

@@ -1,70 +1,82 @@
-"""flash_attention_2 and _3 without their packages, as the tensors they would leave.
+"""Simulate flash_attention_2 and _3 without their packages.
 
-Both packages run the kernel that SDPA's flash backend runs, so the model is built with "sdpa" and
-its attention function is exchanged. The same: output in (batch, length, heads, head dimension),
-log-sum-exp (batch, heads, length) in fp32, no mask, grouped queries without repeated keys, the
-backward's accumulators (flash-attn 2 is what PyTorch's kernel was taken from). Not the same:
-FlashAttention 3 gathers dK and dV of grouped queries in fp32 by key head instead of in 16 bits by
-query head, which is less from three query heads a key head on.
+Both packages run the kernel of SDPA's flash backend, so the model is built with "sdpa" and its
+attention function is replaced. The same: the output as (batch, length, heads, head dimension), the
+log-sum-exp as (batch, heads, length) in fp32, no mask, grouped queries without repeated keys, and
+the accumulators of the backward pass (PyTorch's kernel was taken from flash-attn 2). Not the same:
+FlashAttention 3 accumulates dK and dV of grouped queries in fp32 per key head, not in 16 bits per
+query head. That takes less memory with three or more query heads per key head.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
-from unittest import mock
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.simulating.cuda.attention import Call, run
+from oomdoctor.worker.simulating.replacing import restored
+
+if TYPE_CHECKING:
+    import torch
+
+
+def built_as(config: TrainConfig) -> TrainConfig:
+    """The rung to build: sdpa stands in for a package, whose kernels then replace sdpa's."""
+    stand_in = ATTENTIONS[config.attention].stand_in
+    return config if stand_in is None else replace(config, attention=stand_in)
 
 
 @contextlib.contextmanager
 def simulated_attention() -> Iterator[None]:
-    """Models with the implementation "sdpa" act as with one of the packages here.
+    """Make models with the implementation "sdpa" act as with one of the packages.
 
-    For models that ask transformers' AttentionInterface (4.48 and later).
+    This works for models that use transformers' AttentionInterface (4.48 and later).
     """
     from transformers import modeling_utils
 
     functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
-    replaced = functions["sdpa"]
+    original = functions["sdpa"]
     functions["sdpa"] = _forward
     try:
         with _masks_of_the_packages():
             yield
     finally:
-        functions["sdpa"] = replaced
+        functions["sdpa"] = original
 
 
 @contextlib.contextmanager
 def _masks_of_the_packages() -> Iterator[None]:
-    """The packages take no mask, also where a sliding window would make sdpa's (from 4.53 on)."""
+    """Build no mask, as for the packages; with a sliding window sdpa has one (from 4.53 on)."""
     try:
         from transformers import masking_utils
     except ImportError:
         yield
         return
     makers = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
-    with mock.patch.dict(makers, {"sdpa": masking_utils.flash_attention_mask}):
+    with restored(makers, {"sdpa": masking_utils.flash_attention_mask}):
         yield
 
 
 def _forward(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
     **_: Any,
-) -> tuple[Any, None]:
+) -> tuple[torch.Tensor, None]:
     """transformers integrations/flash_attention.py; inputs are (batch, heads, length, size)."""
     import torch
 
     if query.dtype == torch.float32:
-        # Norms that peft keeps in fp32 make fp32 queries; the weights' dtype is what counts then.
+        # Norms that peft keeps in fp32 make fp32 queries; then the dtype of the weights counts.
         weights = [p.dtype for p in module.parameters() if p.is_floating_point()]
         halves = [dtype for dtype in weights if dtype != torch.float32]
         autocast = torch.is_autocast_enabled("cpu")

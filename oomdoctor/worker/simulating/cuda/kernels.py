@@ -1,16 +1,16 @@
-"""What a CUDA kernel takes from the caching allocator and a fake CPU tensor does not show.
+"""Memory that a CUDA kernel takes from the caching allocator and that fake tensors do not show.
 
-Two kinds: blocks that a kernel takes and gives back inside one operator (`hidden_blocks`), and the
-cuBLAS workspaces, which stay until the process ends (`lasting_workspace`). Every rule names the
-upstream source it was read from. An operator without a rule has no scratch, or scratch that was
-left out on purpose:
+There are two kinds. A kernel takes and frees blocks inside one operator (`hidden_blocks`), and the
+cuBLAS workspaces stay until the process ends (`lasting_workspace`). Every rule names the upstream
+source it was read from. An operator without a rule has no scratch, or scratch that is left out on
+purpose:
 
-- reductions (Reduce.cuh), scans, sorts and top-k of routers: at most a few MiB, gone at once, and
-  never while the peak is made;
-- layer_norm backward: since torch 2.8 partial sums, but only above 64 Ki rows;
-- foreach and fused optimizers: their tables travel as kernel arguments (MultiTensorApply.cuh), and
-  the copies of foreach optimizers are results, so the trace sees them;
-- convolutions: cuDNN chooses the workspace at run time, there is no formula to take it from.
+- reductions (Reduce.cuh), scans, sorts and top-k of routers: a few MiB at most, freed at once and
+  never alive at the peak;
+- layer_norm backward: partial sums since torch 2.8, but only above 64 Ki rows;
+- foreach and fused optimizers: their tables are kernel arguments (MultiTensorApply.cuh), and the
+  copies of foreach optimizers are results, so the trace sees them;
+- convolutions: cuDNN chooses the workspace at run time, so there is no formula for it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.simulating.cuda import attention_scratch as attention
 
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
+
 MIB = 1024**2
-WORKSPACES = ("cublas", "cublas of the autograd thread")  # of the forward pass, of the backward
+WORKSPACES = ("cublas", "cublas of the autograd thread")  # forward pass, backward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,19 @@ class Card:
 Rule = Callable[[Mapping[str, Any], Card], tuple[int, ...]]
 
 
-def has_rule(func: Any) -> bool:
-    """Whether the kernel of `func` is known to hold blocks while it runs."""
+def has_rule(func: OpOverload) -> bool:
+    """Whether there is a rule for the blocks that the kernel of `func` holds while it runs."""
     schema = getattr(func, "_schema", None)
     return schema is not None and schema.name in _RULES
 
 
-def hidden_blocks(func: Any, args: Any, kwargs: Any, result: Any, card: Card) -> tuple[int, ...]:
+def hidden_blocks(
+    func: OpOverload, args: Any, kwargs: Any, result: Any, card: Card
+) -> tuple[int, ...]:
     """Bytes (unrounded) of each block that the CUDA kernel of `func` holds while it runs.
 
-    The blocks live together, and together with the results; all are free when `func` returns.
-    Only shapes, strides and dtypes are read, so fake tensors do. An unknown operator gives ().
+    All blocks are alive at the same time as the results and are free when `func` returns. Only
+    shapes, strides and dtypes are read, so fake tensors work. An unknown operator gives ().
     """
     if not has_rule(func):
         return ()
@@ -60,15 +66,15 @@ def hidden_blocks(func: Any, args: Any, kwargs: Any, result: Any, card: Card) ->
     return _RULES[schema.name](named, card)
 
 
-def lasting_workspace(func: Any, card: Card) -> tuple[str, int] | None:
-    """The cuBLAS workspace that `func` needs: its name and bytes; None for no cuBLAS operator.
+def lasting_workspace(func: OpOverload, card: Card) -> tuple[str, int] | None:
+    """The cuBLAS workspace that `func` needs: its name and bytes; None if it does not use cuBLAS.
 
-    The first operator with a name takes the block and the process keeps it. There are two names:
-    the map of workspaces is keyed by (handle, stream) and handles belong to threads, and on CUDA
-    the autograd engine runs in a thread of its own (CublasHandlePool.cpp, `setWorkspaceForHandle`,
-    torch 2.0-2.13). Recomputing under activation checkpointing runs in that thread, too. cuBLASLt
-    shares the same block (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`); before torch 2.11 it had 1 MiB of
-    its own, see `_addmm`.
+    The first operator that needs a workspace allocates it, and the process keeps it. There are two
+    names, because workspaces are kept by (handle, stream), each thread has its own handle, and on
+    CUDA the autograd engine has its own thread (CublasHandlePool.cpp, `setWorkspaceForHandle`,
+    torch 2.0-2.13). Recomputation under activation checkpointing also runs in that thread. cuBLASLt
+    shares the same block (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`); before torch 2.11 it had a separate
+    1 MiB, see `_addmm`.
     """
     schema = getattr(func, "_schema", None)
     if schema is None or schema.name not in _CUBLAS_OPERATORS:
@@ -82,8 +88,8 @@ def lasting_workspace(func: Any, card: Card) -> tuple[str, int] | None:
 def workspace_bytes(card: Card) -> int:
     """Bytes of one cuBLAS workspace (CublasHandlePool.cpp, `parseChosenWorkspaceSize`).
 
-    `CUBLAS_WORKSPACE_CONFIG` decides where it is set. The default is :4096:2:16:8, which is
-    8,519,680 bytes, and 32 MiB on Hopper; from torch 2.12 on Blackwell as well (pull 175344).
+    `CUBLAS_WORKSPACE_CONFIG` decides if it is set. The default is :4096:2:16:8, which is 8,519,680
+    bytes. It is 32 MiB on Hopper and, from torch 2.12, on Blackwell (pull 175344).
     """
     pools = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pools:
@@ -101,7 +107,7 @@ def torch_release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def tensor_bytes(tensor: Any) -> int:
+def tensor_bytes(tensor: torch.Tensor) -> int:
     """Bytes of a dense copy."""
     return int(tensor.numel() * tensor.element_size())
 
@@ -109,9 +115,9 @@ def tensor_bytes(tensor: Any) -> int:
 def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """Embedding.cu `embedding_dense_backward_cuda`, EmbeddingBackwardKernel.cu (torch 1.11-2.13).
 
-    Up to 3,072 tokens one kernel does it in place. Above, the indices are sorted, cut into
-    segments (six index arrays in all), and one fp32 row is kept for each token. The sort's own
-    buffers are free again before those rows are taken, and smaller.
+    Up to 3,072 tokens, one kernel works in place. Above that, the indices are sorted and cut into
+    segments (six index arrays in all), and one fp32 row is kept per token. The sort's own buffers
+    are smaller and are freed before those rows are allocated.
     """
     grad, indices = named["grad_output"], named["indices"]
     copy = () if grad.is_contiguous() else (tensor_bytes(grad),)
@@ -125,8 +131,8 @@ def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
 def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """Indexing.cu `index_put_with_sort_kernel`, used when values are accumulated (torch 2.0-2.13).
 
-    Linear, sorted, original and counted indices, and the radix sort's second buffers for keys and
-    values, 8 bytes each; a dense copy of values that are strided or broadcast.
+    It allocates linear, sorted, original and counted indices and the second buffers of the radix
+    sort for keys and values, 8 bytes each. Strided or broadcast values are copied.
     """
     indices = [index for index in named["indices"] if index is not None]
     if not named["accumulate"] or not indices or any(str(i.dtype) == "torch.bool" for i in indices):
@@ -147,8 +153,8 @@ def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
 def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl` (torch 2.1-2.13).
 
-    One partial sum for each chunk of 65,536 elements, with as many chunks for every tensor as the
-    largest one has: a large embedding among many small tensors makes MiBs of it.
+    One partial sum per chunk of 65,536 elements. Every tensor gets as many chunks as the largest
+    one, so a large embedding among many small tensors makes this several MiB.
     """
     tensors = [tensor for tensor in named["self"] if tensor.numel()]
     if not tensors:
@@ -159,7 +165,7 @@ def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
 
 
 def _matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
-    """cuBlasCommonArgs.h `prepare_matrix_for_cublas`, Blas.cpp: operands it must copy first."""
+    """cuBlasCommonArgs.h `prepare_matrix_for_cublas`, Blas.cpp: operands that are copied first."""
     operands = [
         named[name] for name in ("self", "mat1", "mat2", "batch1", "batch2") if name in named
     ]
@@ -167,16 +173,16 @@ def _matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
 
 
 def _addmm(named: Mapping[str, Any], card: Card) -> tuple[int, ...]:
-    """As `_matmul`; with a bias vector it goes to cuBLASLt (CUDABlas.cpp `gemm_and_bias`).
+    """Like `_matmul`. With a bias vector it uses cuBLASLt (CUDABlas.cpp `gemm_and_bias`).
 
-    Before torch 2.11 cuBLASLt had a workspace of 1 MiB of its own: taken for the call up to 2.6,
-    kept afterwards.
+    Before torch 2.11 cuBLASLt had a separate workspace of 1 MiB. Up to 2.6 it was freed after the
+    call; later versions keep it.
     """
     separate = torch_release() < (2, 11) and named["self"].dim() == 1
     return (*_matmul(named, card), *((MIB,) if separate else ()))
 
 
-def _fits_cublas(matrix: Any) -> bool:
+def _fits_cublas(matrix: torch.Tensor) -> bool:
     if matrix.dim() < 2:
         return True
     (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
@@ -188,8 +194,8 @@ def _fits_cublas(matrix: Any) -> bool:
 def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantised weight.
 
-    With nested constants also those, twice in fp32. Fused kernels spare this up to 1,536 tokens on
-    some cards and shapes; the backward pass dequantises in any case, so the peak stays.
+    Nested constants are added, twice in fp32. Fused kernels avoid this up to 1,536 tokens on some
+    cards and shapes. The backward pass always dequantises, so the peak stays the same.
     """
     tokens = named["A"].numel() // named["A"].shape[-1]
     if tokens <= 4:  # `_GEMM_4BIT_CUSTOM_FLOOR_M`: always fused
@@ -203,7 +209,7 @@ def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
 def _int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """bitsandbytes backends/default/ops.py `int8_scaled_mm`: an int32 product, then fp16.
 
-    The fp16 result is a block of its own where another dtype is asked for (0.46-0.50).
+    The fp16 result is a separate block if the caller wants another dtype (0.46-0.50).
     """
     elements = named["A"].numel() // named["A"].shape[-1] * named["B"].shape[0]
     as_asked = named["dtype"] is None or str(named["dtype"]) == "torch.float16"

@@ -1,8 +1,9 @@
-"""Liger's kernels in a model, and on a simulated device, where the package runs without launches.
+"""Run Liger's Python code on a simulated device, without launching its Triton kernels.
 
-All that a Triton kernel reads or writes is allocated by the Python around its launch (chunks of
-logits, gradients made in the forward pass, saved tensors), so that runs as it is and the trace sees
-it. Read from liger-kernel 0.5-0.8; what they ask of the device is answered for the simulated card.
+The Python code around a launch allocates everything that the kernel reads or writes: chunks of
+logits, gradients made in the forward pass, saved tensors. That code runs unchanged, so the trace
+sees it. Its questions about the device are answered for the simulated card. Read from liger-kernel
+0.5-0.8.
 """
 
 from __future__ import annotations
@@ -13,30 +14,33 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import SimpleNamespace
-from typing import Any
-from unittest import mock
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.replacing import replaced
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 Apply = Callable[..., None]  # Liger's function that takes a model
 
-# Norms sum the gradient of their weight in one fp32 row a multiprocessor, for a moment: 2 MiB.
+# Norms briefly sum the gradient of their weight in one fp32 row per multiprocessor: 2 MiB.
 _MULTIPROCESSORS = 128
-_AMPERE = (8, 0)  # from it on gradients of the head's weight are summed without a copy
+_AMPERE = (8, 0)  # from here on, gradients of the head's weight are summed without a copy
 
 
 @contextlib.contextmanager
 def simulated_kernels(choices: Choices) -> Iterator[None]:
-    """Within it Liger's functions take fake CPU tensors for tensors on the card of `choices`.
+    """Make Liger's functions treat fake CPU tensors as tensors on the card of `choices`.
 
-    What Liger exchanges in transformers is put back at the end. Without the package, or with one
-    that does not fit, nothing happens: `check_supported` or `apply_kernels` says so.
+    At the end, transformers is as it was before Liger changed it. If the package is missing or does
+    not fit, this context does nothing: `check_supported` or `apply_kernels` reports that.
     """
     try:
         liger = importlib.import_module("liger_kernel.transformers")
-        apply = liger._apply_liger_kernel_to_instance  # imported when it is asked for
+        apply = liger._apply_liger_kernel_to_instance  # this access imports it
         launcher = importlib.import_module("triton.runtime.jit").KernelInterface
     except ImportError:
         yield
@@ -45,23 +49,28 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        enter(mock.patch.object(launcher, "__getitem__", lambda *_: _launch))
-        # Whether the gradient of the loss is 1: it is not, the Trainer divides by the tokens.
-        enter(mock.patch.object(torch, "equal", lambda *_: False))
-        enter(mock.patch.object(torch.cuda, "device", contextlib.nullcontext))
-        enter(mock.patch.object(torch.cuda, "get_device_properties", _properties))
-        capability = _capability_asked(choices)
-        enter(mock.patch.object(torch.cuda, "get_device_capability", capability))
-        enter(_taken_for_cuda())
-        enter(mock.patch.object(liger, apply.__name__, enter(_undone_at_the_end(apply))))
+        # There is no GPU to launch a kernel on.
+        enter(replaced(launcher, "__getitem__", lambda *_: _launch))
+        # Liger asks if the gradient of the loss is 1. It is not: the Trainer divides by the tokens.
+        enter(replaced(torch, "equal", lambda *_: False))
+        # Liger selects the device of a tensor, and there is none.
+        enter(replaced(torch.cuda, "device", contextlib.nullcontext))
+        # Liger asks for the number of multiprocessors.
+        enter(replaced(torch.cuda, "get_device_properties", _properties))
+        # Liger's kernels differ by compute capability, so the simulated card answers.
+        enter(replaced(torch.cuda, "get_device_capability", _capability_of(choices)))
+        enter(_cpu_counts_as_cuda())
+        # Liger changes classes of transformers, which the next rung must find unchanged.
+        enter(replaced(liger, apply.__name__, enter(_undone_at_the_end(apply))))
         yield
 
 
 def _launch(*args: Any, **kwargs: Any) -> None:
-    """In place of a kernel: every tensor handed to it counts as read and written once.
+    """Stand in for a kernel: every tensor passed to it counts as read and written once.
 
-    That is too much for what is only read or only written, and too little for the kernel of the
-    cross-entropy; all of them are bound by bandwidth and small beside the matrix products.
+    That is too much for tensors that are only read or only written, and too little for the
+    cross-entropy kernel. All of these kernels are bound by bandwidth and small compared with the
+    matrix products.
     """
     import torch
 
@@ -74,22 +83,22 @@ def _launch(*args: Any, **kwargs: Any) -> None:
 
 
 @cache
-def _launched() -> Any:
-    """An operator that stands for a kernel's launch, so that it has a cost as others have."""
+def _launched() -> OpOverload:
+    """An operator that stands for a kernel launch, so that the launch has a cost."""
     import torch
 
     torch.library.define("oomdoctor::triton_launch", "(Tensor(a!)[] tensors) -> ()")
-    kernel = "CompositeExplicitAutograd"  # of every device, fake tensors' as well
+    kernel = "CompositeExplicitAutograd"  # for every device, including that of fake tensors
     torch.library.impl("oomdoctor::triton_launch", kernel, lambda tensors: None)
     return torch.ops.oomdoctor.triton_launch.default
 
 
-def _properties(*_: Any) -> Any:
+def _properties(*_: Any) -> SimpleNamespace:
     return SimpleNamespace(multi_processor_count=_MULTIPROCESSORS)
 
 
-def _capability_asked(choices: Choices) -> Callable[..., tuple[int, int]]:
-    """Cards from Ampere on are the same to Liger, and so is each one before."""
+def _capability_of(choices: Choices) -> Callable[..., tuple[int, int]]:
+    """To Liger, all cards from Ampere on are alike; older ones differ by capability."""
 
     def known(card: Card) -> tuple[int, int]:
         return min(card.compute_capability, _AMPERE)
@@ -103,10 +112,10 @@ def _capability_asked(choices: Choices) -> Callable[..., tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def _taken_for_cuda() -> Iterator[None]:
-    """Liger's functions go the way of "cuda" where a tensor's device has the type "cpu".
+def _cpu_counts_as_cuda() -> Iterator[None]:
+    """Make Liger's functions take their "cuda" branch for tensors on the CPU.
 
-    They compare the type with a constant, which is exchanged in their code.
+    They compare the device type with a constant, so the constant in their code is replaced.
     """
     kept = []
     for name, module in list(sys.modules.items()):
@@ -127,19 +136,19 @@ def _taken_for_cuda() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _undone_at_the_end(apply: Apply) -> Iterator[Apply]:
-    """`apply`, after which transformers is at the end what it was before.
+    """Yield `apply`, and undo at the end what it did to transformers.
 
-    Liger exchanges functions and classes in its modules, not only the model's, and the next rung in
-    this process must find them as they were.
+    Liger replaces functions and classes in the modules of transformers, not only in the model. The
+    next rung in this process must find them as they were.
     """
-    exchanged: list[tuple[Any, str, Any]] = []
+    changed: list[tuple[ModuleType | type, str, Any]] = []
 
     def applied(*args: Any, **kwargs: Any) -> None:
-        before = [(owner, dict(vars(owner))) for owner in _exchangeable()]
+        before = [(owner, dict(vars(owner))) for owner in _owners()]
         try:
             apply(*args, **kwargs)
         finally:
-            exchanged.extend(
+            changed.extend(
                 (owner, name, value)
                 for owner, names in before
                 for name, value in names.items()
@@ -149,12 +158,12 @@ def _undone_at_the_end(apply: Apply) -> Iterator[Apply]:
     try:
         yield applied
     finally:
-        for owner, name, value in exchanged:
+        for owner, name, value in changed:
             setattr(owner, name, value)
 
 
-def _exchangeable() -> Iterator[Any]:
-    """The modules in which Liger puts its own, and the classes of models in them."""
+def _owners() -> Iterator[ModuleType | type]:
+    """The modules in which Liger replaces something, and the model classes in them."""
     import torch
 
     yield from (torch.nn, torch.nn.functional)

@@ -68,10 +68,10 @@ def test_rows_that_were_not_read_are_counted_and_told():
     assert tally.first_unread is None
     tally.add(1, 3, "text")
     for row in range(2, 20):
-        tally.add_unread(row, "is no JSON")
+        tally.add_unread(row, "is not JSON")
     lengths = tally.counted("f", "t", approximate=False, elapsed_s=0.0).distribution
     assert (lengths.rows, lengths.unread_rows, len(lengths.unread)) == (1, 18, 10)
-    assert tally.first_unread == UnreadRow(2, "is no JSON")
+    assert tally.first_unread == UnreadRow(2, "is not JSON")
 
 
 def test_the_histogram_doubles_up_to_the_longest_row():

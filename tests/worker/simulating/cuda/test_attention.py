@@ -15,7 +15,7 @@ from oomdoctor.worker.simulating.cuda import attention
 from oomdoctor.worker.simulating.cuda.attention import Call, choose_backend, cuda_sdpa
 from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
 from oomdoctor.worker.simulating.cuda.kernels import Card, hidden_blocks, torch_release
-from oomdoctor.worker.simulating.device import simulated_device
+from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.training.synthetic import dtype_keyword
 
 T4, A100, RTX_4090, H100 = (Card(cc) for cc in ((7, 5), (8, 0), (8, 9), (9, 0)))

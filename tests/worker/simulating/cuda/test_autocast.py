@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oomdoctor.worker.simulating.cuda.attention import choose_backend, cuda_sdpa
 from oomdoctor.worker.simulating.cuda.autocast import cuda_autocast
 from oomdoctor.worker.simulating.cuda.kernels import Card
-from oomdoctor.worker.simulating.device import simulated_device
-from oomdoctor.worker.training.scaler import scale_gradients
+from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.training.techniques.scaler import scale_gradients
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 FP32 = torch.float32

@@ -19,10 +19,11 @@ from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.simulating.cuda.choices import card_of
+from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.recorded import Recorded
-from oomdoctor.worker.simulating.recorder import Recorder, card_of
 from oomdoctor.worker.simulating.simulate import simulate
-from oomdoctor.worker.tracing.trace import GRADIENTS, LOGITS
+from oomdoctor.worker.tracing.categories import GRADIENTS, LOGITS
 from oomdoctor.worker.training import support
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.support import check_supported
@@ -48,7 +49,7 @@ def liger_job(kind: str = "dense", layers: int = 2, **changes: Any) -> ProbeJob:
 
 
 def recorded(job: ProbeJob) -> Recorded:
-    with clean_slate(), Recorder(job, PhaseFile(None), shallow=False) as recorder:
+    with clean_slate(), simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
         return recorder.record(2)
 
 
@@ -93,7 +94,7 @@ def test_cards_before_ampere_sum_the_gradient_of_the_head_in_copies() -> None:
     job = liger_job(attention="eager")  # which is the same for every card
     job = replace(job, simulation=SimulationRequest((2,), targets))
     ampere, hopper, turing = map(card_of, targets)
-    with clean_slate(), Recorder(job, PhaseFile(None), shallow=False) as recorder:
+    with clean_slate(), simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
         modern, old = recorder.record(2, ampere), recorder.record(2, turing)
     assert hopper in modern.alike
     assert turing not in modern.alike
@@ -168,7 +169,7 @@ def test_what_liger_exchanges_is_put_back() -> None:
     owners = (modeling_llama, modeling_llama.LlamaForCausalLM, functional, KernelInterface)
     before = [dict(vars(owner)) for owner in owners]
     assert modeling_llama.LlamaRMSNorm.__module__ == modeling_llama.__name__
-    with clean_slate(), Recorder(liger_job(), PhaseFile(None), shallow=False):
+    with clean_slate(), simulated_rung(liger_job(), PhaseFile(None), shallow=False):
         assert modeling_llama.LlamaRMSNorm.__module__.startswith("liger_kernel")
     assert [dict(vars(owner)) for owner in owners] == before
 
@@ -183,8 +184,11 @@ def test_checkpointing_of_the_mlp_is_not_overwritten() -> None:
 
 @needs_liger
 def test_a_model_that_liger_does_not_know_says_so() -> None:
-    with clean_slate(), Recorder(liger_job("conv1d"), PhaseFile(None), shallow=False) as recorder:
-        assert "Liger has no kernels for gpt2: trained as without them" in recorder.setup.notes
+    with (
+        clean_slate(),
+        simulated_rung(liger_job("conv1d"), PhaseFile(None), shallow=False) as recorder,
+    ):
+        assert "Liger has no kernels for gpt2, so none are used" in recorder.setup.notes
 
 
 @pytest.mark.parametrize("missing", ["liger_kernel", "triton"])

@@ -1,8 +1,8 @@
-"""bitsandbytes on a simulated device, where a version of it works past torch's operators.
+"""Let bitsandbytes build and step on a simulated device.
 
-In 0.46 its optimizers call CUDA by ctypes, which no dispatch mode sees and no fake tensor can
-follow. Here they are operators, as in later versions: they write their arguments and allocate
-nothing.
+The optimizers of bitsandbytes 0.46 call CUDA through ctypes. No dispatch mode sees such a call, and
+fake tensors cannot follow it. Here those calls become operators, as in later versions: they write
+to their arguments and allocate nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, NoReturn
-from unittest import mock
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.replacing import replaced, restored
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 # Functions of bitsandbytes.functional, and the tensors among their arguments.
 _UPDATES = {
@@ -29,51 +32,56 @@ _UPDATES = {
 }
 
 
-def patches(cuda: bool) -> Iterator[AbstractContextManager[Any]]:
-    """What lets bitsandbytes build and step with fake tensors; nothing where it is missing."""
+def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
+    """Contexts that let bitsandbytes work with fake tensors; none if it is not installed."""
     import torch
 
     try:
         functional = importlib.import_module("bitsandbytes.functional")
     except ImportError:
         return
-    yield from _tables_of_its_own()
+    yield from _kept_tables()
     for name in _UPDATES:
         if not hasattr(torch.ops.bitsandbytes, name):
+            # The function calls CUDA through ctypes, which fake tensors cannot follow.
             update = _update(getattr(functional, name)) if cuda else _refuse
-            yield mock.patch.object(functional, name, update)
+            yield replaced(functional, name, update)
     if not cuda:
         return
-    # Its optimizers wait for a device that is not there.
-    yield mock.patch.object(torch.cuda, "synchronize", lambda device=None: None)
+    # Its optimizers wait for the GPU, and there is none.
+    yield replaced(torch.cuda, "synchronize", lambda device=None: None)
     integrations = importlib.import_module("transformers.integrations")
-    check = "validate_bnb_backend_availability"  # transformers 4 refuses to build without a GPU
+    check = "validate_bnb_backend_availability"
     if hasattr(integrations, check):
-        yield mock.patch.object(integrations, check, lambda raise_exception=False: True)
+        # transformers 4 refuses to build a quantised model without a GPU.
+        yield replaced(integrations, check, lambda raise_exception=False: True)
 
 
-def _tables_of_its_own() -> Iterator[AbstractContextManager[Any]]:
-    """Tables of its types, which it keeps: fake ones must not outlive a simulation."""
+def _kept_tables() -> Iterator[AbstractContextManager[None]]:
+    """Tables of its data types that bitsandbytes caches: a fake one must not outlive the rung."""
     functional = importlib.import_module("bitsandbytes.functional")
-    yield mock.patch.dict(functional.name2qmap)
+    yield restored(functional.name2qmap)
     try:
         utils = importlib.import_module("bitsandbytes.backends.utils")
         operators = importlib.import_module("bitsandbytes.backends.default.ops")
     except ImportError:
         return
     if hasattr(utils, "_code_4bit_cache"):
-        yield mock.patch.dict(utils._code_4bit_cache)
+        yield restored(utils._code_4bit_cache)
     bounds = getattr(operators, "_get_4bit_quantize_bounds", None)
     if bounds is not None:
-        yield mock.patch.object(operators, bounds.__name__, cache(bounds.__wrapped__))
+        # Its cache would keep fake tensors, so the simulation gets a cache that ends with it.
+        yield replaced(operators, bounds.__name__, cache(bounds.__wrapped__))
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise UnsupportedError("the optimizers of this bitsandbytes need a GPU; use adamw_torch_fused")
+    raise UnsupportedError(
+        "the optimizers of this bitsandbytes version need a GPU; use adamw_torch_fused"
+    )
 
 
 def _update(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as an operator without results; the update itself computes nothing."""
+    """Turn the function into an operator without results; it computes nothing."""
     operator = _operator(function.__name__)
     signature = inspect.signature(function)
     names = [argument.name for argument in operator._schema.arguments]
@@ -85,8 +93,8 @@ def _update(function: Callable[..., None]) -> Callable[..., None]:
     return update
 
 
-@cache  # an operator is defined once in a process
-def _operator(name: str) -> Any:
+@cache  # a process can define an operator only once
+def _operator(name: str) -> OpOverload:
     import torch
 
     torch.library.define(f"oomdoctor::{name}", f"({_UPDATES[name]}) -> ()")

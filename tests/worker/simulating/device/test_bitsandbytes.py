@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating import bitsandbytes
 from oomdoctor.worker.simulating.costs.operators import cost_of
+from oomdoctor.worker.simulating.device import bitsandbytes
 
 SCALARS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1, "lr": 1e-3}
 
@@ -37,8 +37,8 @@ def _no_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def patched(stack: ExitStack, *, cuda: bool) -> None:
-    for patch in bitsandbytes.patches(cuda):
-        stack.enter_context(patch)
+    for replacement in bitsandbytes.replacements(cuda=cuda):
+        stack.enter_context(replacement)
 
 
 def states(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:

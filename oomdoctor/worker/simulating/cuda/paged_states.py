@@ -1,28 +1,34 @@
-"""States of paged optimizers lie in unified memory, which the caching allocator never sees."""
+"""The states of paged optimizers live in unified memory, outside the caching allocator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-from unittest import mock
+from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.tape import Region
+from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.trace import AllocationTrace
+
+if TYPE_CHECKING:
+    import torch
+    from bitsandbytes.optim.optimizer import Optimizer8bit
 
 _SMALLEST_PAGED = 100_000  # elements
 
 
 @contextmanager
 def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> Iterator[None]:
-    """Paged states are left out of the trace; their bytes go to `managed`, by unit.
+    """Leave paged states out of the trace and add their bytes to `managed`, by unit.
 
-    As in bitsandbytes' `get_state_buffer`: small states are not paged.
+    Like bitsandbytes' `get_state_buffer`, which does not page small states.
     """
     import torch
     from bitsandbytes.optim.optimizer import Optimizer8bit
 
-    def get_state_buffer(_: Any, parameter: Any, dtype: Any = torch.float32) -> Any:
+    def get_state_buffer(
+        _: Optimizer8bit, parameter: torch.Tensor, dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
         if parameter.numel() < _SMALLEST_PAGED:
             return torch.zeros_like(parameter, dtype=dtype)
         with trace.paused():
@@ -32,5 +38,6 @@ def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> I
         managed[unit] = managed.get(unit, 0) + state.untyped_storage().nbytes()
         return state
 
-    with mock.patch.object(Optimizer8bit, "get_state_buffer", get_state_buffer):
+    # The original asks CUDA for unified memory.
+    with replaced(Optimizer8bit, "get_state_buffer", get_state_buffer):
         yield

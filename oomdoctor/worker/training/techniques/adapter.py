@@ -1,12 +1,17 @@
-"""LoRA on a plain or a quantised base, by peft."""
+"""LoRA on a plain or a quantised base model, with peft."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from torch.nn import Module
+    from transformers import PreTrainedModel
 
 _PEFT_TASKS: dict[Task, str] = {
     "causal-lm": "CAUSAL_LM",
@@ -15,13 +20,13 @@ _PEFT_TASKS: dict[Task, str] = {
 }
 
 
-def add_adapter(model: Any, config: TrainConfig, task: Task) -> Any:
-    """The model with a LoRA adapter to train and everything else frozen.
+def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> PeftModel:
+    """Add a trainable LoRA adapter to the model and freeze everything else.
 
-    A quantised base is prepared first, as the rung's `kbit_prepare` says.
+    A quantised base model is prepared first, as the rung's `kbit_prepare` says.
 
     Raises:
-        UnsupportedError: the architecture has none of the wanted target modules.
+        UnsupportedError: the architecture has none of the target modules.
     """
     import torch
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
@@ -59,8 +64,13 @@ def add_adapter(model: Any, config: TrainConfig, task: Task) -> Any:
         raise UnsupportedError(f"peft cannot put LoRA on {targets}: {error}") from error
 
 
-def _attention_targets(model: Any) -> list[str]:
-    """Names of the linear layers inside modules called attention (attn, attention)."""
+def without_adapter(model: Module) -> PreTrainedModel:
+    """The transformers model inside peft's wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _attention_targets(model: Module) -> list[str]:
+    """Names of the linear layers inside attention modules (attn, attention)."""
     linear = ("Linear", "Conv1D")
     found = {
         name.rsplit(".", 1)[-1]
@@ -68,5 +78,7 @@ def _attention_targets(model: Any) -> list[str]:
         if "att" in name.lower() and any(word in type(module).__name__ for word in linear)
     }
     if not found:
-        raise UnsupportedError("no attention projections were found; name the lora_targets")
+        raise UnsupportedError(
+            "the model has no known attention projections; set lora_targets to module names"
+        )
     return sorted(found)

@@ -1,8 +1,8 @@
-"""What is known of values that nobody computed: which share of a tensor's elements is positive.
+"""What is known about values that nobody computed: the share of positive elements in a tensor.
 
-Only of tensors without negative values, by how they were made: ones, random classes, one-hot
-masks. It belongs to the storage, so views share it, and a write ends it. Elements count as spread
-evenly: each expert of a mixture gets the same number of tokens.
+The share is known only for tensors without negative values, from how they were made: ones, random
+class numbers, one-hot masks. The storage carries it, so views share it, and a write ends it.
+Positive elements count as evenly spread: each expert of a mixture gets the same number of tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
-from typing import Any
-from unittest import mock
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.worker.simulating.replacing import replaced
+
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
 
 _NAME = "_oomdoctor_positive_share"
 Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of its result
@@ -21,29 +26,30 @@ Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of 
 
 @contextmanager
 def one_hot_masks_known() -> Iterator[None]:
-    """Within it a mask made by `one_hot` of n classes has one positive element in n."""
+    """Know that one element in n is positive in a mask that `one_hot` makes of n classes."""
     import torch
 
     one_hot = torch.nn.functional.one_hot
 
-    def known(tensor: Any, num_classes: int = -1) -> Any:
+    def known(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         mask = one_hot(tensor, num_classes)
         _learn(mask, Fraction(1, mask.shape[-1]))
         return mask
 
-    with mock.patch.object(torch.nn.functional, "one_hot", known):
+    # Several operators make a mask; only the function knows that the result is one-hot.
+    with replaced(torch.nn.functional, "one_hot", known):
         yield
 
 
-def positive_share(tensor: Any) -> Fraction | None:
-    """The share of positive elements, None where it is not known or some may be negative."""
+def positive_share(tensor: torch.Tensor) -> Fraction | None:
+    """The share of positive elements; None if it is unknown or elements may be negative."""
     return getattr(tensor.untyped_storage(), _NAME, None)
 
 
-def nonzero(tensor: Any) -> Any:
-    """`aten.nonzero` of a tensor whose share is known, [positive elements, dimensions], else None.
+def nonzero(tensor: torch.Tensor) -> torch.Tensor | None:
+    """`aten.nonzero` of a tensor with a known share: [positive elements, dimensions], else None.
 
-    Rounded up, so that few tokens still give every expert one.
+    Rounded up, so that every expert gets a token even if there are few.
     """
     import torch
 
@@ -54,8 +60,8 @@ def nonzero(tensor: Any) -> Any:
     return tensor.new_empty((rows, tensor.dim()), dtype=torch.int64)
 
 
-def learn(func: Any, args: Any, result: Any) -> None:
-    """Take note of what an operator made of its arguments, or that it wrote to a tensor."""
+def learn(func: OpOverload, args: Any, result: Any) -> None:
+    """Note the share of an operator's result, or forget it if the operator wrote to a tensor."""
     rule = _rules().get(func)
     if rule is not None:
         _learn(result, rule(*args))
@@ -63,13 +69,13 @@ def learn(func: Any, args: Any, result: Any) -> None:
         _learn(result, None)  # an operator that writes to a tensor returns it
 
 
-def _learn(tensor: Any, share: Fraction | None) -> None:
+def _learn(tensor: torch.Tensor, share: Fraction | None) -> None:
     setattr(tensor.untyped_storage(), _NAME, share)
 
 
 @cache
-def _rules() -> dict[Any, Rule]:
-    """By operator; a view has its base's storage and needs no rule."""
+def _rules() -> dict[OpOverload, Rule]:
+    """By operator. A view shares the storage of its base, so views need no rule."""
     import torch
 
     aten = torch.ops.aten
@@ -104,14 +110,14 @@ def _from_low(low: int, high: int, *_: Any) -> Fraction | None:
     return Fraction(1) if low > 0 else None
 
 
-def _same(tensor: Any, *_: Any) -> Fraction | None:
+def _same(tensor: torch.Tensor, *_: Any) -> Fraction | None:
     return positive_share(tensor)
 
 
-def _at_least(tensor: Any, bound: float) -> Fraction | None:
-    """Nothing whose share is known is negative."""
+def _at_least(tensor: torch.Tensor, bound: float) -> Fraction | None:
+    """A tensor with a known share has no negative elements."""
     return Fraction(1) if bound == 0 and positive_share(tensor) is not None else None
 
 
-def _above(tensor: Any, bound: float) -> Fraction | None:
+def _above(tensor: torch.Tensor, bound: float) -> Fraction | None:
     return positive_share(tensor) if bound == 0 else None

@@ -1,16 +1,20 @@
-"""What a rung keeps in host memory: saved activations, optimizer states.
+"""What a rung keeps in host memory: saved activations and optimizer states.
 
-Both memories hold CPU tensors where the device is simulated or is the CPU itself, so whatever goes
-to the host is made under `on_host`: there the trace counts nothing.
+If the device is simulated or is the CPU, host and device both hold CPU tensors. Everything that
+goes to the host is therefore made under `on_host`, where the trace counts nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
 
 OnHost = Callable[[], AbstractContextManager[None]]
 
@@ -20,18 +24,18 @@ def uses_host(config: TrainConfig) -> bool:
     return config.offload != "none" or config.activation_checkpointing == "offload"
 
 
-def saved_on_host(on_host: OnHost) -> Any:
-    """Hooks under which autograd saves to the host and copies back when the backward pass asks.
+def saved_on_host(on_host: OnHost) -> saved_tensors_hooks:
+    """Make autograd save tensors on the host and copy them back for the backward pass.
 
-    They do what `torch.autograd.graph.save_on_cpu(pin_memory=True)` does, which fails without an
-    accelerator and makes no copy of a CPU tensor.
+    Does the same as `torch.autograd.graph.save_on_cpu(pin_memory=True)`, which fails without an
+    accelerator and does not copy a CPU tensor.
     """
     import torch
 
-    def pack(tensor: Any) -> tuple[Any, Any]:
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
         return tensor.device, _copy_on_host(tensor, on_host)
 
-    def unpack(packed: tuple[Any, Any]) -> Any:
+    def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
         device, kept = packed
         restored = torch.empty(kept.shape, dtype=kept.dtype, device=device)
         return restored.copy_(kept, non_blocking=True)
@@ -39,20 +43,20 @@ def saved_on_host(on_host: OnHost) -> Any:
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
-def on_host_optimizer(optimizer: Any, on_host: OnHost) -> Any:
-    """`optimizer`, which has not stepped yet, with its states and its update on the host.
+def on_host_optimizer(optimizer: torch.optim.Optimizer, on_host: OnHost) -> torch.optim.Optimizer:
+    """Move the states and the update of `optimizer` to the host; it must not have stepped yet.
 
-    The device keeps weights and gradients. A step copies the gradients (clipped already) to the
-    host, updates host copies of the weights there in the same types, and copies these back; the
-    device needs nothing on top for it. The result has the parameters of the device in its groups,
-    as clipping and the gradient scaler want them, and no states of its own.
+    The device keeps weights and gradients. A step copies the gradients (already clipped) to the
+    host, updates copies of the weights there in the same types, and copies these back. This takes
+    no extra memory on the device. The returned optimizer has the device's parameters in its groups,
+    as clipping and the gradient scaler expect, and has no states.
     """
     import torch
 
     class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__([dict(group) for group in optimizer.param_groups], {})
-            self._pairs: list[tuple[Any, Any]] = []
+            self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
             for group in optimizer.param_groups:
                 pairs = [(p, _copy_on_host(p.detach(), on_host)) for p in group["params"]]
                 group["params"] = [host for _, host in pairs]
@@ -72,7 +76,7 @@ def on_host_optimizer(optimizer: Any, on_host: OnHost) -> Any:
     return HostOptimizer()
 
 
-def _copy_gradient(weight: Any, host: Any) -> None:
+def _copy_gradient(weight: torch.Tensor, host: torch.Tensor) -> None:
     import torch
 
     if weight.grad is None:
@@ -83,8 +87,8 @@ def _copy_gradient(weight: Any, host: Any) -> None:
     host.grad.copy_(weight.grad, non_blocking=True)
 
 
-def _copy_on_host(tensor: Any, on_host: OnHost) -> Any:
-    """A copy in host memory, pinned where the device can read it directly."""
+def _copy_on_host(tensor: torch.Tensor, on_host: OnHost) -> torch.Tensor:
+    """A copy in host memory; pinned for a GPU, which can then read it directly."""
     import torch
 
     with on_host():

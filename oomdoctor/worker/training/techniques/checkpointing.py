@@ -1,7 +1,7 @@
-"""Activation checkpointing of whole layers, of every n-th, of one part of each, or to the host.
+"""Activation checkpointing of all layers, of every n-th, of one part of each, or on the host.
 
-Always non-reentrant. transformers does it where it can; where it has no switch, the forward of the
-chosen modules is wrapped in `torch.utils.checkpoint`, as a user would.
+It is always non-reentrant. transformers does it if it can. If it has no setting, the forward method
+of the chosen modules is wrapped in `torch.utils.checkpoint`, as a user would do.
 """
 
 from __future__ import annotations
@@ -9,31 +9,34 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
-from oomdoctor.worker.training.offload import OnHost, saved_on_host
+from oomdoctor.worker.training.techniques.offload import OnHost, saved_on_host
 
-# The attributes under which transformers' layers keep their parts. Norms and dropout with such a
-# word in their name have no matrix.
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+# Names of the attributes in which transformers' layers keep their parts. Norms and dropout may have
+# such a name too, but no matrix.
 _PARTS = {
     "attention": re.compile(r"attn|attention", re.IGNORECASE),
     "mlp": re.compile(r"mlp|moe|feed_?forward|ffn|^ff$|densereludense", re.IGNORECASE),
 }
-# Layers such as BERT's have no MLP module, but a method from its input to its output.
+# Layers like BERT's have no MLP module, but a method that computes it.
 _MLP_METHOD = "feed_forward_chunk"
 _SETTINGS = {"use_reentrant": False}
 
 
 def enable_checkpointing(
-    model: Any, config: TrainConfig, on_host: OnHost, notes: list[str]
+    model: Module, config: TrainConfig, on_host: OnHost, notes: list[str]
 ) -> None:
-    """Make the training forward of `model` keep what `config.activation_checkpointing` says.
+    """Make the forward pass of `model` keep only what `config.activation_checkpointing` says.
 
-    `notes` gets the lines to type where transformers has no setting for it.
+    If transformers has no setting for it, `notes` gets the code to type.
 
     Raises:
         UnsupportedError: the architecture has no checkpointing or no such part.
@@ -51,8 +54,8 @@ def enable_checkpointing(
             _keep_inputs_on_host(model, on_host, notes)
 
 
-def _enable(model: Any, **settings: Any) -> None:
-    # transformers 5 renamed the method; peft and remote code may only know the old name.
+def _enable(model: Module, **settings: Any) -> None:
+    # transformers 5 renamed the method. peft and remote code may only have the old name.
     enable = getattr(model, "activation_checkpointing_enable", None)
     try:
         if enable is None:
@@ -63,15 +66,15 @@ def _enable(model: Any, **settings: Any) -> None:
         raise UnsupportedError(f"no activation checkpointing: {error}") from error
 
 
-def _knows(model: Any, setting: str) -> bool:
-    """Whether this transformers has the setting; 5.23 brought `every_n_layers` and `offload`."""
+def _has_setting(model: Module, setting: str) -> bool:
+    """Whether this transformers has the setting; 5.23 added `every_n_layers` and `offload`."""
     enable = getattr(model, "activation_checkpointing_enable", None)
     return enable is not None and setting in inspect.signature(enable).parameters
 
 
-def _checkpoint_every(model: Any, every: int, notes: list[str]) -> None:
-    """Layers 0, n, 2n, ... counted through all stacks of the model, as transformers counts."""
-    if _knows(model, "every_n_layers"):
+def _checkpoint_every(model: Module, every: int, notes: list[str]) -> None:
+    """Checkpoint layers 0, n, 2n, ..., counted through all stacks as transformers does."""
+    if _has_setting(model, "every_n_layers"):
         _enable(model, every_n_layers=every)
         return
     layers = list(_layers(model))[::every]
@@ -81,16 +84,17 @@ def _checkpoint_every(model: Any, every: int, notes: list[str]) -> None:
     for layer in layers:
         _checkpoint(layer, "forward")
     notes.append(
-        "this transformers checkpoints all layers or none; set use_cache = False in the model's "
-        f"configs and: for layer in layers[::{every}]: {_line('layer.forward')}"
+        "this transformers version checkpoints all layers or none; to checkpoint every n-th layer, "
+        "set use_cache = False in the model's configs and run: "
+        f"for layer in layers[::{every}]: {_line('layer.forward')}"
     )
 
 
-def _checkpoint_part(model: Any, part: str, notes: list[str]) -> None:
+def _checkpoint_part(model: Module, part: str, notes: list[str]) -> None:
     found = [place for layer in _layers(model) for place in _places(layer, part)]
     if not found:
         raise UnsupportedError(
-            f"the layers of {type(model).__name__} have no module that is their {part}; "
+            f"the layers of {type(model).__name__} have no {part} module; "
             'use activation_checkpointing = "every_n"'
         )
     _turn_off_caches(model)
@@ -100,13 +104,13 @@ def _checkpoint_part(model: Any, part: str, notes: list[str]) -> None:
     steps = re.sub(r"\.(\d+)", r"[\1]", f".{path}") if path else ""
     place = f"layer{steps}.{method}"
     notes.append(
-        "transformers has no switch for it; set use_cache = False in the model's configs and: "
-        f"for layer in layers: {_line(place)}"
+        f"transformers has no setting that checkpoints only the {part} part; set use_cache = False "
+        f"in the model's configs and run: for layer in layers: {_line(place)}"
     )
 
 
-def _places(layer: Any, part: str) -> Iterator[tuple[Any, str, str]]:
-    """(module, its path in the layer, method) of each outermost module that is this part."""
+def _places(layer: Module, part: str) -> Iterator[tuple[Module, str, str]]:
+    """(module, its path in the layer, method) of each outermost module of this part."""
     found: list[str] = []
     for path, module in layer.named_modules():
         name = path.rsplit(".", 1)[-1]
@@ -118,24 +122,24 @@ def _places(layer: Any, part: str) -> Iterator[tuple[Any, str, str]]:
         yield layer, "", _MLP_METHOD
 
 
-def _turn_off_caches(model: Any) -> None:
-    """A recomputation would write a second time to a cache, which T5's decoder has in training."""
+def _turn_off_caches(model: Module) -> None:
+    """T5's decoder uses a cache even in training, and a recomputation would write to it twice."""
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "use_cache"):
             module.config.use_cache = False
 
 
-def _has_matrix(module: Any) -> bool:
+def _has_matrix(module: Module) -> bool:
     return any(parameter.dim() >= 2 for parameter in module.parameters())
 
 
-def _layers(model: Any) -> Iterator[Any]:
+def _layers(model: Module) -> Iterator[Module]:
     for stack in stacks_of(model, model.config):
         yield from model.get_submodule(stack.path)
 
 
-def _checkpoint(module: Any, method: str) -> None:
-    """Recompute what this method of a module makes, while the module trains."""
+def _checkpoint(module: Module, method: str) -> None:
+    """Keep only the inputs of this method in training, and recompute the rest."""
     from torch.utils.checkpoint import checkpoint
 
     forward = getattr(module, method)
@@ -154,25 +158,25 @@ def _line(place: str) -> str:
     return f"{place} = functools.partial({checkpoint}, {place}, use_reentrant=False)"
 
 
-def _keep_inputs_on_host(model: Any, on_host: OnHost, notes: list[str]) -> None:
-    """Put the inputs that the checkpoints keep into host memory, as transformers' `offload` does.
+def _keep_inputs_on_host(model: Module, on_host: OnHost, notes: list[str]) -> None:
+    """Keep the inputs of the checkpoints in host memory, as transformers' `offload` does.
 
-    transformers' own needs pinned memory, which the CPU has not, and would not tell a simulation
-    what lies on the host.
+    `offload` itself needs pinned memory, which needs a GPU, and would not tell a simulation what is
+    on the host.
     """
     for module in model.modules():
         run = vars(module).get("_gradient_checkpointing_func")
         if run is not None:
             module._gradient_checkpointing_func = _with_inputs_on_host(run, on_host)
-    if not _knows(model, "offload"):
+    if not _has_setting(model, "offload"):
         notes.append(
-            "this transformers cannot offload checkpoints by itself; a newer one can: "
-            'activation_checkpointing_kwargs={"offload": True}'
+            "this transformers version cannot offload checkpoints; use transformers 5.23 or later "
+            'with activation_checkpointing_kwargs={"offload": True}'
         )
 
 
-def _with_inputs_on_host(run: Any, on_host: OnHost) -> Any:
-    def offloading(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _with_inputs_on_host(run: Callable[..., Any], on_host: OnHost) -> Callable[..., Any]:
+    def offloading(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with saved_on_host(on_host):
             return run(function, *args, **kwargs)
 

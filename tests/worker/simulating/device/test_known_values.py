@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating.device import simulated_device
-from oomdoctor.worker.simulating.known_values import positive_share
+from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.simulating.device.known_values import positive_share
 
 
 def rows(tensor: torch.Tensor) -> int:

@@ -21,11 +21,11 @@ from oomdoctor.worker.measuring.summary import attention_kernel
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
-from oomdoctor.worker.training import checkpointing
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.step import evaluation_step, training_step
+from oomdoctor.worker.training.techniques import checkpointing
 
 CPU = torch.device("cpu")
 PHASES = ("forward", "backward", "optimizer")
@@ -209,7 +209,7 @@ def test_what_goes_to_the_host_has_no_predicted_time_and_a_note() -> None:
 
 def test_transformers_without_every_n_keeps_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     native = measured("dense", "every_n")
-    monkeypatch.setattr(checkpointing, "_knows", lambda model, setting: False)
+    monkeypatch.setattr(checkpointing, "_has_setting", lambda model, setting: False)
     wrapped = measure(short_job("dense", "every_n"), PhaseFile(None))
     assert step_bytes(wrapped) == step_bytes(native)
     assert any("layers[::2]" in note for note in wrapped.notes)
@@ -238,7 +238,7 @@ def test_a_layer_without_an_mlp_module_is_unsupported() -> None:
         "word_embed_proj_dim": 64,
     }
     spec = replace(job.model, architecture="OPTForCausalLM", model_type="opt", config=config)
-    with pytest.raises(UnsupportedError, match=r"no module that is their mlp.*every_n"):
+    with pytest.raises(UnsupportedError, match=r"no mlp module.*every_n"):
         build(replace(job, model=spec), CPU)
 
 

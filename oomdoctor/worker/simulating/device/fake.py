@@ -1,81 +1,89 @@
 """A device that computes nothing: fake tensors that stand for tensors on a GPU.
 
-Fake CPU tensors are used, because autograd cannot walk fake CUDA tensors without a GPU. What torch
-and transformers do differently on a GPU is switched on here; kernels that differ are mapped in
-`cuda_kernels`, `cuda_attention` and `cuda_autocast`.
+They are fake CPU tensors, because autograd cannot walk fake CUDA tensors without a GPU. This module
+switches on what torch and transformers do differently on a GPU. The folder `cuda` holds the kernels
+that differ.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
-from unittest import mock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating import bitsandbytes, known_values
+from oomdoctor.worker.simulating.device import bitsandbytes, known_values
+from oomdoctor.worker.simulating.replacing import replaced
 
-# What a training step asks of a value that nobody computed, and the answer of a healthy run: the
-# attention mask has no padding, the loss is a number.
+if TYPE_CHECKING:
+    import torch
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+# A training step reads some values that nobody computed. These are the answers of a healthy run:
+# the attention mask has no padding, and the loss is a number.
 _TRUE = ("aten.all", "aten.eq")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
 
 
 @contextmanager
-def simulated_device(*, cuda: bool) -> Iterator[Any]:
-    """Tensors made within are fake; yields the fake tensor mode.
+def simulated_device(*, cuda: bool) -> Iterator[FakeTensorMode]:
+    """Make every tensor inside the context fake; yields the fake tensor mode.
 
-    With `cuda` torch chooses what it chooses on a GPU (foreach optimizers and clipping). Values
-    that are read back are those of a healthy run with unpadded rows.
+    With `cuda`, torch makes the choices that it makes on a GPU (foreach optimizers and clipping).
+    Values that code reads back are those of a healthy run with unpadded rows.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with ExitStack() as stack:
-        for patch in _patches(cuda):
-            stack.enter_context(patch)
+        for replacement in _replacements(cuda=cuda):
+            stack.enter_context(replacement)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         stack.enter_context(mode)
         stack.enter_context(_answers())
         yield mode
 
 
-def _patches(cuda: bool) -> Iterator[AbstractContextManager[Any]]:
+def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
-    # Parameters that are fake cannot be swapped, which `Module.to` would do.
-    yield mock.patch.object(torch.nn.Module, "_apply", _apply)
-    # transformers leaves out checks that read values while it is traced, and then builds masks that
-    # a real run has no need of.
+    # `Module.to` swaps parameters, which fails for fake ones.
+    yield replaced(torch.nn.Module, "_apply", _apply)
     import_utils = importlib.import_module("transformers.utils.import_utils")
     if hasattr(import_utils, "is_fake_tensor"):
-        yield mock.patch.object(import_utils, "is_fake_tensor", lambda tensor: False)
+        # While it is traced, transformers skips checks of values and then builds masks that a
+        # real run does not build.
+        yield replaced(import_utils, "is_fake_tensor", lambda tensor: False)
     experts = _module("transformers.integrations.moe")
-    if hasattr(experts, "_can_use_grouped_mm"):
-        # Its fallback has the same results, and fake kernels for every type.
-        yield mock.patch.object(experts, "_can_use_grouped_mm", _is_bfloat16)
+    if experts is not None and hasattr(experts, "_can_use_grouped_mm"):
+        # The fallback has the same results, and fake kernels for every type.
+        yield replaced(experts, "_can_use_grouped_mm", _is_bfloat16)
     yield known_values.one_hot_masks_known()
-    yield from bitsandbytes.patches(cuda)
-    # Whether foreach and fused kernels are used depends on the tensors' types and on the device.
+    yield from bitsandbytes.replacements(cuda=cuda)
     for place in (_foreach_utils, optimizer):
+        # torch uses foreach and fused kernels only for tensor types that it knows.
         types = [*place._foreach_supported_types, FakeTensor]
-        yield mock.patch.object(place, "_foreach_supported_types", types)
+        yield replaced(place, "_foreach_supported_types", types)
         if cuda:
-            yield mock.patch.object(place, "_get_foreach_kernels_supported_devices", _as_on_cuda)
+            # It does not use foreach kernels on a CPU, where the fake tensors are.
+            yield replaced(place, "_get_foreach_kernels_supported_devices", _as_on_cuda)
 
 
-def _module(name: str) -> Any:
-    """A module of transformers, None in a version that has no such module."""
+def _module(name: str) -> ModuleType | None:
+    """A module of transformers; None if this version does not have it."""
     try:
         return importlib.import_module(name)
     except ImportError:
         return None
 
 
-def _is_bfloat16(_: Any, weight: Any, __: Any) -> bool:
+def _is_bfloat16(_: Any, weight: torch.Tensor, __: Any) -> bool:
     import torch
 
     return bool(weight.dtype == torch.bfloat16)
@@ -85,11 +93,16 @@ def _as_on_cuda() -> list[str]:
     return ["cuda", "cpu"]
 
 
-def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
-    """`Module._apply` that puts new parameters in place of those that the function changes."""
+def _apply(
+    module: torch.nn.Module,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    recurse: bool = True,
+) -> torch.nn.Module:
+    """`Module._apply`, but with new parameters in place of those that the function changes."""
     import torch
 
-    made: dict[int, tuple[Any, Any]] = {}  # tied weights stay one parameter
+    # tied weights stay one parameter
+    made: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
     for part in module.modules() if recurse else [module]:
         for name, parameter in part._parameters.items():
             if parameter is None:
@@ -107,15 +120,15 @@ def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
     return module
 
 
-def _answers() -> AbstractContextManager[Any]:
+def _answers() -> TorchDispatchMode:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Answers(TorchDispatchMode):  # type: ignore[misc]
-        """Answers what is read back, and names the operator that cannot be answered."""
+        """Answers reads of values, and names an operator that cannot be answered."""
 
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func is torch.ops.aten._local_scalar_dense.default:
                 return _answer(args[0])
@@ -141,7 +154,7 @@ def _answers() -> AbstractContextManager[Any]:
     return Answers()
 
 
-def _answer(tensor: Any) -> bool | int | float:
+def _answer(tensor: torch.Tensor) -> bool | int | float:
     import torch
 
     constant = getattr(tensor, "constant", None)

@@ -1,0 +1,45 @@
+"""Make torch and the libraries behave as on CUDA, all differences together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from oomdoctor.analysis.simulator.tape import Region
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
+from oomdoctor.worker.simulating.cuda import (
+    attention,
+    autocast,
+    dropout,
+    flash_package,
+    liger,
+    paged_states,
+)
+from oomdoctor.worker.simulating.cuda.choices import Choices
+from oomdoctor.worker.tracing.trace import AllocationTrace
+
+
+@contextmanager
+def as_on_cuda(
+    config: TrainConfig,
+    choices: Choices,
+    trace: AllocationTrace,
+    managed: dict[Region | None, int],
+) -> Iterator[None]:
+    """Simulate CUDA's kernels for this rung while the context is open.
+
+    `choices` says which kernels the card has. The bytes of paged states go to `managed`, by unit.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(autocast.cuda_autocast())
+        stack.enter_context(dropout.cuda_dropout())
+        stack.enter_context(attention.cuda_sdpa(choices.attention))
+        if ATTENTIONS[config.attention].stand_in is not None:
+            stack.enter_context(flash_package.simulated_attention())
+        if OPTIMIZERS[config.optimizer].paged:
+            stack.enter_context(paged_states.paged_states(trace, managed))
+        if config.loss == "liger":
+            stack.enter_context(liger.simulated_kernels(choices))
+        yield

@@ -1,0 +1,42 @@
+"""What watches a rung on a simulated device: one set of instruments for all of its recordings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oomdoctor.analysis.simulator.tape import Region
+from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.worker.protocol.progress import Marks, PhaseFile
+from oomdoctor.worker.simulating.cuda.choices import Choices, card_of
+from oomdoctor.worker.simulating.operator_log import OperatorLog
+from oomdoctor.worker.tracing.trace import AllocationTrace
+from oomdoctor.worker.tracing.whereabouts import Whereabouts
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """`managed` holds the bytes of paged states in unified memory, by unit."""
+
+    progress: PhaseFile
+    marks: Marks
+    where: Whereabouts
+    trace: AllocationTrace
+    choices: Choices
+    operators: OperatorLog
+    managed: dict[Region | None, int] = field(default_factory=dict)
+
+    def enter(self, step: str, phase: str) -> None:
+        """Begin a phase of a step on everything that keeps one."""
+        self.progress.enter(phase)
+        self.trace.tape.enter(step, phase)
+        self.trace.enter(phase)
+
+
+def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instruments:
+    """Instruments for the cards of the request."""
+    where = Whereabouts()
+    trace = AllocationTrace("cpu", where=where)
+    choices = Choices(map(card_of, request.targets or (None,)))
+    operators = OperatorLog(trace, choices if request.as_cuda else None)
+    trace.watcher = operators.note
+    return Instruments(progress, Marks(progress), where, trace, choices, operators)

@@ -1,0 +1,43 @@
+"""Open a simulated device, build a rung on it, and hand out the recorder of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.simulating.cuda import flash_package
+from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
+from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.simulating.instruments import instruments_for
+from oomdoctor.worker.simulating.load import load
+from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.training.build import import_libraries
+
+
+@contextmanager
+def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iterator[Recorder]:
+    """Build the job's rung once on a simulated device; the recorder works inside the context.
+
+    With `shallow`, stacks of equal layers have only as many layers as a prediction needs.
+
+    Raises:
+        IrregularLayersError: with fewer layers, it is not the same model.
+        UnsupportedError: the rung cannot be built or simulated.
+    """
+    assert job.simulation is not None
+    built_as = replace(job, config=flash_package.built_as(job.config))
+    instruments = instruments_for(job.simulation, progress)
+    trace = instruments.trace
+    import_libraries()
+    with ExitStack() as stack:
+        stack.enter_context(simulated_device(cuda=job.simulation.as_cuda))
+        if job.simulation.as_cuda:
+            stack.enter_context(
+                as_on_cuda(job.config, instruments.choices, trace, instruments.managed)
+            )
+        stack.enter_context(trace.recording())
+        stack.callback(trace.finish)  # before the device closes, so no death is recorded
+        yield Recorder(built_as, instruments, load(built_as, instruments, shallow=shallow))

@@ -1,0 +1,60 @@
+"""`torch.compile`: whether it can run here, and what its numbers mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+_SIMULATED = (
+    "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"
+)
+_ON_CPU = (
+    "memory is measured on the eager step, because on the CPU the tensors of compiled kernels "
+    "cannot be counted; times are measured on the compiled step"
+)
+
+
+def prepare(device: torch.device, *, simulated: bool) -> list[str]:
+    """Check that a compiled rung can run on `device`; returns notes on its numbers.
+
+    A simulation compiles nothing.
+
+    Raises:
+        UnsupportedError: the compiler cannot run here.
+    """
+    if simulated:
+        return [_SIMULATED]
+    _try_compiler(device)
+    return [_ON_CPU] if device.type == "cpu" else []
+
+
+def begin_to_compile() -> None:
+    """Compile from now on: Dynamo remembers what it left eager while memory was counted."""
+    import torch
+
+    torch._dynamo.reset()
+
+
+def _try_compiler(device: torch.device) -> None:
+    """Compile one line: it needs the C++ compiler, Python's headers, Triton and a recent GPU."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def add_one(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    try:
+        # Under a dispatch mode, such as the one that counts memory, Dynamo compiles nothing.
+        with _disable_current_modes():
+            torch.compile(add_one, backend="inductor")(torch.ones(8, device=device))
+    except (RuntimeError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        needed = "a C++ compiler" if device.type == "cpu" else "Triton and a C compiler"
+        raise UnsupportedError(
+            f"torch.compile cannot run here ({reason}); it needs {needed} and Python's headers, "
+            "for example: apt install g++ python3-dev"
+        ) from error
