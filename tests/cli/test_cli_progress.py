@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +13,7 @@ from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, Failure
+from oomdoctor.render.words import OUTCOME_WORDS
 from oomdoctor.runs.events import SurveyEvent
 
 FULL = Rung("full-bf16", TrainConfig())
@@ -83,33 +86,38 @@ def test_a_pipe_gets_one_line_a_rung(monkeypatch):
     assert told(monkeypatch, io.StringIO()).splitlines() == [
         "inspecting m (local)",
         "2 finished tries reused",
-        "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 tries, 0.00 ms)",
+        "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 attempts, 0.00 ms)",
         "[ 2/12] lora-r16-bf16: skipped: needs at least as much",
         "[ 3/12] lora-r16-bf16: failed at micro-batch 1: it broke  (0.00 ms)",
-        "[ 4/12] lora-r16-bf16: unsupported: needs a GPU  (0.00 ms)",
+        f"[ 4/12] lora-r16-bf16: {OUTCOME_WORDS['unsupported']}: needs a GPU  (0.00 ms)",
         "[12/12] full-bf16: out of memory at micro-batch 1: ran but leaves 1 B  (0.00 ms)",
     ]
 
 
+def drawn(text: str) -> list[str]:
+    """What was drawn on a terminal between the moves of its cursor, line by line."""
+    return re.split(r"\r|\n|\x1b\[[?0-9]*[A-Za-z]", text)
+
+
 def test_a_terminal_gets_the_phase_on_a_moving_line(monkeypatch):
     text = told(monkeypatch, Terminal())
-    assert "\r\x1b[K[ 1/12] full-bf16  micro-batch 4  backward  0.00 ms" in text
-    assert "\r\x1b[K[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB" in text
-    assert text.count("\n") == 6
-    assert text.endswith("\r\x1b[K")
+    assert "[ 1/12] full-bf16  micro-batch 4  backward  0.00 ms" in drawn(text)
+    stays = re.findall(r"\r\x1b\[2K([^\r\n]*)\n", text)
+    assert "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 attempts, 0.00 ms)" in stays
+    assert len([line for line in stays if line]) == 6
+    assert text.endswith("\r\x1b[1A\x1b[2K")  # the moving line is gone
 
 
 def test_a_moving_line_is_no_wider_than_the_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    text = told(monkeypatch, Terminal())
-    moving = [part for part in text.split("\r\x1b[K") if part and not part.endswith("\n")]
+    moving = [line for line in drawn(told(monkeypatch, Terminal())) if "full-bf16  m" in line]
     assert moving
-    assert max(map(len, moving)) == 19
+    assert max(map(len, moving)) == 20
 
 
 def test_a_dumb_terminal_gets_whole_lines_only(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    assert "\r" not in told(monkeypatch, Terminal())
+    assert "\x1b" not in told(monkeypatch, Terminal())
 
 
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
@@ -147,14 +155,27 @@ def test_the_moving_line_moves_while_nothing_happens(monkeypatch):
 
     clock = iter(range(7, 10**6))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr("oomdoctor.cli.streams.progress.TICK_S", 0.01)
+    monkeypatch.setattr("oomdoctor.cli.streams.moving_line.REFRESHES_PER_S", 100.0)
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     with Progress(quiet=False) as progress:
         for event in EVENTS[2:4]:
             progress.on_event(event)
-        drawn = stream.getvalue().count("forward")
+        before = stream.getvalue().count("forward")
         deadline = time.perf_counter() + 5
-        while stream.getvalue().count("forward") < drawn + 3:
+        while stream.getvalue().count("forward") < before + 3:
             assert time.perf_counter() < deadline
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_rich_is_loaded_for_a_terminal_only(kind):
+    code = (
+        "import io, sys\n"
+        f"class Stream(io.StringIO):\n    def isatty(self): return {kind is Terminal}\n"
+        "error, sys.stderr = sys.stderr, Stream()\n"
+        "from oomdoctor.cli.streams.progress import Progress\n"
+        "with Progress(quiet=False): print('rich.live' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{kind is Terminal}\n"

@@ -142,14 +142,15 @@ def _can_say(text: str, encoding: str) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, control characters made visible.
+    """Write a line to stderr, with control characters made visible."""
+    write_patiently("\n".join(map(_visible, text.split("\n"))) + "\n")
 
-    A stderr that is closed or cannot say a character never ends a survey.
-    """
+
+def write_patiently(text: str) -> None:
+    """Write to stderr. A stderr that is closed or cannot encode a character never ends a survey."""
     encoding = sys.stderr.encoding or "utf-8"
-    safe = "\n".join(map(_visible, text.split("\n")))
     with suppress(OSError, ValueError):
-        sys.stderr.write(safe.encode(encoding, "replace").decode(encoding) + "\n")
+        sys.stderr.write(text.encode(encoding, "replace").decode(encoding))
         sys.stderr.flush()
 
 
