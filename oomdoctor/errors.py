@@ -1,4 +1,4 @@
-"""Exit codes and the one exception type that reaches a person.
+"""Exit codes, and the one exception type whose message is shown to the user.
 
 Every floor raises `OomDoctorError`; only `cli` turns it into text, JSON and an exit code.
 """
@@ -32,9 +32,10 @@ class ExitCode(IntEnum):
 
 
 class OomDoctorError(Exception):
-    """A failure explained to a person: what failed and why, then the line to type.
+    """An error for the user: what failed and why, and how to fix it.
 
-    `code` is a stable lower-case word for scripts, `message` one sentence, `hint` the remedy.
+    `code` is a stable lower-case word for scripts, `message` one sentence, `hint` one line that the
+    user can type or do.
     """
 
     def __init__(
@@ -52,15 +53,15 @@ class OomDoctorError(Exception):
 
 
 def usage_error(code: str, message: str, hint: str | None = None) -> OomDoctorError:
-    """An error in what the user typed (exit 2)."""
+    """The command line or a file given on it is wrong (exit 2)."""
     return OomDoctorError(code, message, hint, ExitCode.USAGE)
 
 
 def model_error(code: str, message: str, hint: str | None = None) -> OomDoctorError:
-    """The model cannot be had or cannot be built (exit 4)."""
+    """The model cannot be found, read or built (exit 4)."""
     return OomDoctorError(code, message, hint, ExitCode.MODEL_UNAVAILABLE)
 
 
 def machine_error(code: str, message: str, hint: str | None = None) -> OomDoctorError:
-    """This machine cannot do what was asked (exit 5)."""
+    """This machine cannot run the request (exit 5)."""
     return OomDoctorError(code, message, hint, ExitCode.MACHINE_UNFIT)

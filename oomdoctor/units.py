@@ -1,7 +1,7 @@
-"""Bytes, counts, rates and times as text, and back.
+"""Converts bytes, counts, rates and times to text and back.
 
-The only place where a number is rounded. GiB is 1024**3 bytes and GB is 1000**3: a printed size
-always uses the binary unit, a typed size may use either.
+Numbers are rounded here and nowhere else. GiB is 1024**3 bytes and GB is 1000**3. Printed sizes
+always use binary units; typed sizes may use either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DASH = "-"
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `24GiB`, `24GB`, `24g` (binary) or `1048576`.
+    """The bytes in a size such as `24GiB`, `24GB`, `24g` (binary) or `1048576`.
 
     Raises:
         ValueError: the text is not a number with a known unit, or it is zero.
@@ -45,7 +45,7 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text!r} is not a size; write 24GiB, 24GB or a number of bytes")
     size = round(float(match[1]) * factor)
     if size <= 0:
-        raise ValueError(f"{text!r} is not a size above zero")
+        raise ValueError(f"{text!r} must be above zero")
     return size
 
 
@@ -63,7 +63,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as `90`, `90s`, `15m`, `2h` or `1h30m`.
+    """The seconds in a duration such as `90`, `90s`, `15m`, `2h` or `1h30m`.
 
     Raises:
         ValueError: the text is not a positive duration.
@@ -75,7 +75,7 @@ def parse_duration(text: str) -> float:
         raise ValueError(f"{text!r} is not a duration; write 90s, 15m or 1h30m")
     seconds = sum(float(n) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit] for n, unit in parts)
     if seconds <= 0:
-        raise ValueError(f"{text!r} is not a duration above zero")
+        raise ValueError(f"{text!r} must be above zero")
     return seconds
 
 

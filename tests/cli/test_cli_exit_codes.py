@@ -165,7 +165,7 @@ def test_one_signal_asks_the_survey_to_stop(survey_child, number, code):
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == code
-    assert "stopping: what is known will be printed" in err
+    assert "stopping: the results so far will be printed" in err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

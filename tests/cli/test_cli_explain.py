@@ -212,7 +212,7 @@ def test_exit_codes(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere.txt"], "nowhere.txt: there is no such file"),
+        (["nowhere.txt"], "nowhere.txt: no such file"),
         (["."], "is a folder"),
         (["-", "--seq-len", "many"], "--seq-len"),
         (["-", "--micro-batch", "0"], "--micro-batch"),

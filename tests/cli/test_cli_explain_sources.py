@@ -90,7 +90,7 @@ def test_a_file_with_the_name_of_a_job_is_a_file(cli: Callable[..., Any], folder
 def test_no_such_job(cli: Callable[..., Any], folder: Path) -> None:
     ended = cli("explain", "4711")
     assert (ended.code, ended.out) == (2, "")
-    assert "4711: there is no such file" in ended.err
+    assert "4711: no such file" in ended.err
     assert "oomdoctor explain slurm-4711.out" in ended.err
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_costs_only_itself(cli: Callable[..., Any], folder: 
 def test_a_missing_file_stops_all(cli: Callable[..., Any], folder: Path) -> None:
     ended = cli("explain", "good.out", "nowhere.out", "")
     assert (ended.code, ended.out) == (2, "")
-    assert "nowhere.out: there is no such file" in ended.err and "''" in ended.err
+    assert "nowhere.out: no such file" in ended.err and "''" in ended.err
 
 
 def test_a_text_that_breaks_off_gives_what_it_has(cli: Callable[..., Any], folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_text_that_breaks_off_gives_what_it_has(cli: Callable[..., Any], folde
     ended = cli("explain", "cut.gz")
     assert ended.code == 0
     assert ended.out.startswith("Out of GPU memory")
-    assert "cut.gz is damaged: it ends too early; what stands before was read" in ended.out
+    assert "cut.gz is damaged: it ends too early; only the part before that was read" in ended.out
 
 
 def test_a_binary_file_is_told(cli: Callable[..., Any], folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_named_pipe(cli: Callable[..., Any], folder: Path) -> None:
     ended = cli("explain", "pipe")
     writer.join()
     assert ended.code == 0
-    assert ended.err == "reading the pipe pipe until its writer ends\n"
+    assert ended.err == "reading the pipe pipe until its writer closes it\n"
 
 
 def test_a_closed_standard_input() -> None:

@@ -31,7 +31,7 @@ def accented(tmp_path):
 
 
 NARROW = {"PYTHONIOENCODING": "ascii"}
-REFUSED = "error: the answer cannot be written to stdout: No space left on device"
+REFUSED = "error: cannot write the answer to stdout: No space left on device"
 
 
 def test_a_narrow_stdout_loses_characters_and_not_the_answer(child, accented):

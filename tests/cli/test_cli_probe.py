@@ -201,7 +201,7 @@ def test_all_faults_are_told_at_once(cli, survey):
         (["--rung", "method=lore"], "lora"),
         (["--format", "html"], "'html' is not one of table, markdown, csv, json"),
         (["--format", "csv", "--json"], "csv and --json contradict each other"),
-        (["--output", "no/such/folder/file.json"], "there is no folder"),
+        (["--output", "no/such/folder/file.json"], "does not exist"),
         (["--output", "."], "is a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -263,7 +263,7 @@ def test_a_file_that_cannot_be_written_costs_no_answer(cli, survey, tmp_path):
     ended = cli("probe", "m", "--output", str(file))
     assert ended.code == 1
     assert survey.answer.results[0].label in ended.out
-    assert "could not be written" in ended.err
+    assert "cannot write" in ended.err
 
 
 def test_a_pipe_is_written_to_and_not_replaced(cli, survey, tmp_path):

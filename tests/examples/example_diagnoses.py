@@ -182,7 +182,7 @@ def _table() -> Report:
 
 
 def _error() -> Report:
-    fault = Fault("usage", "nowhere.txt: there is no such file", "run `oomdoctor explain --help`")
+    fault = Fault("usage", "nowhere.txt: no such file", "run `oomdoctor explain --help`")
     return explained(status="error", exit_code=2, errors=(fault,))
 
 

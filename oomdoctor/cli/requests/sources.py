@@ -1,6 +1,6 @@
-"""What the FILE arguments of `explain` name: files, standard input and Slurm jobs, and their lines.
+"""The FILE arguments of `explain` as sources (files, standard input, Slurm jobs), and their lines.
 
-What cannot be read costs only itself where there is more to read; the caller decides.
+A source that cannot be read raises; the caller decides whether to continue with the others.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from oomdoctor.explain.reading.clean import Line
 
 STDIN = "-"
-_LARGE = 256 * 1024**2  # bytes of a log that takes a moment to read
-_HEAD = 4096  # bytes that tell a text from another file
+_LARGE = 256 * 1024**2  # bytes; reading a larger log takes a noticeable time
+_HEAD = 4096  # bytes; enough to recognise a binary file
 _PASTE = (
     "paste the traceback or the log here, then press Ctrl-D on an empty line\n"
-    "(or give a file: oomdoctor explain trace.txt)"
+    "(or pass a file: oomdoctor explain trace.txt)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A log under the name it has in the answer.
+    """A log, under the name that the answer gives it.
 
-    `paths` are read one after the other, STDIN among them; `tail` are lines that Slurm says of the
-    run; `notes` are for people.
+    `paths` are read one after the other and may include STDIN. `tail` holds Slurm's own lines about
+    the run, `notes` are shown to the user.
     """
 
     name: str
@@ -42,21 +42,21 @@ class Source:
 
 
 def missing(name: str) -> str | None:
-    """Why a name cannot be anything to read; None where it can, as far as its look tells."""
+    """Why nothing can be read under this name; None if it is a file or looks like a job id."""
     if name == STDIN or os.path.lexists(name):
         return None
     from oomdoctor.system.slurm.jobs import is_job_id
 
     if is_job_id(name):
         return None
-    return "there is no such file"
+    return "no such file"
 
 
 def named(name: str, *, quiet: bool) -> list[Source]:
-    """The sources behind one argument: several for an array of Slurm jobs.
+    """The sources of one argument; an array of Slurm jobs has several.
 
     Raises:
-        OomDoctorError: there is no such job, or nothing of it can be read.
+        OomDoctorError: there is no such job, or none of its output can be read.
     """
     if name == STDIN or os.path.lexists(name):
         return [Source(name, (name,))]
@@ -70,12 +70,12 @@ def named(name: str, *, quiet: bool) -> list[Source]:
 
 
 def lines_of(source: Source, notes: list[str], *, quiet: bool) -> Iterator[Line]:
-    """The lines of a source that matter, numbered through all its texts.
+    """The relevant lines of a source, numbered across all its files.
 
-    A text that breaks off in the middle gives what stands before, and a note.
+    If reading fails partway through a file, the lines before that are kept and a note is added.
 
     Raises:
-        OomDoctorError: a text cannot be read at all.
+        OomDoctorError: a file cannot be read at all.
     """
     from oomdoctor.explain.reading.clean import Line
     from oomdoctor.explain.reading.stream import lines
@@ -93,7 +93,7 @@ def lines_of(source: Source, notes: list[str], *, quiet: bool) -> Iterator[Line]
 
 
 def _watched(path: str, notes: list[str]) -> Iterator[bytes]:
-    """The chunks of a text; a note where it breaks off, and where its beginning is no text."""
+    """The chunks of a file; adds a note if reading fails partway or the file looks binary."""
     from oomdoctor.system.logs import looks_binary, read_chunks
 
     head = b""
@@ -104,18 +104,18 @@ def _watched(path: str, notes: list[str]) -> Iterator[bytes]:
     except OomDoctorError as error:
         if not head:
             raise
-        notes.append(f"{error.message}; what stands before was read")
+        notes.append(f"{error.message}; only the part before that was read")
     if looks_binary(head):
-        notes.append(f"{path} looks like a binary file; a text was expected")
+        notes.append(f"{path} looks like a binary file, not a log")
     if path == STDIN and sys.stdin.isatty():
-        output.say("")  # the answer stands apart from what was pasted
+        output.say("")  # a blank line between the pasted text and the answer
 
 
 def _announce(path: str, *, quiet: bool) -> None:
-    """Say what is waited for: a paste always, a large file or a named pipe unless `quiet`."""
+    """Say what we wait for: a paste, or (unless `quiet`) a large file or a named pipe."""
     if path == STDIN:
         if sys.stdin is None:
-            raise usage_error("no_input", "standard input is closed", "give a file")
+            raise usage_error("no_input", "standard input is closed", "oomdoctor explain FILE")
         if sys.stdin.isatty():
             output.say(_PASTE)
         return
@@ -123,9 +123,9 @@ def _announce(path: str, *, quiet: bool) -> None:
         return
     try:
         file = Path(path)
-        if file.is_fifo() and not path.startswith("/dev/fd/"):  # <(command) has its writer
-            output.say(f"reading the pipe {path} until its writer ends")
+        if file.is_fifo() and not path.startswith("/dev/fd/"):  # <(command) needs no notice
+            output.say(f"reading the pipe {path} until its writer closes it")
         elif file.is_file() and file.stat().st_size > _LARGE:
             output.say(f"reading {path}")
     except OSError:
-        return  # reading it will tell
+        return  # reading it reports the error

@@ -1,7 +1,7 @@
-"""The two streams: stdout carries the answer, once; stderr everything else.
+"""The two streams: stdout gets the answer, once; stderr gets everything else.
 
-Nothing here knows what an answer is about: it prints text, adapts to the terminal, survives a
-closed pipe and a stream that cannot say every character.
+This module only prints text. It adapts to the terminal, and it survives a closed pipe and an
+encoding without some of our characters.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import typer
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 from oomdoctor.render.formats import format_of_file
 
-INDENT = " " * 7  # continuation lines stand under the text after `error: ` and `hint:  `
+INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and `hint:  `
 
 if TYPE_CHECKING:
     from oomdoctor.render.lists.listing import ListingFormat
 
 PAGE_WIDTH = 120
-_SIGNS = "±─·"  # what the pages use beyond ASCII, each with an ASCII stand-in of its own
+_SIGNS = "±─·"  # the characters beyond ASCII on our pages; each has a replacement
 _STAND_INS = str.maketrans({"±": "+-", "─": "-", "·": "-"})
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """How a stream wants its text.
+    """How to write to a stream.
 
-    `terminal`: somebody is looking. `width` in columns. `moving`: the cursor can go back.
-    `signs`: it can say the few signs beyond ASCII that the pages use.
+    `width` is in columns. `moving`: the cursor can move. `signs`: the encoding has the few
+    characters beyond ASCII that our pages use.
     """
 
     terminal: bool
@@ -47,7 +47,7 @@ class Screen:
 
 
 def screen(stream: TextIO) -> Screen:
-    """What the stream is; `COLUMNS`, `NO_COLOR` and `TERM=dumb` have their usual meaning."""
+    """The screen of a stream; `COLUMNS`, `NO_COLOR` and `TERM=dumb` have their usual meaning."""
     from oomdoctor.system.environment import variable
 
     terminal = stream.isatty()
@@ -59,13 +59,13 @@ def screen(stream: TextIO) -> Screen:
 
 
 def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None = None) -> None:
-    """Print an answer in the chosen format, and write it to a file as well.
+    """Print an answer in the chosen format, and also write it to `file` if there is one.
 
-    `render` makes the text for a format and a screen. The file is written first, so that a reader
-    who closes stdout early does not cost it, and stdout gets its answer even if the disk is full.
+    `render` makes the text for a format and a screen. The file is written first, so it is complete
+    even if stdout is closed early; stdout gets the answer even if the file cannot be written.
 
     Raises:
-        typer.Exit: the file could not be written (exit 1); the error has been told.
+        typer.Exit: the file could not be written (exit 1); the error has been printed.
     """
     refused: OomDoctorError | None = None
     if file is not None:
@@ -81,13 +81,13 @@ def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None
 
 
 class Listing(Protocol):
-    """A listing of `render` with its content bound."""
+    """A listing function of `render`, with its content already bound."""
 
     def __call__(self, format: ListingFormat, *, width: int, color: bool) -> str: ...
 
 
 def publish_listing(listing: Listing, as_json: bool) -> None:
-    """Print a listing: JSON, a table on a terminal, plain full-width rows in a pipe."""
+    """Print a listing: as JSON, as a table on a terminal, or as plain full-width rows in a pipe."""
     style = screen(sys.stdout)
     chosen: ListingFormat = "json" if as_json else "table" if style.terminal else "plain"
     print_answer(listing(chosen, width=style.width, color=style.color), utf8=as_json)
@@ -96,12 +96,12 @@ def publish_listing(listing: Listing, as_json: bool) -> None:
 def print_answer(text: str, *, utf8: bool = False) -> None:
     """Write the answer to stdout, with a final newline, and flush it.
 
-    `utf8` is for documents whose encoding is fixed (JSON): they keep it whatever the locale says.
-    Other text loses a character that stdout cannot say, never the whole answer.
+    With `utf8` (JSON), the text is UTF-8 whatever the locale says. In other text, a character that
+    stdout cannot encode is replaced.
 
     Raises:
-        BrokenPipeError: the reader of stdout has gone.
-        OomDoctorError: stdout refuses for another reason, such as a full disk (exit 1).
+        BrokenPipeError: the reader of stdout has closed it.
+        OomDoctorError: writing fails for another reason, such as a full disk (exit 1).
     """
     try:
         _write_answer(text, utf8=utf8)
@@ -111,7 +111,7 @@ def print_answer(text: str, *, utf8: bool = False) -> None:
         abandon_stdout()
         raise OomDoctorError(
             "output_failed",
-            f"the answer cannot be written to stdout: {error.strerror or error}",
+            f"cannot write the answer to stdout: {error.strerror or error}",
             None,
             ExitCode.INTERNAL,
         ) from error
@@ -155,14 +155,14 @@ def write_patiently(text: str) -> None:
 
 
 def say_error(message: str, hint: str | None) -> None:
-    """What failed and the line to type, on stderr."""
+    """Print what failed and how to fix it to stderr."""
     say("error: " + message.replace("\n", "\n" + INDENT))
     if hint:
         say("hint:  " + hint.replace("\n", "\n" + INDENT))
 
 
 def replace_closed_streams() -> None:
-    """Give a process that was started with a closed stream (`2>&-`) one that leads nowhere.
+    """Connect a stream that is closed from the start (`2>&-`) to the null device.
 
     It stays open until the process ends.
     """
@@ -172,36 +172,36 @@ def replace_closed_streams() -> None:
 
 
 def abandon_stdout() -> None:
-    """Let nobody write to a pipe that its reader has closed, not even the interpreter's exit."""
+    """Redirect a broken stdout to the null device, so that the interpreter can exit cleanly."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_writable(path: Path) -> None:
-    """Find out before the work whether the file can be written after it.
+    """Check before the work that the file can be written after it.
 
     Raises:
-        OomDoctorError: the path is a folder, or its folder is missing or closed to us (exit 2).
+        OomDoctorError: the path is a folder, or its folder is missing or not writable (exit 2).
     """
     folder = path.absolute().parent
     if path.is_dir():
         raise usage_error("bad_output", f"--output: {path} is a folder, not a file")
     if not folder.is_dir():
-        raise usage_error("bad_output", f"--output: there is no folder {folder}")
+        raise usage_error("bad_output", f"--output: the folder {folder} does not exist")
     if not os.access(folder, os.W_OK):
         raise usage_error("bad_output", f"--output: the folder {folder} is not writable")
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write the whole file or nothing: a reader never sees half a document.
+    """Write the whole file or nothing, so a reader never sees half a document.
 
     Raises:
-        OomDoctorError: the disk refuses.
+        OomDoctorError: the file cannot be written.
     """
     path = path.resolve()
     text = text if text.endswith("\n") else text + "\n"
     try:
-        if path.exists() and not path.is_file():  # a device or a named pipe: never replace it
+        if path.exists() and not path.is_file():  # never replace a device or a named pipe
             path.write_text(text, encoding="utf-8")
             return
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -214,21 +214,19 @@ def write_file(path: Path, text: str) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise OomDoctorError(
-            "output_failed", f"{path} could not be written: {error.strerror}"
-        ) from error
+        raise OomDoctorError("output_failed", f"cannot write {path}: {error.strerror}") from error
 
 
 def _visible(line: str) -> str:
     if line.isascii() and line.isprintable():
-        return line  # the first line of all is such a one, and the import below takes time
+        return line  # keeps the slow import below out of the very first line
     from oomdoctor.render.text import escape
 
     return escape(line)
 
 
 def _umask() -> int:
-    # Reading the mask means setting it; the second call puts it back.
+    # The mask can only be read by setting it; the second call restores it.
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Carrying out a request: signals, progress, and the folder that it may never have used."""
+"""Runs a survey or a plan with signals and progress, and removes a run folder that stayed empty."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """A survey or a plan with its request bound."""
+    """A survey or a plan, with its request already bound."""
 
     def __call__(self, *, on_event: Listener, stop: Callable[[], ExitCode | None]) -> Report: ...
 
 
 def carry_out(work: Work, folder: RunFolder, *, quiet: bool, resumed: bool = False) -> Report:
-    """Do the work and give its report; `resumed` says that the folder was there before.
+    """Do the work and return its report; `resumed` says that the run folder existed before.
 
     Raises:
-        OomDoctorError: the work could not start; a new folder without anything to show is gone.
+        OomDoctorError: the work could not start; an empty new folder is removed.
     """
     from oomdoctor.cli.streams.progress import Progress
     from oomdoctor.cli.streams.signals import stop_on_signals
@@ -41,20 +41,22 @@ def carry_out(work: Work, folder: RunFolder, *, quiet: bool, resumed: bool = Fal
 
 
 def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
-    """Remove the folder of a survey that could not start (no such model, no device).
+    """Remove the folder of a run that could not start, for example for lack of a device.
 
-    It has nothing to show or to go on with, and would stand in the way of `--resume latest`.
+    It holds nothing to show or resume, and `--resume latest` would pick it.
     """
     with suppress(OSError):
         if all(map(_says_nothing, folder.path.iterdir())):
             if str(folder.path) in (error.hint or ""):
-                (folder.path / "request.json").unlink()  # no run any more, and the hint holds
+                (
+                    folder.path / "request.json"
+                ).unlink()  # no longer a run, but the hint names its files
             else:
                 shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def _says_nothing(path: Path) -> bool:
-    """Whether a file or folder of a run was there before a worker did anything."""
+    """Whether a file or folder of a run was written before any worker started."""
     if path.is_dir() and path.name.endswith("-inspect"):
         return all(inner.name == "job.json" for inner in path.iterdir())
     return path.name in ("request.json", "host.log", "lib")

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM during a survey: the first asks it to end, the second ends it.
+"""Ctrl-C and SIGTERM during a survey: the first asks it to stop, the second stops it at once.
 
-Slurm ends jobs with SIGTERM and kills them half a minute later, time enough to print what is known.
+Slurm sends SIGTERM and kills the job 30 seconds later, which is enough to print the results so far.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINAT
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], ExitCode | None]]:
-    """Give a function that says whether, and with which exit code, the survey has to stop.
+    """Yield a function that returns the exit code once the survey has to stop, None until then.
 
-    A second signal raises: KeyboardInterrupt, or SystemExit(143) for SIGTERM, so that whoever holds
-    a worker still ends it.
+    A second signal raises KeyboardInterrupt, or SystemExit(143) for SIGTERM. An exception, so that
+    running workers are still ended.
     """
     asked: list[ExitCode] = []
 
@@ -30,9 +30,11 @@ def stop_on_signals() -> Iterator[Callable[[], ExitCode | None]]:
         if asked:
             raise KeyboardInterrupt if code == ExitCode.INTERRUPTED else SystemExit(int(code))
         asked.append(code)
-        # Not through sys.stderr: the signal may have come in the middle of a write to it.
+        # Not through sys.stderr: the signal may arrive in the middle of a write to it.
         with suppress(OSError):
-            os.write(2, b"\nstopping: what is known will be printed (once more to quit at once)\n")
+            os.write(
+                2, b"\nstopping: the results so far will be printed (once more to quit at once)\n"
+            )
 
     before = {number: signal.signal(number, on_signal) for number in _CODES}
     try:

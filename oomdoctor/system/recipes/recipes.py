@@ -1,7 +1,7 @@
-"""Recipes: ladders as TOML files, those that come along and those a user wrote.
+"""Recipes: ladders as TOML files, built in or written by the user.
 
-A recipe is checked as a whole and all its faults are shown at once, each with its line and key.
-What a key accepts is said in `system.rungs`; what a machine can do is for the worker to say.
+A recipe is checked as a whole, and every error is reported with its line and key. `recipes.rungs`
+knows which values a key accepts. Whether the machine supports them is decided by the worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 class Sizes(TypedDict):
-    """What the command line says about every rung; None says nothing."""
+    """What the command line sets for every rung; None where it sets nothing."""
 
     sequence_length: int | None
     effective_batch_size: int | None
@@ -45,17 +45,17 @@ _NO_SIZES: Sizes = {
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The recipes that come along, the default one first."""
+    """The built-in recipes, the default one first."""
     return tuple(
         sorted((p.stem for p in _folder().glob("*.toml")), key=lambda n: (n != "default", n))
     )
 
 
 def recipe_text(name: str) -> str:
-    """The text of a recipe that comes along, comments included.
+    """The text of a built-in recipe, comments included.
 
     Raises:
-        OomDoctorError: there is no recipe of that name (exit 2).
+        OomDoctorError: there is no built-in recipe with that name (exit 2).
     """
     if name not in recipe_names():
         raise _unknown(name)
@@ -65,11 +65,11 @@ def recipe_text(name: str) -> str:
 def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
     """A recipe by name or by file; "none" has no rungs.
 
-    Sequence length and effective batch size are taken where the recipe fixes none, the micro-batch
-    size where the recipe leaves it "auto".
+    `sizes` fills in the sequence length and the effective batch size if the recipe sets none, and
+    the micro-batch size if the recipe says "auto".
 
     Raises:
-        OomDoctorError: there is no such recipe, or it has faults; all of them are told (exit 2).
+        OomDoctorError: there is no such recipe, or it has errors; all are listed (exit 2).
     """
     if name_or_path == NONE:
         return Recipe(NONE, "only the rungs of the command line", (), "command line")
@@ -82,27 +82,27 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
             raise _unknown(name_or_path)
     description, rungs, faults = _read(path, sizes)
     if faults:
-        count = "a fault" if len(faults) == 1 else f"{len(faults)} faults"
+        count = "an error" if len(faults) == 1 else f"{len(faults)} errors"
         raise usage_error(
             "bad_recipe",
             "\n".join([f"the recipe {name_or_path} has {count}:", *faults]),
-            "`oomdoctor recipes show default` is an example of every common key",
+            "see an example: oomdoctor recipes show default",
         )
     return Recipe(path.stem, description, rungs, source)
 
 
 def check_recipe(path: Path) -> tuple[str, ...]:
-    """What is wrong with a recipe, as lines `FILE:LINE: what`; empty when it is good."""
+    """The errors in a recipe, as lines `FILE:LINE: what`; empty if there are none."""
     return tuple(_read(path, _NO_SIZES)[2])
 
 
 def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
     """A rung from `key=value,key=value`, such as `method=lora,lora_rank=64,micro_batch_size=4`.
 
-    Several LoRA targets are joined by a plus: `lora_targets=q_proj+v_proj`.
+    Join several LoRA targets with a plus: `lora_targets=q_proj+v_proj`.
 
     Raises:
-        OomDoctorError: something is wrong; all faults are told (exit 2).
+        OomDoctorError: the text has errors; all are listed (exit 2).
     """
     words: dict[str, str] = {}
     faults: list[KeyFault] = []
@@ -111,7 +111,7 @@ def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
         if not equals or not key or not word:
             faults.append((key or "key", f"write key=value, not {part.strip()!r}"))
         elif key in words:
-            faults.append((key, "is given twice"))
+            faults.append((key, "is set twice"))
         else:
             words[key] = word
     values, value_faults = read_values(read_words(words))
@@ -124,13 +124,13 @@ def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
     raise usage_error(
         "bad_rung",
         "\n".join(f"--rung {shown!r}: {key}: {what}" for key, what in faults),
-        "--rung method=lora,lora_rank=64,micro_batch_size=4 is an example; the keys are those of "
-        "`oomdoctor recipes show default`",
+        "write it like --rung method=lora,lora_rank=64; for the keys run `oomdoctor recipes show "
+        "default`",
     )
 
 
 def _folder() -> Path:
-    """Where the recipes are: inside the package in a wheel, beside it in a checkout."""
+    """The folder of the recipes: inside the package in a wheel, beside it in a checkout."""
     inside = _PACKAGE / "_recipes"
     return inside if inside.is_dir() else _PACKAGE.parent / "recipes"
 
@@ -139,21 +139,20 @@ def _unknown(name: str) -> OomDoctorError:
     names = [*recipe_names(), NONE]
     return usage_error(
         "unknown_recipe",
-        f"there is neither a recipe nor a file called {name}{nearest(name, names)}",
-        f"the recipes are {', '.join(names)}; `oomdoctor recipes copy default mine.toml` makes "
-        "one of your own",
+        f"no recipe or file is named {name}{nearest(name, names)}",
+        f"use one of {', '.join(names)}; or edit a copy: oomdoctor recipes copy default mine.toml",
     )
 
 
 def _read(path: Path, sizes: Sizes) -> tuple[str, tuple[Rung, ...], list[str]]:
-    """Description, rungs and faults of a file; rungs only count when there is no fault."""
+    """Description, rungs and errors of a file; the rungs are valid only if there are no errors."""
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
     except OSError as error:
-        return "", (), [f"{path}: cannot be read: {error.strerror}"]
+        return "", (), [f"cannot read {path}: {error.strerror}"]
     except UnicodeDecodeError:
-        return "", (), [f"{path}: is not text in UTF-8"]
+        return "", (), [f"{path}: not UTF-8 text"]
     except (ValueError, RecursionError) as error:
         return "", (), [_syntax_fault(path, text, error)]
     reader = _Reader(path, find_lines(text), sizes)
@@ -171,7 +170,7 @@ def _syntax_fault(path: Path, text: str, error: Exception) -> str:
 
 
 class _Reader:
-    """Collects the rungs of one file and every fault with its line."""
+    """Collects the rungs of one file, and every error with its line."""
 
     def __init__(self, path: Path, lines: Lines, sizes: Sizes) -> None:
         self.path, self.lines, self.sizes = path, lines, sizes
@@ -181,7 +180,7 @@ class _Reader:
         self._configs: dict[str, int] = {}
 
     def told(self) -> list[str]:
-        """The faults as lines of text, in the order of the file."""
+        """The errors as lines of text, in file order."""
         ordered = sorted(self._faults, key=lambda fault: fault[0])
         return [f"{self.path}:{line}: {what}" for line, what in ordered]
 
@@ -198,7 +197,7 @@ class _Reader:
             defaults = {}
         good, faults = read_values(defaults)
         if good.pop(LABEL, None) is not None:
-            faults.append((LABEL, "belongs to a single rung"))
+            faults.append((LABEL, "must be set in a [[rung]], not in [defaults]"))
         for key, what in faults:
             self._fault("defaults", 0, key, f"defaults: {key}: {what}")
         rungs = document.get("rung", [])
@@ -220,7 +219,7 @@ class _Reader:
         for index, table in enumerate(rungs):
             own, faults = read_values(table)
             label = own.get(LABEL)
-            if not faults and sound:  # else a contradiction may only be the echo of a fault
+            if not faults and sound:  # otherwise a contradiction may just follow from an error
                 rung, faults = build_rung({**defaults, **own}, **self.sizes)
                 label = rung.label
                 faults += self._repeated(index, rung)
@@ -233,14 +232,14 @@ class _Reader:
                 self._fault(*place, key, f"{head}: {key}: {what}")
 
     def _repeated(self, index: int, rung: Rung) -> list[KeyFault]:
-        # By rung_key: attempts at all micro-batch sizes of a configuration belong to one rung.
+        # By rung_key: all micro-batch sizes of a configuration belong to one rung.
         same = self._configs.setdefault(rung.config.rung_key(), index)
         if same != index:
-            what = f"is the same configuration as rung {same + 1}, at most at another micro-batch"
+            what = f"repeats rung {same + 1}, apart from the micro-batch size"
             return [("micro_batch_size", what)]
         same = self._labels.setdefault(rung.label, index)
         if same != index:
-            return [(LABEL, f"is also the label of rung {same + 1}; give this rung another one")]
+            return [(LABEL, f"is already the label of rung {same + 1}; choose another one")]
         return []
 
     def _fault(self, table: str, index: int, key: str | None, what: str) -> None:

@@ -1,7 +1,7 @@
-"""From loose keys and values to a rung: what each key accepts, and what is wrong with it.
+"""Builds a rung from keys and values, and checks each value.
 
-The type hints of `TrainConfig` are the schema. Every fault is found, none is raised here: a fault
-is a (key, sentence) pair, and the caller knows the place to print before it.
+The type hints of `TrainConfig` are the schema. Errors are collected, not raised: each is a pair of
+key and sentence, and the caller adds the line number.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 KeyFault: TypeAlias = tuple[str, str]
 
 LABEL = "label"
-# Target words that every architecture has: peft's own, and one the worker resolves by module name.
+# Targets that exist in every architecture: peft's own word, and one that the worker resolves.
 TARGET_WORDS = ("all-linear", "attention")
 _LONGEST_LABEL = 60
 
 
 @cache
 def config_keys() -> dict[str, Any]:
-    """The keys of a rung with their type hints, without `label`."""
+    """The keys of a rung with their type hints; `label` is not among them."""
     return dict(get_type_hints(TrainConfig))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)`, or nothing when no known word is near."""
+    """` (did you mean X?)`, or nothing if no known word is similar."""
     close = difflib.get_close_matches(word.lower(), list(known), 1, 0.6)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def read_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyFault]]:
-    """The good values of a table, as `TrainConfig` wants them, and the faults of the others."""
+    """The valid values of a table, converted for `TrainConfig`, and the errors in the others."""
     good: dict[str, Any] = {}
     faults: list[KeyFault] = []
     for key, value in table.items():
@@ -49,7 +49,7 @@ def read_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyFault
 
 
 def read_words(words: Mapping[str, str]) -> dict[str, Any]:
-    """Typed words as values of the kind their key wants; what does not fit stays a word."""
+    """Words from the command line, converted to the type of their key; others stay words."""
     return {key: _from_word(config_keys().get(key), word) for key, word in words.items()}
 
 
@@ -60,7 +60,7 @@ def build_rung(
     effective_batch_size: int | None,
     micro_batch_size: int | None,
 ) -> tuple[Rung, list[KeyFault]]:
-    """A rung of good values and what contradicts in it; the sizes count where it fixes none."""
+    """A rung from valid values, and the contradictions in it. It may fix sizes of its own."""
     sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
     merged |= {key: value for key, value in values.items() if key != LABEL}
@@ -81,13 +81,17 @@ def _key_fault(key: str) -> str | None:
 def _value_fault(key: str, value: Any) -> str | None:
     if key == LABEL:
         if isinstance(value, str) and value.isprintable() and value.strip():
-            return None if len(value) <= _LONGEST_LABEL else f"is longer than {_LONGEST_LABEL}"
-        return f"must be a line of text, not {_shown(value)}"
+            return (
+                None
+                if len(value) <= _LONGEST_LABEL
+                else f"must have at most {_LONGEST_LABEL} characters"
+            )
+        return f"must be one line of text, not {_shown(value)}"
     if key == "optimizer":
         if value in RECIPE_NAMES:
             return None
         near = nearest(value, RECIPE_NAMES) if isinstance(value, str) else ""
-        return f"{_shown(value)} is no optimizer{near}; known are {', '.join(RECIPE_NAMES)}"
+        return f"{_shown(value)} is not an optimizer{near}; known: {', '.join(RECIPE_NAMES)}"
     if key == "lora_targets":
         listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
         if listed or value in TARGET_WORDS:

@@ -1,7 +1,7 @@
-"""Where a key stands in a TOML text, because tomllib tells no line numbers.
+"""Finds the line of each key in a TOML text, because tomllib gives no line numbers.
 
-Only for texts that tomllib accepted: a place is a courtesy to the reader of a fault, and what is
-written in an unusual way (inline arrays of tables) has the line of the statement around it.
+Only for texts that tomllib accepts. Keys in an unusual place (inline arrays of tables) get the line
+of the statement around them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADER = re.compile(r"\s*(\[\[?)([^\]]*)\]")
 
 @dataclass(slots=True)
 class Lines:
-    """Line numbers, from 1. `tables` counts each `[[name]]` from 0; a plain `[name]` has 0."""
+    """Line numbers, from 1. `tables` counts each `[[name]]` from 0; a plain `[name]` is 0."""
 
     tables: dict[tuple[str, int], int] = field(default_factory=dict)
     keys: dict[tuple[str, int, str], int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def _names(text: str) -> list[str]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Each statement with the line it begins on; brackets and strings may span lines."""
+    """Each statement with its first line; brackets and strings may span lines."""
     begin, depth, line, line_of_begin = 0, 0, 1, 1
     for token in _TOKEN.finditer(text):
         word = token[0]

@@ -1,8 +1,8 @@
-"""Finds what a Slurm job wrote and what Slurm says of its end, by the job's id.
+"""Finds the output of a Slurm job, and what Slurm says about its end, by the job's id.
 
-`scontrol` knows a job while it runs and some minutes longer, with the paths of its output; `sacct`
-knows its end for good, where accounting is on; what neither names is looked for by its usual name.
-Nothing is changed, no shell is used, and of the paths they name only regular files are read.
+`scontrol` knows a job while it runs and for some minutes after, including the paths of its output.
+`sacct` remembers how it ended, if accounting is on. If neither names a file, the usual names are
+tried. Nothing is changed, no shell is used, and only regular files are read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _SUFFIXES = (".out", ".err", ".log", ".txt")
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job or array task: what it wrote and what Slurm says of it.
+    """A job or array task: its output, and what Slurm says about it.
 
-    `files` are regular files that can be opened. `lines` is Slurm's account as lines of a log,
-    `notes` the same for people, and what could not be read.
+    `files` are readable regular files. `lines` is Slurm's record as lines of a log. `notes` is the
+    same for the user, plus what could not be read.
     """
 
     id: str
@@ -51,9 +51,9 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a command printed; `fault` says in a sentence why it told nothing.
+    """What a command printed; `fault` says in one sentence why it gave no answer.
 
-    `absent`: it is not installed here. `refused`: it runs, but could not do its work.
+    `absent`: it is not installed. `refused`: it ran and failed.
     """
 
     text: str = ""
@@ -63,19 +63,19 @@ class _Answer:
 
 
 def is_job_id(text: str) -> bool:
-    """Whether a text can be a job, an array task or a step: 123456, 123456_7, 123456.0."""
+    """Whether a text looks like a job, an array task or a step: 123456, 123456_7, 123456.0."""
     return _JOB.fullmatch(text) is not None
 
 
 def find_jobs(text: str) -> list[SlurmJob]:
-    """The job of an id, or each started task of an array; never empty.
+    """The job with this id, or each started task of an array. Never empty.
 
     Raises:
-        OomDoctorError: exit 2: no such job, or its output cannot be found or read and Slurm does
-            not tell what ended it; exit 5: Slurm does not answer.
+        OomDoctorError: there is no such job, or its output cannot be read and Slurm does not say
+            how it ended (exit 2); Slurm does not answer (exit 5).
     """
     match = _JOB.fullmatch(text)
-    assert match is not None, "callers ask is_job_id first"
+    assert match is not None, "callers check is_job_id first"
     job, step = match["job"], match["step"]
     scontrol = _ask("scontrol", "show", "job", job)
     sacct = _ask_sacct(text)
@@ -87,9 +87,9 @@ def find_jobs(text: str) -> list[SlurmJob]:
         readable, notes = _readable(files)
         if not readable:
             raise _unread(text, None, notes)
-        return [SlurmJob(text, readable, (), (f"Slurm tells nothing of job {text}", *notes))]
+        return [SlurmJob(text, readable, (), (f"Slurm has no record of job {text}", *notes))]
     ids = list(dict.fromkeys(record.job for record in records))
-    # A task of an array keeps its own name; a step is read from the output of its job.
+    # An array task keeps its own id. A step shares the output of its job, so it keeps the typed id.
     return [_job(i if step is None else text, [r for r in records if r.job == i]) for i in ids]
 
 
@@ -103,7 +103,7 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     readable, notes = _readable(files)
     if not files:
         looked = ", ".join(map(str, dict.fromkeys([*named, *places])))
-        notes = (f"no output file of job {name} was found; looked for {looked}",)
+        notes = (f"found no output file of job {name}; looked for {looked}",)
     account = joined(records)
     told = summary(account[0])
     if not readable and not any(r.tells_the_end or r.alive for r in account):
@@ -112,7 +112,7 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
 
 
 def _ask_sacct(job: str) -> _Answer:
-    """sacct's rows; releases before 24.05 do not know the paths of the output."""
+    """sacct's rows. Slurm before 24.05 does not know the output paths."""
     fixed = ("sacct", "-j", job, "--parsable2", "--noheader")
     answer = _ask(*fixed, "--expand-patterns", "-o", ",".join((*FIELDS, *OUTPUT_FIELDS)))
     if answer.refused and re.search(r"[Ii]nvalid field|unrecognized option", answer.fault or ""):
@@ -121,7 +121,7 @@ def _ask_sacct(job: str) -> _Answer:
 
 
 def _ask(command: str, *arguments: str) -> _Answer:
-    """Run a command of Slurm; whatever happens is an answer, after 10 s at the latest."""
+    """Run a Slurm command. Failure is an answer too, after 10 s at the latest."""
     try:
         process = subprocess.Popen(
             [command, *arguments],
@@ -130,12 +130,12 @@ def _ask(command: str, *arguments: str) -> _Answer:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # sites wrap the commands in scripts: end those whole
+            start_new_session=True,  # sites wrap these commands in scripts: kill the whole group
         )
     except FileNotFoundError:
-        return _Answer(fault=f"{command} is not installed here", absent=True)
+        return _Answer(fault=f"{command} is not installed", absent=True)
     except OSError as error:
-        return _Answer(fault=f"{command} cannot be run: {error.strerror}", absent=True)
+        return _Answer(fault=f"cannot run {command}: {error.strerror}", absent=True)
     with process:
         try:
             out, err = process.communicate(timeout=_DEADLINE_S)
@@ -143,7 +143,7 @@ def _ask(command: str, *arguments: str) -> _Answer:
             os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(ended, subprocess.TimeoutExpired):
                 raise
-            return _Answer(fault=f"{command} gave no answer within {_DEADLINE_S} s", refused=True)
+            return _Answer(fault=f"{command} did not answer within {_DEADLINE_S} s", refused=True)
     if process.returncode == 0:
         return _Answer(out)
     said = " ".join(err.split()) or f"exit code {process.returncode}"
@@ -152,12 +152,12 @@ def _ask(command: str, *arguments: str) -> _Answer:
 
 
 def _started(records: list[JobRecord]) -> list[JobRecord]:
-    """Without the tasks of an array that still wait, where others have started."""
+    """The records without pending array tasks, unless all are pending."""
     return [record for record in records if record.state != "PENDING"] or records
 
 
 def _usual_files(job: str, folders: Iterable[Path]) -> list[Path]:
-    """slurm-ID.out, or else what bears the id in its name, in the first folder that has some."""
+    """slurm-ID.out, else logs with the id in their name, from the first folder that has any."""
     bears = re.compile(rf"(?<![\d_]){re.escape(job)}(?![\d_])")
     for folder in folders:
         usual = folder / f"slurm-{job}.out"
@@ -179,18 +179,18 @@ def _readable(files: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]
         if os.access(path, os.R_OK):
             readable.append(path)
         else:
-            notes.append(f"{path} cannot be read: Permission denied")
+            notes.append(f"cannot read {path}: Permission denied")
     return tuple(readable), tuple(notes)
 
 
 def _unknown(job: str, scontrol: _Answer, sacct: _Answer) -> OomDoctorError:
-    give = f"give the job's output file: oomdoctor explain slurm-{job}.out"
+    give = f"pass the job's output file: oomdoctor explain slurm-{job}.out"
     if scontrol.absent and sacct.absent:
         return usage_error(
             "no_slurm",
-            f"{job}: there is no such file; as a Slurm job it cannot be looked up: scontrol and "
-            "sacct are not installed here",
-            f"{give}; or run this where sbatch works",
+            f"{job}: no such file, and Slurm jobs cannot be looked up here: scontrol and sacct are "
+            "not installed",
+            f"{give}, or run this on a login node",
         )
     faults = [answer.fault for answer in (scontrol, sacct) if answer.fault]
     if scontrol.refused or sacct.refused:
@@ -198,13 +198,13 @@ def _unknown(job: str, scontrol: _Answer, sacct: _Answer) -> OomDoctorError:
     told = "; ".join([*faults, *([] if sacct.fault else ["sacct has no record of it"])])
     return usage_error(
         "no_such_job",
-        f"{job}: there is no such file, and no such Slurm job: {told}",
-        f"sacct -X -S now-7days  # the jobs of the last week; or {give}",
+        f"{job}: no such file and no such Slurm job: {told}",
+        f"list last week's jobs: sacct -X -S now-7days; or {give}",
     )
 
 
 def _unread(job: str, told: str | None, notes: Iterable[str]) -> OomDoctorError:
     message = "; ".join([told or f"job {job}", *notes])
     return usage_error(
-        "no_job_output", message, "give the file that the job wrote: oomdoctor explain FILE"
+        "no_job_output", message, "pass the job's output file: oomdoctor explain FILE"
     )

@@ -1,6 +1,6 @@
-"""What `scontrol show job` and `sacct` print, as records; and one as a line of text for the reader.
+"""Parses what `scontrol show job` and `sacct` print into records, and records into lines of a log.
 
-Pure parsing: the commands are run in `slurm`. The formats are those of Slurm 17.11 and later.
+`slurm.jobs` runs the commands. The formats are those of Slurm 17.11 and later.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from signal import SIGKILL
 
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
-# https://slurm.schedmd.com/sacct.html; the last two, with patterns expanded, exist since 24.05.
+# https://slurm.schedmd.com/sacct.html. OUTPUT_FIELDS, with patterns expanded, exist since 24.05.
 FIELDS = (
     "JobID", "User", "State", "ExitCode", "MaxRSS", "ReqMem", "NNodes", "AllocCPUS", "NodeList",
     "Elapsed", "Timelimit", "WorkDir",
@@ -20,7 +20,7 @@ OUTPUT_FIELDS = ("StdOut", "StdErr")
 _UNITS = {"": MIB, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
 _SIZE = re.compile(r"([\d.]+)([KMGT]?)([nc]?)")
 _NOTHING = ("", "(null)", "None", "None assigned", "Unknown", "N/A")
-# States that say by themselves what ended a job, in the words of Slurm's own messages to its log.
+# States that explain the end of a job, with the message that Slurm writes to the log for each.
 _ENDINGS = {
     "TIMEOUT": "CANCELLED DUE TO TIME LIMIT",
     "DEADLINE": "CANCELLED DUE TO TIME LIMIT",
@@ -35,10 +35,11 @@ _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job, array task or step as one of the two commands tells it; None where it does not.
+    """One job, array task or step as one of the two commands reports it; None for what it omits.
 
-    `state` is Slurm's own word, `exit_code` its `code:signal`. `peak_bytes` is MaxRSS: the largest
-    sample of any task, taken every 30 s by default, so a quick rise is missed.
+    `teller` is that command. `state` is Slurm's own word, `exit_code` its `code:signal`.
+    `peak_bytes` is MaxRSS: the largest sample of any task. Slurm samples every 30 s by default, so
+    it misses a quick rise.
     """
 
     teller: str
@@ -65,17 +66,17 @@ class JobRecord:
 
     @property
     def alive(self) -> bool:
-        """Whether the job has not ended yet."""
+        """Whether the job is still waiting or running."""
         return self.state.startswith(_ALIVE)
 
     @property
     def tells_the_end(self) -> bool:
-        """Whether this alone says what ended it, without the log."""
+        """Whether this record alone says what ended the job, without the log."""
         return _first_word(self.state) in _ENDINGS or bool(self._kill)
 
     @property
     def _kill(self) -> str:
-        """The signal that ended it; a cancelled job is killed too, but that tells nothing."""
+        """Words for a SIGKILL. Empty for a cancelled job, whose SIGKILL explains nothing."""
         code, _, signal = (self.exit_code or "").partition(":")
         if _first_word(self.state) != "FAILED":
             return ""
@@ -84,7 +85,7 @@ class JobRecord:
         return "(exit code 137)" if code == str(128 + SIGKILL) else ""
 
     def line(self) -> str:
-        """The record as a line of a log, with the words by which the reader knows an ending."""
+        """The record as a line of a log, in words from which `explain` sees how the job ended."""
         parts = [
             f"{self.teller}: {self.id} State={self.state}",
             _ENDINGS.get(_first_word(self.state), ""),
@@ -152,10 +153,11 @@ def from_scontrol(text: str) -> list[JobRecord]:
 
 
 def joined(records: list[JobRecord]) -> list[JobRecord]:
-    """The records of one job, so that each thing is told once.
+    """The records of one job, without repetition.
 
-    sacct before scontrol; the job with the largest peak of its steps; then the steps that ended of
-    themselves in another way than the job, as where a script went on after one was killed.
+    sacct is preferred to scontrol. First comes the job, with the largest peak of its steps; then
+    the steps that ended differently from the job, for example if a script continued after one was
+    killed.
     """
     tellers = {record.teller for record in records}
     told = [r for r in records if r.teller == ("sacct" if "sacct" in tellers else "scontrol")]
@@ -177,7 +179,7 @@ def joined(records: list[JobRecord]) -> list[JobRecord]:
 
 
 def summary(head: JobRecord) -> str:
-    """A job as a sentence for people."""
+    """One sentence about a job, for the user."""
     text = f"job {head.id}"
     text += f" of {head.user}" if head.user else ""
     text += f" on {head.nodes}" if head.nodes else ""
@@ -187,14 +189,14 @@ def summary(head: JobRecord) -> str:
     text += f", exit code {head.exit_code}" if head.exit_code and not head.alive else ""
     memory = []
     if head.peak_bytes:
-        memory.append(f"{format_bytes(head.peak_bytes)} at the highest sample of a task")
+        memory.append(f"{format_bytes(head.peak_bytes)} in the highest sample of a task")
     if head.requested_bytes:
-        memory.append(f"{format_bytes(head.requested_bytes)} asked for")
+        memory.append(f"{format_bytes(head.requested_bytes)} requested")
     return text + (f"; host memory: {', '.join(memory)}" if memory else "")
 
 
 def _first_word(state: str) -> str:
-    """CANCELLED of `CANCELLED by 1000`."""
+    """`CANCELLED` from `CANCELLED by 1000`."""
     return state.partition(" ")[0]
 
 
@@ -207,7 +209,7 @@ def _paths(*values: str | None) -> tuple[str, ...]:
 
 
 def _size(text: str, nodes: str = "", cpus: str = "") -> int | None:
-    """Bytes of `67108864K`, `64G`, and of the `64Gn` and `4Gc` (a node, a CPU) before 21.08."""
+    """Bytes in `67108864K` or `64G`; before Slurm 21.08 also `64Gn` (per node), `4Gc` (per CPU)."""
     match = _SIZE.fullmatch(text)
     if match is None:
         return None
