@@ -48,7 +48,7 @@ def test_a_job_with_an_empty_log_is_answered(cli: Callable[..., Any], folder: Pa
     assert ended.code == 0
     assert ended.out.startswith("Out of host memory.\nCause: host memory (high confidence)")
     assert "Slurm\n  job 4711 of me on gpu01: OUT_OF_MEMORY" in ended.out
-    assert "63.8 GiB at the highest sample of a task, 64.0 GiB asked for" in ended.out
+    assert "63.8 GiB in the highest sample of a task, 64.0 GiB requested" in ended.out
     assert ended.err == "asking Slurm about job 4711\n"
     assert "oomdoctor explain 4711 --verbose" in ended.out
 

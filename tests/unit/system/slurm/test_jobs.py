@@ -86,7 +86,7 @@ def test_old_sacct_is_asked_again(fake: Fake, complaint: str) -> None:
     )
     (job,) = find_jobs("77")
     assert "DUE TO TIME LIMIT" in job.lines[0]
-    assert "no output file of job 77 was found" in job.notes[1]
+    assert "found no output file of job 77" in job.notes[1]
 
 
 def test_the_usual_names_are_looked_for_here_and_in_the_work_folder(
@@ -108,7 +108,7 @@ def test_without_slurm_a_file_here_is_enough(fake: Fake, tmp_path: Path) -> None
     (tmp_path / "work" / "slurm-77_3.out").write_text("text")
     (job,) = find_jobs("77_3")
     assert job.files == (tmp_path / "work" / "slurm-77_3.out",)
-    assert job.notes == ("Slurm tells nothing of job 77_3",)
+    assert job.notes == ("Slurm has no record of job 77_3",)
 
 
 def test_an_array_is_several_jobs(fake: Fake, tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_the_job_of_another_user(
     with pytest.raises(OomDoctorError) as caught:
         find_jobs("77")
     assert (caught.value.code, caught.value.exit_code) == ("no_job_output", ExitCode.USAGE)
-    assert f"of me: FAILED; {out} cannot be read: Permission denied" in caught.value.message
+    assert f"of me: FAILED; cannot read {out}: Permission denied" in caught.value.message
     fake("scontrol", shown("77", "OUT_OF_MEMORY", out))  # the end is told all the same
-    assert "cannot be read" in find_jobs("77")[0].notes[1]
+    assert "cannot read" in find_jobs("77")[0].notes[1]
 
 
 def test_only_regular_files_are_read(fake: Fake, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_only_regular_files_are_read(fake: Fake, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scontrol", "sacct", "code", "exit_code", "words"),
     [
-        (None, None, "no_slurm", ExitCode.USAGE, "not installed here"),
+        (None, None, "no_slurm", ExitCode.USAGE, "not installed"),
         (UNKNOWN, "exit 0", "no_such_job", ExitCode.USAGE, "sacct has no record of it"),
         (UNKNOWN, "echo 'Slurm accounting storage is disabled' >&2; exit 1", "no_such_job",
          ExitCode.USAGE, "Invalid job id specified; sacct: Slurm accounting storage is disabled"),
@@ -190,7 +190,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(
         find_jobs("77")
     assert time.monotonic() - start < 10
     assert caught.value.code == "slurm_silent"
-    assert "scontrol gave no answer within" in caught.value.message
+    assert "scontrol did not answer within" in caught.value.message
     pid = (tmp_path / "pid").read_text().strip()
     deadline = time.monotonic() + 5
     while _runs(pid) and time.monotonic() < deadline:

@@ -114,7 +114,7 @@ def test_the_sentence_for_people() -> None:
     (record,) = from_sacct(row(State="TIMEOUT", MaxRSS="1048576K"))
     assert summary(record) == (
         "job 4711 of me on gpu[01-02]: TIMEOUT after 00:12:44 of 1-00:00:00, exit code 1:0; "
-        "host memory: 1.00 GiB at the highest sample of a task, 64.0 GiB asked for"
+        "host memory: 1.00 GiB in the highest sample of a task, 64.0 GiB requested"
     )
     (waiting,) = from_sacct(row(State="PENDING", NodeList="None assigned", Elapsed=""))
-    assert summary(waiting) == "job 4711 of me: PENDING; host memory: 64.0 GiB asked for"
+    assert summary(waiting) == "job 4711 of me: PENDING; host memory: 64.0 GiB requested"
