@@ -23,7 +23,7 @@ from typing import Any
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.reading.stream import lines
-from oomdoctor.explain.training.settings import Given
+from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import dumps
 
 PIECES = [

@@ -21,7 +21,7 @@ from oomdoctor.units import GIB
 
 if TYPE_CHECKING:
     from oomdoctor.cli.requests.sources import Source
-    from oomdoctor.explain.training.settings import Given
+    from oomdoctor.explain.training.known import Given
     from oomdoctor.records.diagnosis import Diagnosis
     from oomdoctor.records.report import Report, Warn
 
@@ -97,7 +97,7 @@ def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tup
     from oomdoctor.cli.requests.sources import lines_of
     from oomdoctor.explain.diagnose import diagnose
     from oomdoctor.explain.reading.scan import scan
-    from oomdoctor.explain.training.settings import setup_of
+    from oomdoctor.explain.training.known import setup_of
 
     incidents, facts = scan(lines_of(source, notes, quiet=quiet))
     if given.model is None:

@@ -16,8 +16,8 @@ from oomdoctor.explain.memory.sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.explain.training.settings import Given, Setup, setup_of
-from oomdoctor.explain.training.training import NO_CHECKPOINTING, Training, training_of
+from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
+from oomdoctor.explain.training.known import Given, Setup, setup_of
 from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts, Numbers
 from oomdoctor.units import format_bytes
 

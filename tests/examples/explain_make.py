@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oomdoctor.explain.diagnose import diagnose
-from oomdoctor.explain.training.settings import Given
+from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, MemorySample
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.model import ModelSpec

@@ -11,7 +11,7 @@ from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
 
 if TYPE_CHECKING:
-    from oomdoctor.explain.training.settings import Given
+    from oomdoctor.explain.training.known import Given
     from oomdoctor.records.model import ModelSpec
 
 
@@ -22,7 +22,7 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
         OomDoctorError: `reader` has collected errors; the configuration cannot be read; the model
             cannot be found.
     """
-    from oomdoctor.explain.training.settings import Given, setup_of
+    from oomdoctor.explain.training.known import Given, setup_of
 
     model, config = options.model, options.config
     length = batch = None

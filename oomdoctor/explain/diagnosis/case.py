@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.memory.terms import terms
-from oomdoctor.explain.training.settings import Setup
-from oomdoctor.explain.training.training import Training
+from oomdoctor.explain.training.assumed import Training
+from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, MemorySample, Tensor
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})

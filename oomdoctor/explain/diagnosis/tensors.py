@@ -14,8 +14,8 @@ from math import prod
 from oomdoctor.explain.diagnosis.tensor_kinds import BUCKETS, KINDS, VOCABULARIES, Kind
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
-from oomdoctor.explain.training.settings import Setup
-from oomdoctor.explain.training.training import training_of
+from oomdoctor.explain.training.assumed import training_of
+from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Confidence, Frame, Tensor
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.memory.states import linear_widths
-from oomdoctor.explain.training.training import Training
+from oomdoctor.explain.training.assumed import Training
 
 
 def activations(sizes: Sizes, training: Training) -> Term | None:

@@ -11,7 +11,7 @@ from oomdoctor.analysis.memory.closed_form import (
     trained_bytes,
 )
 from oomdoctor.explain.memory.sizes import Sizes
-from oomdoctor.explain.training.training import Training
+from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.facts.dtypes import dtype_bytes
 
 # An optimizer whose states are not known counts as Adam in 32 bits.

@@ -10,7 +10,7 @@ from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.activations import activations, logits
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.memory.states import gradients, optimizer_states, weights
-from oomdoctor.explain.training.training import Training
+from oomdoctor.explain.training.assumed import Training
 
 
 def terms(sizes: Sizes, training: Training) -> tuple[Term, ...]:

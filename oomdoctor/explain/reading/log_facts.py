@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from oomdoctor.explain.reading.logged_settings import SettingsReader
 from oomdoctor.explain.reading.printed_sizes import size_bytes
+from oomdoctor.explain.reading.settings.logged import SettingsReader
 from oomdoctor.records.diagnosis import LogFacts, MemorySample
 
 _TQDM = re.compile(r"\d+%\|.{0,80}?\| ?(\d+)/(\d+) \[")

@@ -15,7 +15,7 @@ import pytest
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.reading.stream import lines
-from oomdoctor.explain.training.settings import Given
+from oomdoctor.explain.training.known import Given
 from oomdoctor.units import GIB
 
 TEXTS = Path(__file__).parents[2] / "data" / "explain" / "genuine"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from oomdoctor.explain.diagnosis.tensors import allocation, fits_figure, is_pool_segment, matches
 from oomdoctor.explain.memory.sizes import sizes_of
-from oomdoctor.explain.training.settings import Setup
+from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Frame, Tensor
 from oomdoctor.units import GIB, MIB
 

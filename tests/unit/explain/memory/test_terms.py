@@ -11,8 +11,8 @@ from oomdoctor.explain.memory.activations import activations, layer_bytes_per_to
 from oomdoctor.explain.memory.sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import trainable, weights
 from oomdoctor.explain.memory.terms import terms
-from oomdoctor.explain.training.settings import Setup
-from oomdoctor.explain.training.training import Training, training_of
+from oomdoctor.explain.training.assumed import Training, training_of
+from oomdoctor.explain.training.known import Setup
 from oomdoctor.units import GIB
 
 GPT2 = {

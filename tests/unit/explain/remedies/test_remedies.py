@@ -12,7 +12,7 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.explain.training.settings import Given, Setup
+from oomdoctor.explain.training.known import Given, Setup
 from oomdoctor.records.diagnosis import Diagnosis, Frame, LogFacts, Remedy
 from oomdoctor.units import MIB
 

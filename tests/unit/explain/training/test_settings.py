@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from explain_make import ADAM, LAYER, llama
 
-from oomdoctor.explain.training.settings import Given, Setup, setup_of
+from oomdoctor.explain.training.known import Given, Setup, setup_of
 from oomdoctor.records.diagnosis import Frame
 
 

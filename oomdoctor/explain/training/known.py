@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomdoctor.explain.training.names import NAMES, Reader
+from oomdoctor.explain.reading.settings.names import NAMES, Reader
 from oomdoctor.records.diagnosis import Frame, SettingValue
 from oomdoctor.records.model import ModelSpec
 

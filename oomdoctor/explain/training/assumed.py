@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import text_part
-from oomdoctor.explain.training.names import ROLES
-from oomdoctor.explain.training.settings import Setup
+from oomdoctor.explain.reading.settings.names import ROLES
+from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
 
