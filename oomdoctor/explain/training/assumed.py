@@ -1,4 +1,4 @@
-"""A training with every value decided: what is known of it, and defaults where nothing is."""
+"""A training with every value decided: what is known, and defaults for the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import text_part
-from oomdoctor.explain.reading.settings.names import ROLES
+from oomdoctor.explain.reading.settings.values import ROLES
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
@@ -17,7 +17,7 @@ NO_CHECKPOINTING = "no activation checkpointing"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training with every value decided; micro-batch and sequence length may be unknown."""
+    """A training with every value decided; only batch and sequence length may be unknown."""
 
     micro_batch_size: int | None
     sequence_length: int | None
@@ -49,7 +49,7 @@ class Training:
 
 
 def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tuple[str, ...]]:
-    """The training with defaults where nothing is known, and what was assumed, in sentences."""
+    """The training with defaults for what is unknown, and the assumptions in words."""
     assumed: list[str] = []
     text = text_part(config)
 

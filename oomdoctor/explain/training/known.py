@@ -1,7 +1,7 @@
-"""What is known of a training: from flags, a configuration file, the log, and the traceback.
+"""What is known about a training: from flags, a configuration file, the log and the traceback.
 
-The first source that tells a value wins, and where it came from is kept. Nothing is assumed here:
-what nobody told is None.
+The first source that has a value wins, and its origin is recorded. Nothing is assumed here: unknown
+values are None. `assumed` adds the defaults.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomdoctor.explain.reading.settings.names import NAMES, Reader
+from oomdoctor.explain.reading.settings.names import SETTINGS, Setting
 from oomdoctor.records.diagnosis import Frame, SettingValue
 from oomdoctor.records.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user told on the command line. `settings` is the content of --config, as read.
+    """What the user passed on the command line. `settings` is the content of --config, as read.
 
-    `model_origin` says who named the model: "--model", the configuration file or the log.
+    `model_origin` says what named the model: "--model", the configuration file or the log.
     """
 
     model: ModelSpec | None = None
@@ -33,7 +33,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A training as far as it is known. `origins` says by field who told it."""
+    """A training as far as it is known. `origins` says by field where each value came from."""
 
     model: str | None = None
     micro_batch_size: int | None = None
@@ -62,13 +62,13 @@ class Setup:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def sharding(self) -> int:
-        """The ZeRO stage that describes how the training is sharded; FSDP is stage 3."""
+        """The ZeRO stage that corresponds to the sharding; FSDP is stage 3."""
         if self.zero_stage is not None:
             return self.zero_stage
         return 3 if self.fsdp else 0
 
 
-# field, value, and what a frame of the traceback shows when it is so.
+# A field, its value, and what a frame of the traceback shows if the field has that value.
 _SEEN: tuple[tuple[str, Any, str], ...] = (
     ("checkpointing", True, r"torch/utils/checkpoint\.py"),
     ("checkpointing", True, r"gradient_checkpointing_func|_gradient_checkpointing"),
@@ -96,7 +96,7 @@ def setup_of(
     frames: Sequence[Frame] = (),
     world_size: int | None = None,
 ) -> Setup:
-    """Everything that flags, --config, the log's settings and the frames tell, in this order."""
+    """Everything known from flags, --config, the log's settings and the frames, in this order."""
     sources = [
         (given.settings_source or "--config", _flat(given.settings)),
         ("the log", {**logged}),
@@ -113,19 +113,21 @@ def setup_of(
     learn("model", given.model.id if given.model else None, given.model_origin)
     told = [(name, value, "the traceback") for name, value in _from_frames(frames)]
     for origin, mapping in sources:
-        for name, names in NAMES.items():
-            learn(name, _find(mapping, names), origin)
+        keys = sorted(mapping, key=lambda key: key.count("."))
+        for setting in SETTINGS:
+            learn(setting.field, _find(mapping, keys, setting), origin)
     for name, value, origin in told:
         learn(name, value, origin)
     learn("world_size", world_size, "the log")
     return Setup(**values, origins=origins)
 
 
-def _find(mapping: Mapping[str, Any], names: Sequence[tuple[str, Reader]]) -> Any:
-    for name, read in names:
-        for key in sorted(mapping, key=lambda key: key.count(".")):
+def _find(mapping: Mapping[str, Any], keys: Sequence[str], setting: Setting) -> Any:
+    """The first value that a name of the setting yields, outer keys before inner ones."""
+    for name in setting.all_names():
+        for key in keys:
             if key == name or key.endswith(f".{name}"):
-                value = read(mapping[key])
+                value = setting.read(mapping[key])
                 if value is not None:
                     return value
     return None
@@ -151,5 +153,5 @@ def _from_frames(frames: Sequence[Frame]) -> Iterator[tuple[str, Any]]:
         if any(re.search(pattern, text) for text in texts):
             yield name, value
     layers = [t for t in texts if re.search(r"/modeling_\w+\.py forward\b", t)]
-    if len(layers) >= 3:  # model, layer and a part of it: a checkpoint would stand in between
+    if len(layers) >= 3:  # model, layer, part of it: a checkpoint would be between
         yield "checkpointing", False

@@ -1,7 +1,7 @@
-"""What a log tells of a training's set-up: arguments, the model, the card and library versions.
+"""Reads a training's settings from a log: arguments, the model, the GPU and library versions.
 
-Read where a program announces them, near the start or at a restart. Names are mapped to those of
-transformers' TrainingArguments where they exist; the first value that is told stays.
+They are read where a program prints them, near the start or at a restart. Different names of one
+setting share a key (`LOG_KEYS`), and the first value stays.
 """
 
 from __future__ import annotations
@@ -9,72 +9,10 @@ from __future__ import annotations
 import re
 
 from oomdoctor.explain.reading.prefixes import split_line
+from oomdoctor.explain.reading.settings.names import LOG_KEYS
 from oomdoctor.records.diagnosis import SettingValue
 
-# Names as printed -> the name of transformers' TrainingArguments, of a recipe, or our own word.
-_NAMES = {
-    "per_device_train_batch_size": "per_device_train_batch_size",
-    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
-    "micro_batch_size": "per_device_train_batch_size",
-    "train_batch_size": "train_batch_size",
-    "batch_size": "batch_size",
-    "per_device_eval_batch_size": "per_device_eval_batch_size",
-    "eval_accumulation_steps": "eval_accumulation_steps",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "max_steps": "max_steps",
-    "num_train_epochs": "num_train_epochs",
-    "max_seq_length": "sequence_length",
-    "max_seq_len": "sequence_length",
-    "max_length": "sequence_length",
-    "sequence_len": "sequence_length",
-    "seq_length": "sequence_length",
-    "model_max_length": "model_max_length",
-    "cutoff_len": "sequence_length",
-    "max_model_len": "max_model_len",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-    "gradient_checkpointing": "gradient_checkpointing",
-    "activation_checkpointing": "gradient_checkpointing",
-    "packing": "packing",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "mixed_precision": "mixed_precision",
-    "torch_dtype": "torch_dtype",
-    "dtype": "torch_dtype",
-    "optim": "optim",
-    "optimizer": "optim",
-    "attn_implementation": "attn_implementation",
-    "_attn_implementation": "attn_implementation",
-    "flash_attention": "flash_attention",
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-    "lora_r": "lora_rank",
-    "lora_rank": "lora_rank",
-    "lora_alpha": "lora_alpha",
-    "finetuning_type": "finetuning_type",
-    "adapter": "adapter",
-    "use_liger_kernel": "use_liger_kernel",
-    "num_generations": "num_generations",
-    "deepspeed": "deepspeed",
-    "zero_stage": "zero_stage",
-    "fsdp": "fsdp",
-    "num_processes": "num_processes",
-    "world_size": "world_size",
-    "device_map": "device_map",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "dataloader_num_workers": "dataloader_num_workers",
-    "dataloader_pin_memory": "dataloader_pin_memory",
-    "auto_find_batch_size": "auto_find_batch_size",
-    "torch_compile": "torch_compile",
-    "max_prompt_length": "max_prompt_length",
-    "max_completion_length": "max_completion_length",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "intermediate_size": "intermediate_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "vocab_size": "vocab_size",
-}
-# The banner that transformers' Trainer prints when it starts.
+# The banner that transformers' Trainer prints at the start.
 _BANNERS = {
     "Instantaneous batch size per device": "per_device_train_batch_size",
     "Gradient Accumulation steps": "gradient_accumulation_steps",
@@ -105,18 +43,18 @@ _VERSION = re.compile(
     r"\b(torch|transformers|peft|trl|accelerate|bitsandbytes|deepspeed|vllm)(?: version)?[=: ]+v?"
     r"(\d+\.\d+(?:\.\d+)?[\w.+]*)", re.IGNORECASE,
 )  # fmt: skip
-# A variable of its own syntax: commas and colons belong to the value.
+# This variable has its own syntax: commas and colons belong to the value.
 _ALLOCATOR = re.compile(
     r"PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['\"]?\]?\s*[=:,]\s*['\"]?([a-z_]\w*:[\w:,.\[\]-]+)"
 )
 _ANNOUNCED = re.compile(
     r"per_device_train_batch_size|Running training|trainable params|TrainingArgument|_ALLOC_CONF"
 )
-# What stands for a value in quoted code, whatever it is.
+# An expression in quoted code, not a value.
 _EXPRESSION = re.compile(r"\(|^(?:self|args|config|cfg|kwargs|params?|model|module|tensor|os)\.")
 _MODEL_DTYPE = re.compile(r"from_pretrained|from_config|config\b", re.IGNORECASE)
-_NEAR_START = 20_000  # lines in which a program is thought to tell its settings
-_AFTER_NOTICE = 200  # and after a line that tells some
+_NEAR_START = 20_000  # lines in which a program is expected to print its settings
+_AFTER_NOTICE = 200  # and lines after one that prints settings
 _LONGEST_QUOTE = 400
 
 
@@ -130,7 +68,7 @@ class SettingsReader:
         self.model: str | None = None
         self.gpu: str | None = None
         self._left = _NEAR_START
-        self._before = ""  # the line before, for a sentence that was wrapped
+        self._before = ""  # the previous line, for a wrapped sentence
 
     def feed(self, text: str) -> None:
         """Read one line."""
@@ -148,12 +86,12 @@ class SettingsReader:
 
     def _named(self, text: str) -> None:
         for match in _SETTING.finditer(text):
-            if match[1] in _NAMES and not (match[1] == "dtype" and _of_a_call(text)):
-                self._set(_NAMES[match[1]], match[2] or match[3] or match[4] or "", text)
+            if match[1] in LOG_KEYS and not (match[1] == "dtype" and _of_a_call(text)):
+                self._set(LOG_KEYS[match[1]], match[2] or match[3] or match[4] or "", text)
         if "--" in text:
             for match in _ARGUMENT.finditer(text):
-                if match[1] in _NAMES:
-                    self._set(_NAMES[match[1]], match[2] or match[3] or match[4] or "", text)
+                if match[1] in LOG_KEYS:
+                    self._set(LOG_KEYS[match[1]], match[2] or match[3] or match[4] or "", text)
         if "ALLOC_CONF" in text and not _advised(self._before, text):
             for match in _ALLOCATOR.finditer(text):
                 self._set("allocator", match[1], text)
@@ -185,14 +123,14 @@ class SettingsReader:
 
 
 def _of_a_call(text: str) -> bool:
-    """Whether `dtype=` is the argument of some function in quoted code, not of a model."""
+    """Whether `dtype=` is an argument of some function in quoted code, not of a model."""
     return "dtype=torch." in text and not _MODEL_DTYPE.search(text)
 
 
 def _advised(before: str, text: str) -> bool:
     """Whether a line only repeats PyTorch's hint: try setting NAME=VALUE to avoid fragmentation.
 
-    The sentence may be wrapped before the name; `before` is the line that stands there.
+    The sentence may be wrapped before the name; `before` is the previous line.
     """
     ahead, _, behind = split_line(text).text.partition("PYTORCH_")
     sentence = re.sub(r"[^a-z]+", "", split_line(before[-80:]).text + ahead)

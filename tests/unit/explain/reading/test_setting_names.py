@@ -1,0 +1,152 @@
+"""Every name in the table of settings, as a configuration file and as a log say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oomdoctor.explain.reading.settings.logged import SettingsReader
+from oomdoctor.explain.reading.settings.names import ALSO_LOGGED, LOG_KEYS, SETTINGS
+from oomdoctor.explain.training.known import Given, Setup, setup_of
+
+ALL = ("q", "k", "v", "o", "gate", "up", "down")
+# (field, name) -> what a file says, and what it means. A new name needs an example.
+EXAMPLES: dict[tuple[str, str], tuple[Any, Any]] = {
+    ("model", "model_name_or_path"): ("acme/model-8b", "acme/model-8b"),
+    ("model", "base_model"): ("acme/model-8b", "acme/model-8b"),
+    ("model", "pretrained_model_name_or_path"): ("acme/model-8b", "acme/model-8b"),
+    ("model", "model"): ("acme/model-8b", "acme/model-8b"),
+    ("micro_batch_size", "per_device_train_batch_size"): (4, 4),
+    ("micro_batch_size", "micro_batch_size"): (4, 4),
+    ("micro_batch_size", "train_micro_batch_size_per_gpu"): (4, 4),
+    ("micro_batch_size", "per_gpu_train_batch_size"): (4, 4),
+    ("micro_batch_size", "batch_size"): ("4", 4),
+    ("sequence_length", "max_length"): (2048, 2048),
+    ("sequence_length", "max_seq_length"): (2048, 2048),
+    ("sequence_length", "sequence_len"): (2048, 2048),
+    ("sequence_length", "cutoff_len"): (2048, 2048),
+    ("sequence_length", "max_seq_len"): (2048, 2048),
+    ("sequence_length", "seq_length"): (2048, 2048),
+    ("sequence_length", "sequence_length"): (2048, 2048),
+    ("sequence_length", "seq_len"): (2048, 2048),
+    ("sequence_length", "block_size"): (2048, 2048),
+    ("sequence_length", "model_max_length"): (2048, 2048),
+    ("accumulation_steps", "gradient_accumulation_steps"): (8, 8),
+    ("eval_batch_size", "per_device_eval_batch_size"): (2, 2),
+    ("eval_batch_size", "eval_batch_size"): (2, 2),
+    ("eval_accumulation_steps", "eval_accumulation_steps"): (16, 16),
+    ("method", "adapter"): ("qlora", "qlora"),
+    ("method", "finetuning_type"): ("freeze", "full"),
+    ("method", "load_in_4bit"): (True, "qlora"),
+    ("method", "load_in_8bit"): (True, "qlora"),
+    ("method", "quantization_bit"): (4, "qlora"),
+    ("method", "use_peft"): (True, "lora"),
+    ("method", "use_lora"): (True, "lora"),
+    ("method", "method"): ("full", "full"),
+    ("method", "lora_r"): (16, "lora"),
+    ("method", "lora_rank"): (16, "lora"),
+    ("quantization", "load_in_4bit"): (True, "nf4"),
+    ("quantization", "load_in_8bit"): (True, "int8"),
+    ("quantization", "quantization_bit"): (8, "int8"),
+    ("lora_rank", "lora_r"): (32, 32),
+    ("lora_rank", "lora_rank"): (32, 32),
+    ("lora_targets", "lora_target_linear"): (True, ALL),
+    ("lora_targets", "lora_target_modules"): (["q_proj", "v_proj"], ("q", "v")),
+    ("lora_targets", "lora_target"): ("all", ALL),
+    ("lora_targets", "target_modules"): ("all-linear", ALL),
+    ("weights_dtype", "torch_dtype"): ("torch.bfloat16", "bfloat16"),
+    ("weights_dtype", "dtype"): ("float32", "float32"),
+    ("weights_dtype", "model_dtype"): ("fp16", "float16"),
+    ("weights_dtype", "pure_bf16"): (True, "bfloat16"),
+    ("weights_dtype", "bfloat16"): (True, "bfloat16"),
+    ("weights_dtype", "weights_dtype"): ("float16", "float16"),
+    ("autocast_dtype", "bf16"): (True, "bfloat16"),
+    ("autocast_dtype", "bf16.enabled"): (True, "bfloat16"),
+    ("autocast_dtype", "fp16"): (True, "float16"),
+    ("autocast_dtype", "fp16.enabled"): (True, "float16"),
+    ("autocast_dtype", "mixed_precision"): ("no", "none"),
+    ("optimizer", "optim"): ("adafactor", "adafactor"),
+    ("optimizer", "optimizer"): ("paged_adamw_8bit", "paged_adamw_8bit"),
+    ("optimizer", "optimizer.type"): ("AdamW", "adamw_torch"),
+    ("checkpointing", "gradient_checkpointing"): (True, True),
+    ("checkpointing", "activation_checkpointing"): (False, False),
+    ("checkpointing", "enable_gradient_checkpointing"): (True, True),
+    ("checkpointing", "fsdp_activation_checkpointing"): (True, True),
+    ("checkpointing", "disable_gradient_checkpointing"): (True, False),
+    ("attention", "attn_implementation"): ("sdpa", "sdpa"),
+    ("attention", "_attn_implementation"): ("eager", "eager"),
+    ("attention", "flash_attn"): ("fa2", "flash_attention_2"),
+    ("attention", "flash_attention"): (True, "flash_attention_2"),
+    ("attention", "use_flash_attention_2"): (True, "flash_attention_2"),
+    ("attention", "sdp_attention"): (True, "sdpa"),
+    ("attention", "eager_attention"): (True, "eager"),
+    ("liger", "use_liger_kernel"): (True, True),
+    ("liger", "use_liger"): (True, True),
+    ("liger", "use_liger_loss"): (True, True),
+    ("liger", "enable_liger_kernel"): (True, True),
+    ("liger", "liger_fused_linear_cross_entropy"): (True, True),
+    ("packing", "packing"): (True, True),
+    ("packing", "sample_packing"): (True, True),
+    ("world_size", "world_size"): (8, 8),
+    ("world_size", "num_processes"): (8, 8),
+    ("world_size", "nproc_per_node"): (8, 8),
+    ("zero_stage", "zero_stage"): (0, 0),
+    ("zero_stage", "zero_optimization.stage"): (3, 3),
+    ("zero_stage", "deepspeed"): ("configs/ds_z2_config.json", 2),
+    ("fsdp", "fsdp"): ("full_shard auto_wrap", True),
+    ("fsdp", "distributed_type"): ("FSDP", True),
+    ("fsdp", "fsdp_sharding_strategy"): ("FULL_SHARD", True),
+    ("offload_optimizer", "offload_optimizer.device"): ("cpu", True),
+    ("offload_optimizer", "offload_optimizer_device"): ("none", False),
+    ("offload_parameters", "offload_param.device"): ("nvme", True),
+    ("offload_parameters", "offload_param_device"): ("cpu", True),
+    ("offload_parameters", "fsdp_offload_params"): (True, True),
+    ("offload_parameters", "cpu_offload"): (True, True),
+    ("workers", "dataloader_num_workers"): (0, 0),
+    ("workers", "num_workers"): (4, 4),
+    ("expandable_segments", "PYTORCH_CUDA_ALLOC_CONF"): ("expandable_segments:True", True),
+    ("expandable_segments", "PYTORCH_ALLOC_CONF"): ("expandable_segments:True", True),
+    ("expandable_segments", "allocator"): ("expandable_segments:True", True),
+    ("expandable_segments", "expandable_segments"): (True, True),
+}
+IN_FILES = [(row, name) for row in SETTINGS for name in row.all_names()]
+IN_LOGS = [(row, name) for row in SETTINGS for name in row.logged_names()]
+
+
+def _id(value: Any) -> str:
+    return value if isinstance(value, str) else value.field
+
+
+@pytest.mark.parametrize(("row", "name"), IN_FILES, ids=_id)
+def test_a_file_says_it(row: Any, name: str) -> None:
+    told, meaning = EXAMPLES[row.field, name]
+    assert row.read(told) == meaning
+    for settings in ({name: told}, {"outer": {name: told}}):
+        assert getattr(setup_of(Given(settings=settings), {}), row.field) == meaning
+
+
+@pytest.mark.parametrize(("row", "name"), IN_LOGS, ids=_id)
+@pytest.mark.parametrize("shape", ["{}={}", "'{}': '{}'", "  --{} {}"])
+def test_a_log_says_it(row: Any, name: str, shape: str) -> None:
+    told, meaning = EXAMPLES[row.field, name]
+    reader = SettingsReader()
+    reader.feed(shape.format(name, told))
+    setup = setup_of(Given(), reader.settings)
+    assert getattr(setup, row.field) == meaning
+    assert setup.origins[row.field] == "the log"
+
+
+def test_every_row_fills_a_field_that_exists() -> None:
+    assert {row.field for row in SETTINGS} <= set(Setup.__dataclass_fields__)
+    assert set(Setup.__dataclass_fields__) - {"origins"} == {row.field for row in SETTINGS}
+
+
+def test_examples_are_of_names_in_the_table() -> None:
+    assert set(EXAMPLES) == {(row.field, name) for row, name in IN_FILES}
+
+
+def test_a_name_has_one_key_in_logs() -> None:
+    for row, name in IN_LOGS:
+        assert LOG_KEYS[name] == row.logged_names()[0]
+    assert not set(ALSO_LOGGED) & {name for _, name in IN_LOGS}
