@@ -47,7 +47,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
-    from oomdoctor.records.report import Warn
+    from oomdoctor.records.facts.warnings import quoted
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("explain", options.answer)
@@ -58,7 +58,7 @@ def explain(options: ExplainOptions) -> None:
             reader.fault(name or "''", fault)
     given, notes = read_given(reader, options)
     found, warnings = _read_all(names, given, quiet=options.quiet)
-    warnings += [Warn("model", note) for note in notes]
+    warnings += quoted("model", notes)
     code = exit_of(found)
     report = _report(found, code, given, warnings, started, time.monotonic() - clock)
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
@@ -73,7 +73,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
         OomDoctorError: nothing can be read; this is the first reason.
     """
     from oomdoctor.cli.requests.sources import named
-    from oomdoctor.records.report import Warn
+    from oomdoctor.records.facts.warnings import not_read, quoted
 
     found: list[Diagnosis] = []
     warnings: list[Warn] = []
@@ -83,13 +83,13 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
             for source in named(name, quiet=quiet):
                 notes: list[str] = []
                 found += _read(source, given, notes, quiet=quiet)
-                warnings += [Warn("slurm", note) for note in source.notes]
-                warnings += [Warn("log", note) for note in notes]
+                warnings += quoted("slurm", source.notes)
+                warnings += quoted("log", notes)
         except OomDoctorError as error:
             refused.append(error)
     if not found:
         raise refused[0]
-    return found, [*warnings, *(Warn(e.code, f"not read: {e.message}") for e in refused)]
+    return found, [*warnings, *(not_read(e.code, e.message) for e in refused)]
 
 
 def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:

@@ -6,16 +6,6 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_count, format_percent, format_rate
 
-OUTCOME_WORDS = {
-    "fits": "fits",
-    "oom": "out of memory",
-    "host_oom": "out of host memory",
-    "unsupported": "not supported",
-    "failed": "failed",
-    "crashed": "crashed",
-    "timed_out": "timed out",
-    "skipped": "skipped",
-}
 SWEPT_WORDS = {"sequence_length": "sequence length", "micro_batch_size": "micro-batch size"}
 
 

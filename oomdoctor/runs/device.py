@@ -8,6 +8,12 @@ import time
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.facts.warnings import (
+    cap_above_free,
+    memory_not_free,
+    moe_routing,
+    other_processes,
+)
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.model import ModelSpec, ParameterCounts
 from oomdoctor.records.report import Budget, Warn
@@ -15,10 +21,9 @@ from oomdoctor.records.result import Inspection
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device, available_memory, list_gpus, total_memory
-from oomdoctor.units import MIB, format_bytes, format_seconds
+from oomdoctor.units import MIB, format_seconds
 
 GIVE_BACK_LIMIT_S = 5.0
-NOT_FREE = "memory_not_free"
 _TOLERANCE = 64 * MIB
 # A conservative rate for fp32 training on one core, to distinguish minutes from hours in advance.
 _CPU_FLOPS_PER_CORE = 15e9
@@ -57,38 +62,17 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
     """Warnings about the device and the model."""
     found = []
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
-        found.append(
-            Warn(
-                "cap_above_free",
-                f"--vram {format_bytes(limits.cap_bytes)} is more than the "
-                f"{format_bytes(limits.free_bytes)} that are free: the free memory is the budget",
-            )
-        )
+        found.append(cap_above_free(limits.cap_bytes, limits.free_bytes))
     if chosen.gpu is not None:
-        others = "; ".join(
-            f"{process.name or 'name hidden'} (pid {process.pid}) "
-            + (format_bytes(process.used_bytes) if process.used_bytes else "of unknown size")
-            for process in chosen.gpu.processes
-            if process.pid != os.getpid()
-        )
+        others = [process for process in chosen.gpu.processes if process.pid != os.getpid()]
         if others:
-            found.append(
-                Warn("other_processes", f"other processes hold memory of this GPU: {others}")
-            )
+            found.append(other_processes(others))
     return found + model_warnings(inspection)
 
 
 def model_warnings(inspection: Inspection) -> list[Warn]:
     """Warnings about the model."""
-    if not inspection.parameters.experts:
-        return []
-    return [
-        Warn(
-            "moe_routing",
-            "a mixture of experts: which experts work depends on the weights, so with "
-            "synthetic weights memory and speed of a trained router may differ",
-        )
-    ]
+    return [moe_routing()] if inspection.parameters.experts else []
 
 
 def not_given_back(chosen: Device) -> list[Warn]:
@@ -107,14 +91,7 @@ def not_given_back(chosen: Device) -> list[Warn]:
         if time.monotonic() > end:
             break
         time.sleep(0.1)
-    return [
-        Warn(
-            NOT_FREE,
-            f"{format_bytes(missing)} of the GPU were free at the start and are not any more: "
-            "another process took them, or a driver holds them; what ran out of memory after that "
-            "may have done so for this reason",
-        )
-    ]
+    return [memory_not_free(missing)]
 
 
 def timing_limit_s(chosen: Device) -> float:

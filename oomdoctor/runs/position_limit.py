@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oomdoctor.records.config import Rung
+from oomdoctor.records.facts.warnings import sequence_lowered, sweep_ends
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest, Warn
 
@@ -25,12 +26,7 @@ def within_limits(
     return (
         replace(request, sequence_length=min(request.sequence_length, limit)),
         tuple(lowered.values()),
-        [
-            Warn(
-                "sequence_length",
-                f"{model} has {limit:,} positions: sequence length {asked:,} lowered to {limit:,}",
-            )
-        ],
+        [sequence_lowered(model, limit, asked)],
     )
 
 
@@ -42,8 +38,5 @@ def sweep_within_limits(
     if sweep is None or limit is None or sweep.values[-1] <= limit:
         return plan, []
     values = (*(value for value in sweep.values if value < limit), limit)
-    message = f"{model} has {limit:,} positions: the sweep ends there"
-    return (
-        replace(plan, sweep=replace(sweep, values=values)),
-        [Warn("sequence_length", message)],
-    )
+    ended = replace(plan, sweep=replace(sweep, values=values))
+    return ended, [sweep_ends(model, limit)]

@@ -107,7 +107,7 @@ def test_stderr_tells_one_line_a_rung(probed):
     lines = [line for line in probed.stderr.splitlines() if line.startswith("[")]
     assert len(lines) == len(report.results)
     for result in report.results:
-        told = "fits, micro-batch 1, peak" if result.outcome == "fits" else "unsupported:"
+        told = "fits, micro-batch 1, peak" if result.outcome == "fits" else "not supported:"
         assert [f"] {result.label}: {told} " in line for line in lines].count(True) == 1
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
-from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool, Warn
+from oomdoctor.records.facts.warnings import not_read, quoted
+from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool
 from oomdoctor.units import GIB, MIB
 
 _MESSAGE = (
@@ -170,14 +171,14 @@ def _host() -> Report:
         "host memory: 63.8 GiB at the highest sample of a task, 64.0 GiB asked for"
     )
     lost = "no output file of job 4711 was found; looked for /home/me/slurm-4711.out"
-    return explained(HOST, warnings=(Warn("slurm", told), Warn("slurm", lost)))
+    return explained(HOST, warnings=tuple(quoted("slurm", (told, lost))))
 
 
 def _table() -> Report:
     return explained(
         GPU, HOST, LIMITED, NOT_MEMORY, NOTHING,
         next_commands=("oomdoctor explain logs/rank1.out",),
-        warnings=(Warn("log_unreadable", "not read: logs/old is a folder"),),
+        warnings=(not_read("log_unreadable", "logs/old is a folder"),),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from example_reports import config, fits, gpu_report, measurement, request, result
 
+from oomdoctor.records.facts.warnings import not_a_card
 from oomdoctor.records.measurement import OomEvent, Timing
 from oomdoctor.records.plan import (
     ByteRange,
@@ -21,7 +22,7 @@ from oomdoctor.records.plan import (
     SweptPeak,
     Why,
 )
-from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest, Warn
+from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.result import ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
 from oomdoctor.units import GIB, KIB, MIB
@@ -174,7 +175,7 @@ def cards_report() -> Report:
             card("NVIDIA L4", 24, 1, CardPicks(pick(full), None, speechless)),
             card("NVIDIA GeForce RTX 4090", 24, 2, CardPicks(pick(full), pick(close), pick(plain))),
         ),
-        warnings=(Warn("no_card", "12.0 GiB is a size and no card, so there are no speeds"),),
+        warnings=(not_a_card(["12.0 GiB"], ranked_by_speed=False),),
     )
 
 

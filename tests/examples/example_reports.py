@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.facts.warnings import memory_not_free
 from oomdoctor.records.machine import GpuProcess, Machine
 from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory, Timing
 from oomdoctor.records.model import ModelRef
@@ -17,7 +18,6 @@ from oomdoctor.records.report import (
     Report,
     SurveyRequest,
     Tool,
-    Warn,
 )
 from oomdoctor.records.result import Failure, PredictedPeak, ProbeResult, Try
 from oomdoctor.units import GIB, MIB
@@ -355,7 +355,7 @@ def gpu_report() -> Report:
         },
         picks=Picks(full=None, lora=ranking[0], qlora=ranking[1]),
         next_commands=("oomdoctor show", "oomdoctor probe meta-llama/Llama-3.1-8B --recipe qlora"),
-        warnings=(Warn("memory_moved", "the free memory changed by 1.1 GiB during the survey"),),
+        warnings=(memory_not_free(round(1.1 * GIB)),),
         errors=(),
     )
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from oomdoctor.cli.streams.output import say, screen
-from oomdoctor.render.words import OUTCOME_WORDS
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.report.notes import miss_notes, why_not_run
-from oomdoctor.render.words import OUTCOME_WORDS, speed
+from oomdoctor.render.words import speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Breakdown, Measurement
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
-from oomdoctor.render.words import OUTCOME_WORDS, estimate
+from oomdoctor.render.words import estimate
 from oomdoctor.units import format_bytes, format_percent
 
 _BREAKDOWN = (

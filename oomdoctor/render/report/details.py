@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, Timing
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import PredictedPeak, ProbeResult
 from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
 from oomdoctor.render.report.detail_tables import breakdown_table, phase_table, try_table
 from oomdoctor.render.text import log_lines
-from oomdoctor.render.words import OUTCOME_WORDS
 from oomdoctor.units import (
     DASH,
     format_bytes,

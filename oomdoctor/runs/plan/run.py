@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.facts.warnings import not_a_card, not_nvidia, quoted, smallest_variant
 from oomdoctor.records.report import Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
 from oomdoctor.runs import faults
@@ -68,8 +69,8 @@ def _known_of(request: SurveyRequest) -> Findings:
     assert request.plan is not None
     spec, notes = hub.resolve_with_notes(request.model)
     cards = cards_of(request.plan, request.headroom)
-    warnings = [Warn("model_source", note) for note in notes]
-    return Findings(request, spec, cards, warnings + _card_warnings(cards, request))
+    found = quoted("model_source", notes)
+    return Findings(request, spec, cards, found + _card_warnings(cards, request))
 
 
 def _predict(known: Findings, simulators: Simulators, on_event: Listener) -> None:
@@ -147,31 +148,16 @@ def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
     """What a reader of the report has to know about the devices."""
     found = []
-    sizes = ", ".join(card.name for card in cards if card.facts is None)
+    sizes = [card.name for card in cards if card.facts is None]
     if sizes:
-        ranked = "; ranked by the lower peak" if request.rank_by == "throughput" else ""
-        found.append(
-            Warn(
-                "no_card",
-                f"{sizes} is a size and no card, so there are no speeds{ranked}; name a card, "
-                "such as --gpu 'RTX 4090', to have them estimated",
-            )
-        )
+        by_speed = request.rank_by == "throughput"
+        found.append(not_a_card(sizes, ranked_by_speed=by_speed))
     found += [
-        Warn(
-            "gpu_variant",
-            f"{card.asked_as!r} taken as {card.name}, the smallest of that name; the others: "
-            f"{', '.join(card.variants)}",
-        )
+        smallest_variant(card.asked_as, card.name, card.variants)
         for card in cards
-        if card.variants
+        if card.variants and card.asked_as is not None
     ]
-    others = ", ".join(card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA")
+    others = [card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA"]
     if others:
-        found.append(
-            Warn(
-                "not_nvidia",
-                f"{others}: predicted with the kernels of CUDA; what ROCm allocates may differ",
-            )
-        )
+        found.append(not_nvidia(others))
     return found

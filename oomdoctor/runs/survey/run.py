@@ -10,7 +10,8 @@ import time
 from dataclasses import replace
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.report import Report, SurveyRequest, Warn
+from oomdoctor.records.facts.warnings import quoted, time_limit
+from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs import assemble, device, faults
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
@@ -102,8 +103,8 @@ def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
     if request.weights == "pretrained":
         faults.check_weights(spec)
     chosen = choose_device(request.device, list_gpus())
-    warnings = tuple(Warn("model_source", note) for note in notes)
-    return SurveySetup(request, spec, chosen, folder, warnings)
+    found = tuple(quoted("model_source", notes))
+    return SurveySetup(request, spec, chosen, folder, found)
 
 
 def _run(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending) -> None:
@@ -150,9 +151,7 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     """The report of what is known now."""
     setup, results = state.setup, state.results()
     if ending.by_time_limit():
-        state.warn(
-            [Warn("time_limit", "the time limit ended the survey; --resume goes on with it")]
-        )
+        state.warn([time_limit()])
     versions = state.inspection.versions if state.inspection else installed_versions()
     return assemble.report(
         request=state.request,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
 from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.facts.warnings import MEMORY_NOT_FREE
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs import device
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
@@ -38,7 +39,7 @@ def walk(
                 knowledge.learn(step.rung, attempt, state.context.predictions)
             )
         _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
-        if not any(warning.code == device.NOT_FREE for warning in state.warnings):
+        if not any(warning.code == MEMORY_NOT_FREE for warning in state.warnings):
             state.warn(device.not_given_back(state.setup.device))
 
 
