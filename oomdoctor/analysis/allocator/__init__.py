@@ -1,8 +1,8 @@
-"""PyTorch's CUDA caching allocator as a pure model: births and deaths in, reserved bytes out.
+"""A pure model of PyTorch's CUDA caching allocator: births and deaths in, reserved bytes out.
 
-Modelled are the rules of `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp and of
-`AcceleratorAllocatorConfig` / `CUDAAllocatorConfig`, for torch 2.6 to 2.13. They were read in two
-copies of the source, one of about 2.6 and one from early 2026, and in the headers of 2.13:
+It follows the rules of `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp and of
+`AcceleratorAllocatorConfig` / `CUDAAllocatorConfig`, for torch 2.6 to 2.13. The sources are two
+copies of that code, one of about 2.6 and one from early 2026, and the headers of 2.13:
 
 ==========================  ======================================================================
 rule                        function there, module here
@@ -22,22 +22,22 @@ PYTORCH_CUDA_ALLOC_CONF     `parseArgs` of both configurations: settings.py
 the message                 `malloc`, `format_size` (c10/core/Allocator.h): message.py
 ==========================  ======================================================================
 
-What the releases do differently, and how to get either:
+The releases differ in some rules:
 
-- `large_segment_size_mb` came in January 2026 (pull request 172056); before, it was 20 MiB for
-  all. The setting is read; leave it out for an older release.
-- `max_split_size_mb` and `max_non_split_rounding_mb` had to exceed 20 once, later 20 itself is
-  allowed. The newer rule is read.
-- One division a power of two once kept a size as it was; now it falls back to 512 bytes, as here.
-- A memory fraction of 1 was a limit (and let garbage be collected) in the older copy; in the newer
-  it is none. Give `limit_bytes` of the whole device to get the former.
-- The message of some builds says PYTORCH_ALLOC_CONF, and its last link has moved.
+- `large_segment_size_mb` was added in January 2026 (pull request 172056); before, it was always
+  20 MiB. The model reads the setting; omit it for an older release.
+- `max_split_size_mb` and `max_non_split_rounding_mb` once had to exceed 20; now 20 is allowed. The
+  model follows the newer rule.
+- One division per power of two once kept a size unchanged; now it falls back to 512 bytes, as here.
+- A memory fraction of 1 was a limit in the older copy, which also turned garbage collection on; in
+  the newer one it is not. Set `limit_bytes` to the whole device to get the older behaviour.
+- The message of some builds says PYTORCH_ALLOC_CONF, and its last link has changed.
 
-Two things only the driver knows: where a new segment lies (here above all earlier ones, which
-decides between free blocks of equal size) and what a process costs outside the allocator (take it
-off `capacity_bytes`). Left out are streams other than the default one and their events, private
-pools of CUDA graphs and `MemPool`, memory shared between processes, `throw_on_cudamalloc_oom`,
-pinned memory and the other backend, cudaMallocAsync.
+Two things only the driver knows: the address of a new segment (here above all earlier ones; it
+decides between free blocks of equal size), and what a process needs outside the allocator (subtract
+it from `capacity_bytes`). The model does not cover other streams and their events, private pools of
+CUDA graphs and `MemPool`, memory shared between processes, `throw_on_cudamalloc_oom`, pinned
+memory, or the cudaMallocAsync backend.
 """
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator

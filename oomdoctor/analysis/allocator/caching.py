@@ -35,11 +35,11 @@ _DEFAULTS = AllocatorSettings()
 class CachingAllocator:
     """One process on one device, all on the default stream.
 
-    `capacity_bytes` is what the device can give to tensors, without what the context and the
-    libraries take; None is without end. `limit_bytes` is what the process may reserve at most
+    `capacity_bytes` is what the device has for tensors, without the context and the libraries;
+    None means unlimited. `limit_bytes` is the most the process may reserve
     (`set_per_process_memory_fraction`). Garbage is only collected under such a limit.
 
-    `allocated_bytes` and `reserved_bytes` and their peaks are those of `torch.cuda.memory_stats`,
+    `allocated_bytes`, `reserved_bytes` and their peaks are those of `torch.cuda.memory_stats`;
     `retries` is its `num_alloc_retries`.
     """
 
@@ -66,7 +66,7 @@ class CachingAllocator:
         self._gc_bytes = None
         if threshold is not None and limit_bytes is not None:
             self._gc_bytes = int(threshold * limit_bytes)
-        # Whether the best fit is taken as it is: no rule looks at it a second time.
+        # Whether the best fit is always used, because no other rule applies.
         self._plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
         self._device = Device(capacity_bytes)
         self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT)
@@ -87,12 +87,12 @@ class CachingAllocator:
         return self._device.peak_bytes
 
     def allocate(self, block: int, size: int) -> None:
-        """Gives the block `block`, the caller's number for it, memory for `size` bytes (> 0).
+        """Allocate `size` bytes (> 0) for `block`, which is the caller's number for it.
 
         Raises:
-            OutOfDeviceMemory: also after all cached memory was given back. Nothing is allocated.
+            OutOfDeviceMemory: even after all cached memory was released. Nothing is allocated.
         """
-        # `round_size` without divisions in short: this runs millions of times.
+        # `round_size` without divisions, inlined: this runs millions of times.
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
         pool = self._small if rounded <= SMALL_LIMIT else self._large
         found = pool.take_best_fit(rounded) if self._plain else self._cached(pool, rounded)
@@ -109,10 +109,10 @@ class CachingAllocator:
             self.at_reserved_peak = self._fragmentation()
 
     def free(self, block: int) -> None:
-        """Ends the life of a block; its memory joins free neighbours and stays cached.
+        """Free a block; its memory merges with free neighbours and stays cached.
 
         Raises:
-            KeyError: no such block is alive.
+            KeyError: the block is not allocated.
         """
         freed = self._live.pop(block)
         self.allocated_bytes -= freed.size
@@ -128,7 +128,7 @@ class CachingAllocator:
         pool.add(freed)
 
     def empty_cache(self) -> None:
-        """Gives back all that is free in whole segments, or in whole pages of expandable ones."""
+        """Release all free whole segments, or free whole pages of expandable ones."""
         for pool in (self._large, self._small):
             for block in list(pool.blocks):
                 if self.settings.expandable_segments:
@@ -137,13 +137,13 @@ class CachingAllocator:
                     self._release(block)
 
     def reset_peaks(self) -> None:
-        """The peaks become the present values (`torch.cuda.reset_peak_memory_stats`)."""
+        """Set the peaks to the current values (`torch.cuda.reset_peak_memory_stats`)."""
         self.peak_allocated_bytes = self.allocated_bytes
         self._device.peak_bytes = self.reserved_bytes
         self.at_reserved_peak = self._fragmentation()
 
     def segments(self) -> tuple[Segment, ...]:
-        """What the device has given, in order of address."""
+        """The segments reserved from the device, by address."""
         firsts = self._small.segments | self._large.segments
         segments = (self._segment(first) for _, first in sorted(firsts.items()))
         return tuple(segment for segment in segments if segment.spans)
@@ -157,7 +157,7 @@ class CachingAllocator:
         return Fragmentation(self.allocated_bytes, self.reserved_bytes, largest)
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
-        """The free block to use, taken out of its pool (`get_free_block` with all its rules)."""
+        """The free block to use, removed from its pool (`get_free_block` with all its rules)."""
         if self._gc_bytes is not None:
             pool.lookups += 1
         at = pool.first_of(size)
@@ -167,14 +167,14 @@ class CachingAllocator:
             at = preferred(pool, at)
         found = pool.blocks[at]
         if size < self._max_split <= found.size:
-            return None  # kept whole for a large request
+            return None  # reserved for large requests
         if size >= self._max_split and found.size >= size + self._max_excess:
-            return None  # too much of it would be wasted
+            return None  # too much would be wasted
         pool.remove(found)
         return found
 
     def _obtain(self, pool: Pool, size: int, asked: int) -> Block:
-        """A block from the device, if need be after giving cached ones back (`malloc`)."""
+        """A block from the device, if necessary after releasing cached ones (`malloc`)."""
         if self._gc_bytes is not None:
             self._collect_garbage(self._gc_bytes)
         segment = segment_size(size, self.settings.large_segment_bytes)
@@ -199,8 +199,8 @@ class CachingAllocator:
         return block
 
     def _reserve(self, pool: Pool, size: int, segment: int) -> Block | None:
-        """One try to get memory from the device (`alloc_block`)."""
-        # Expandable segments are held to the size of a segment of their own as well, though they
+        """Try once to get memory from the device (`alloc_block`)."""
+        # The check uses the size of an ordinary segment for expandable segments too, though they
         # may map less than that, or up to a page more.
         if self.limit_bytes is not None and self.reserved_bytes + segment > self.limit_bytes:
             return None
@@ -213,7 +213,7 @@ class CachingAllocator:
         return block
 
     def _release(self, block: Block) -> None:
-        """Gives a whole segment back to the device (`release_block`)."""
+        """Release a whole segment to the device (`release_block`)."""
         block.pool.remove(block)
         del block.pool.segments[block.address]
         self._device.give_back(block.size)
@@ -224,7 +224,7 @@ class CachingAllocator:
                 self._release(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Whether blocks above `max_split_size` made room for the request."""
+        """Release blocks above `max_split_size`; whether that makes room for the request."""
         if self._max_split == _NO_LIMIT or self.settings.expandable_segments:
             return False
         blocks, are_enough = oversize_blocks(pool, size, self._max_split)

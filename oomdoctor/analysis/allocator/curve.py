@@ -1,4 +1,4 @@
-"""A curve of bounded length through any number of events, that keeps the peaks."""
+"""A curve of limited length over any number of events that keeps the peaks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from oomdoctor.analysis.allocator.records import Point
 
 
 class Curve:
-    """At most `points` points; each stands for the same number of events.
+    """At most `points` points, each for the same number of events.
 
-    Of the events a point stands for it shows the one with the most bytes allocated, so the highest
-    point of the curve is the peak.
+    A point shows the event with the most allocated bytes, so the highest point is the peak.
     """
 
     def __init__(self, points: int) -> None:
@@ -18,7 +17,7 @@ class Curve:
         self._kept: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Takes the next event in; they come in order, none left out."""
+        """Add the next event; events must come in order, without gaps."""
         bucket = point.event // self._stride
         if bucket >= self._points:
             self._halve()

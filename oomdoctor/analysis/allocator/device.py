@@ -1,8 +1,8 @@
-"""The device under the allocator: so many bytes, and addresses that are never used twice."""
+"""The device under the allocator: its bytes, and addresses that are never reused."""
 
 from __future__ import annotations
 
-# Room for addresses where no capacity bounds it: more than any device has.
+# The address space of a device without a capacity: more than any device has.
 _UNBOUNDED = 2**42
 
 
@@ -22,7 +22,7 @@ class Device:
         return None if self.capacity_bytes is None else self.capacity_bytes - self.taken_bytes
 
     def take(self, size: int) -> bool:
-        """Takes the bytes, all or none of them."""
+        """Take all the bytes, or none."""
         taken = self.taken_bytes + size
         if self.capacity_bytes is not None and taken > self.capacity_bytes:
             return False
@@ -34,12 +34,12 @@ class Device:
         self.taken_bytes -= size
 
     def address_space(self, size: int) -> int:
-        """The first address of a stretch that nothing else has."""
+        """The first address of an unused range."""
         address = self._next_address
         self._next_address += size
         return address
 
     def expandable_space(self, page: int) -> int:
-        """Bytes of address space of one expandable segment: 9/8 of the device, in whole pages."""
+        """Bytes of address space of an expandable segment: 9/8 of the device, in whole pages."""
         total = self.capacity_bytes or _UNBOUNDED
         return -(-(total + total // 8) // page) * page

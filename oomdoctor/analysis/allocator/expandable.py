@@ -1,4 +1,4 @@
-"""Expandable segments: address space first, memory behind it page by page.
+"""Expandable segments: address space first, then memory for it page by page.
 
 A pool has one segment that grows at its end; memory is mapped in pages of 2 MiB (small pool) or
 20 MiB (large pool) and unmapped where whole pages are free. See Note [Expandable Segments] in
@@ -17,10 +17,10 @@ _ADDRESS = attrgetter("address")
 
 
 def map_for(pool: Pool, size: int, device: Device) -> Block | None:
-    """A free block of at least `size` bytes, in no pool, with newly mapped memory in it.
+    """A free block of at least `size` bytes, outside the pool, with newly mapped memory.
 
-    None when the device has not enough pages left; a first part that was mapped until then is free
-    and in the pool (`try_allocate_expandable_block`).
+    None if the device has too few pages left; a part that was already mapped stays free in the
+    pool (`try_allocate_expandable_block`).
     """
     block = _room_for(pool, size)
     if block is None:
@@ -41,9 +41,9 @@ def map_for(pool: Pool, size: int, device: Device) -> Block | None:
 
 
 def unmap(block: Block, device: Device) -> None:
-    """Gives the whole pages inside a free block back (`unmap_block`).
+    """Release the whole pages inside a free block (`unmap_block`).
 
-    A segment without any memory left is given up (`release_expandable_segment`).
+    A segment without any memory left is removed (`release_expandable_segment`).
     """
     pool = block.pool
     first = -(-block.address // pool.page) * pool.page
@@ -64,8 +64,8 @@ def unmap(block: Block, device: Device) -> None:
 def preferred(pool: Pool, at: int) -> int:
     """The index of the block to use instead of the best fit (`get_free_block`).
 
-    A block that can grow counts with the address space after it, so that the end of the segment
-    is used last.
+    A block that can grow counts with the address space after it, so the end of the segment is
+    used last.
     """
     blocks = pool.blocks
     while at + 1 < len(blocks) and _reach(blocks[at + 1]) < _reach(blocks[at]):
@@ -79,7 +79,7 @@ def _reach(block: Block) -> int:
 
 
 def _room_for(pool: Pool, size: int) -> Block | None:
-    """The lowest run of free and unmapped blocks that is long enough (`find_expandable_block`)."""
+    """The lowest run of free and unmapped blocks that is large enough (`find_expandable_block`)."""
     for unmapped in pool.unmapped:
         before = unmapped.previous
         start = before if before is not None and before.key else unmapped
@@ -96,7 +96,7 @@ def _room_for(pool: Pool, size: int) -> Block | None:
 
 def _new_segment(pool: Pool, device: Device) -> Block:
     space = device.expandable_space(pool.page)
-    # Pages are counted from the start of the segment; so they can be from address 0.
+    # Pages are counted from the start of the segment, so they can be counted from address 0.
     start = -(-device.address_space(space + pool.page) // pool.page) * pool.page
     block = Block(start, space, pool)
     block.mapped = False
@@ -106,7 +106,7 @@ def _new_segment(pool: Pool, device: Device) -> Block:
 
 
 def _map(block: Block, size: int, device: Device) -> Block | None:
-    """Puts memory behind the first `size` bytes, in whole pages, and joins free neighbours."""
+    """Map the first `size` bytes, in whole pages, and merge with free neighbours."""
     pool = block.pool
     mapped = -(-size // pool.page) * pool.page
     if not device.take(mapped):

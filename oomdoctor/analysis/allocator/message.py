@@ -1,4 +1,4 @@
-"""The message PyTorch prints when the device runs out."""
+"""The message PyTorch prints when the device runs out of memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ADVICE = (
 
 
 def out_of_memory_message(record: OutOfMemory, gpu: int = 0, total_bytes: int | None = None) -> str:
-    """The words of torch 2.6 (`DeviceCachingAllocator::malloc`) for a process alone on its GPU.
+    """The message of torch 2.6 (`DeviceCachingAllocator::malloc`) for a process alone on its GPU.
 
-    `total_bytes` is the capacity of the device as the driver says it; None is what the record
-    knows of it. What is neither free nor reserved is taken as this process's own, outside PyTorch.
-    Without a capacity in the record, all that is not reserved counts as free.
+    `total_bytes` is the capacity of the device by the driver; None takes it from the record. What
+    is neither free nor reserved counts as memory of this process outside PyTorch. Without a
+    capacity in the record, all that is not reserved counts as free.
     """
     free = record.free_bytes
     if total_bytes is None:
@@ -40,7 +40,7 @@ def out_of_memory_message(record: OutOfMemory, gpu: int = 0, total_bytes: int | 
 
 
 def format_size(size: int) -> str:
-    """A size as PyTorch prints it (`format_size`): `512 bytes`, `20.00 MiB`; exact powers small."""
+    """A size as PyTorch prints it (`format_size`): `20.00 MiB`, but `1024.00 KiB` for 1 MiB."""
     if size <= KIB:
         return f"{size} bytes"
     for unit, name in ((KIB, "KiB"), (MIB, "MiB")):

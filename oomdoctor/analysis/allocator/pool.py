@@ -1,20 +1,20 @@
-"""Blocks, the pools of free ones in the order of best fit, and which of them to give back first."""
+"""Blocks, the pools of free ones in best-fit order, and which of them to release first."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-# A free block is found by its size, then its address (`BlockComparatorSize`): one integer of both.
-# Addresses only grow, so there must be room for all that a long run ever takes from the device.
+# Free blocks are sorted by size, then address (`BlockComparatorSize`), packed into one integer.
+# Addresses only grow, so they need room for all that a long run ever takes from the device.
 ADDRESS_BITS = 60
 
 
 class Block:
-    """A stretch of a segment, in the chain of its neighbours.
+    """A part of a segment, linked to its neighbours.
 
-    `key` is its place in the pool while it is free and mapped, else 0. `mapped` is False for
-    address space of an expandable segment without memory behind it. `born` is the pool's count of
-    lookups when it became free; only kept where garbage is collected by age.
+    `key` is its place in the pool while it is free and mapped, otherwise 0. `mapped` is False for
+    address space of an expandable segment without memory. `born` is the pool's lookup count when
+    the block became free; garbage collection uses it as its age.
     """
 
     __slots__ = ("address", "born", "key", "mapped", "next", "pool", "previous", "size")
@@ -31,11 +31,11 @@ class Block:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a segment of its own (`!is_split`)."""
+        """Whether it is a whole segment (`!is_split`)."""
         return self.previous is None and self.next is None
 
     def cut(self, size: int) -> Block:
-        """Keeps the first `size` bytes; the rest becomes a block after it, in no pool yet."""
+        """Keep the first `size` bytes; the rest becomes a new block after it, in no pool yet."""
         rest = Block(self.address + size, self.size - size, self.pool, self)
         rest.mapped = self.mapped
         following = rest.next = self.next
@@ -46,7 +46,7 @@ class Block:
         return rest
 
     def absorb(self, following: Block) -> None:
-        """Takes the block after it in; that one must have left its pool."""
+        """Merge the block after it, which must not be in a pool."""
         self.size += following.size
         beyond = self.next = following.next
         if beyond is not None:
@@ -56,10 +56,10 @@ class Block:
 class Pool:
     """The free blocks of the small or of the large pool, sorted by size and address.
 
-    `keys` and `blocks` run in parallel, so that the search compares plain integers. A block is
-    split when more than `keep` bytes would be left (`should_split`). `segments` has the first
-    block of each segment by its address; a first block stays the first as long as the segment is.
-    `page` is what an expandable segment maps at least, `unmapped` its address space without memory.
+    `keys` and `blocks` are parallel lists, so that the search compares plain integers. A block is
+    split if more than `keep` bytes would be left (`should_split`). `segments` has the first block
+    of each segment by address; it stays the first as long as the segment exists. `page` is the
+    least an expandable segment maps, `unmapped` its address space without memory.
     """
 
     __slots__ = ("blocks", "keep", "keys", "lookups", "page", "segments", "small", "unmapped")
@@ -87,7 +87,7 @@ class Pool:
         block.key = 0
 
     def take_best_fit(self, size: int) -> Block | None:
-        """The smallest free block of at least `size` bytes, taken out."""
+        """The smallest free block of at least `size` bytes, removed from the pool."""
         at = bisect_left(self.keys, size << ADDRESS_BITS)
         if at == len(self.keys):
             return None
@@ -97,7 +97,7 @@ class Pool:
         return block
 
     def first_of(self, size: int) -> int:
-        """The index of the smallest free block of at least `size` bytes, or the number of all."""
+        """The index of the smallest free block of at least `size` bytes; the length if none."""
         return bisect_left(self.keys, size << ADDRESS_BITS)
 
     @property
@@ -106,11 +106,10 @@ class Pool:
 
 
 def stale_blocks(pool: Pool, target: int) -> list[Block]:
-    """Whole free segments to give back, those unused for longer than average first.
+    """Whole free segments to release, those unused for longer than average first.
 
-    Rounds go on until `target` bytes are reached (none is needed if it is below zero), but each
-    takes all blocks of its age (`garbage_collect_cached_blocks`). Ages are counted in lookups of
-    the pool.
+    Each round takes all blocks of at least average age, until `target` bytes are reached
+    (`garbage_collect_cached_blocks`). Ages are counted in lookups of the pool.
     """
     kept = [(pool.lookups - block.born, block) for block in pool.blocks if block.is_whole]
     chosen: list[Block] = []
@@ -125,11 +124,11 @@ def stale_blocks(pool: Pool, target: int) -> list[Block]:
 
 
 def oversize_blocks(pool: Pool, size: int, max_split_size: int) -> tuple[list[Block], bool]:
-    """Blocks too large to be split, to give back for a request, and whether they are enough.
+    """Blocks too large to be split, to release for a request, and whether they are enough.
 
-    The smallest that is enough alone, else the largest ones together
-    (`release_available_cached_blocks`). Any block of `size` bytes is one of them here: a smaller
-    one would have served the request.
+    The smallest that is enough alone, otherwise the largest ones together
+    (`release_available_cached_blocks`). Any block of `size` bytes or more is too large to be
+    split: otherwise it would have served the request.
     """
     at = pool.first_of(size)
     if at < len(pool.blocks):

@@ -1,4 +1,4 @@
-"""What a replay answers, and the one exception of the allocator. Bytes everywhere."""
+"""The results of a replay, and the exception of the allocator. All sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """The moment when a request could not be met, after everything cached was given back.
+    """The state when a request failed, after all cached memory was released.
 
-    `requested_bytes` is what PyTorch prints, the segment it asked the device for; `tensor_bytes`
-    is what the caller asked for. `free_bytes` is what the device could still give, None when the
-    capacity was not told; `limit_bytes` is the memory fraction, None without one.
+    `requested_bytes` is what PyTorch prints: the segment it requested from the device.
+    `tensor_bytes` is what the caller requested. `free_bytes` is what the device had left, None if
+    its capacity is unknown. `limit_bytes` is the memory fraction, None without one.
     """
 
     requested_bytes: int
@@ -24,7 +24,7 @@ class OutOfMemory:
 
 
 class OutOfDeviceMemory(Exception):  # noqa: N818 - torch's own is called OutOfMemoryError
-    """A request that the device cannot meet. The allocator stays usable."""
+    """The device has too little memory for a request. The allocator stays usable."""
 
     def __init__(self, record: OutOfMemory) -> None:
         super().__init__(f"cannot reserve {record.requested_bytes} bytes")
@@ -33,7 +33,7 @@ class OutOfDeviceMemory(Exception):  # noqa: N818 - torch's own is called OutOfM
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The allocator at one moment; what is reserved and not allocated is cached."""
+    """The allocator at one moment; memory that is reserved but not allocated is cached."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -45,7 +45,7 @@ class Fragmentation:
 
 
 class Mark(NamedTuple):
-    """From the event with this index on the window `name` begins."""
+    """The window `name` begins at the event with this index."""
 
     event: int
     name: str
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The peaks between two marks, as after `reset_peak_memory_stats` at its beginning."""
+    """The peaks between two marks, as if `reset_peak_memory_stats` was called at its start."""
 
     name: str
     peak_allocated_bytes: int
@@ -69,7 +69,7 @@ class Point(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of a segment: one block, in use or free."""
+    """A part of a segment: one block, in use or free."""
 
     address: int
     size: int
@@ -78,9 +78,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Memory taken from the device, with its blocks in order of address.
+    """Memory reserved from the device, with its blocks by address.
 
-    Stretches of an expandable segment that are not mapped are no part of it.
+    Unmapped parts of an expandable segment are left out.
     """
 
     small: bool
@@ -92,10 +92,10 @@ class Segment:
 class Replay:
     """What a sequence of births and deaths does to an allocator.
 
-    `peak_allocated_bytes` is what `torch.cuda.max_memory_allocated` says: the sum of the blocks,
-    with the up to 1 MiB a block that was not worth splitting. If the device ran out, `failed_at`
-    is the index of the event that failed, and everything else tells of the time before it.
-    `windows` holds those that had begun by then. `curve` is empty unless it was asked for.
+    `peak_allocated_bytes` is that of `torch.cuda.max_memory_allocated`: the sum of the blocks,
+    including up to 1 MiB per block that was not worth splitting. If the device ran out of memory,
+    `failed_at` is the index of the failed event, and everything else describes the time before it.
+    `windows` holds those that had begun by then. `curve` is empty unless requested.
     """
 
     peak_allocated_bytes: int

@@ -1,4 +1,4 @@
-"""Events played through an allocator: peaks by window, and where the device runs out."""
+"""Replay events through an allocator: peaks by window, and where the device runs out."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def replay(
     *,
     curve_points: int = 0,
 ) -> Replay:
-    """Plays births (size above 0) and deaths (below 0) until the end or until memory runs out.
+    """Play births (size above 0) and deaths (below 0) until the end or until memory runs out.
 
-    `marks` say from which event on a window begins; the peaks start anew there. `curve_points`
-    bounds the length of the curve, 0 leaves it out, which is faster. The allocator is used up to
-    where it got; an allocator with blocks in it counts them as they are.
+    `marks` say at which event a window begins; the peaks are reset there. `curve_points` limits
+    the length of the curve; 0 leaves it out, which is faster. The allocator keeps its state, and
+    blocks that are already in it count.
 
     Raises:
         KeyError: a block dies that is not alive.

@@ -1,4 +1,4 @@
-"""PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF) read into the settings of the model."""
+"""Parse PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF) into the settings of the model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from oomdoctor.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The settings that change numbers; the defaults are PyTorch's.
+    """The settings that affect memory, with PyTorch's defaults.
 
-    `roundup_power2_divisions` has one entry for each power of two from 1 MiB on, or is empty.
-    `max_non_split_rounding_bytes`: None is `large_segment_bytes`. `per_process_memory_fraction` is
-    for the caller, who knows the device, to make the `limit_bytes` of the allocator from.
+    `roundup_power2_divisions` has one entry for each power of two from 1 MiB on, or is empty. If
+    `max_non_split_rounding_bytes` is None, `large_segment_bytes` is used. The caller, who knows
+    the device, computes `limit_bytes` from `per_process_memory_fraction`.
     """
 
     max_split_size_bytes: int | None = None
@@ -30,28 +30,28 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
-        """The settings of a text such as `max_split_size_mb:128,expandable_segments:True`.
+        """The settings in a text such as `max_split_size_mb:128,expandable_segments:True`.
 
         Raises:
-            ValueError: a key that PyTorch does not know, a value that it refuses, or another
-                backend than the native one.
+            ValueError: PyTorch does not know a key or rejects a value, or the backend is not the
+                native one.
         """
         items = dict(_items(text))
         values: dict[str, Any] = {}
-        # Read first: it is the smallest value of two other keys.
+        # Read first, because it is the minimum of two other keys.
         large = _large_segment(items.pop("large_segment_size_mb", str(LARGE_SEGMENT // MIB)))
         for key, value in items.items():
             if key in _READERS:
                 field, read = _READERS[key]
                 values[field] = read(value, key, large)
             elif key not in _WITHOUT_EFFECT:
-                raise ValueError(f"{key!r} is no setting of the CUDA allocator")
+                raise ValueError(f"{key!r} is not a setting of the CUDA allocator")
         if values.pop("backend", "native") != "native":
-            raise ValueError("only backend:native is modelled, not cudaMallocAsync")
+            raise ValueError("only backend:native is supported, not cudaMallocAsync")
         return cls(large_segment_bytes=large, **values)
 
 
-# Of pinned host memory, of locks and of graphs: no bytes of the device depend on them.
+# For pinned host memory, locks and graphs: they do not affect device memory.
 _WITHOUT_EFFECT = frozenset(
     {
         "release_lock_on_cudamalloc",
@@ -72,19 +72,19 @@ _ITEM = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
 
 
 def _items(text: str) -> Iterator[tuple[str, str]]:
-    """The keys and their values; white space means nothing, as in `ConfigTokenizer`."""
+    """The keys and their values; white space is ignored, as in `ConfigTokenizer`."""
     rest = "".join(text.split())
     while rest:
         match = _ITEM.match(rest)
         if match is None:
-            raise ValueError(f"allocator settings are written KEY:VALUE,..., not {rest!r}")
+            raise ValueError(f"allocator settings must be KEY:VALUE,..., not {rest!r}")
         yield match[1], match[2]
         rest = rest[match.end() :]
 
 
 def _whole(value: str, key: str) -> int:
     if not value.isdecimal():
-        raise ValueError(f"{key} takes a whole number, not {value!r}")
+        raise ValueError(f"{key} must be a whole number, not {value!r}")
     return int(value)
 
 
@@ -106,7 +106,7 @@ def _share(value: str, key: str, _large_segment: int) -> float:
     try:
         return float(value)
     except ValueError:
-        raise ValueError(f"{key} takes a number, not {value!r}") from None
+        raise ValueError(f"{key} must be a number, not {value!r}") from None
 
 
 def _threshold(value: str, key: str, large_segment: int) -> float:
@@ -125,20 +125,20 @@ def _fraction(value: str, key: str, large_segment: int) -> float:
 
 def _flag(value: str, key: str, _large_segment: int) -> bool:
     if value not in ("True", "False"):
-        raise ValueError(f"{key} is True or False, not {value!r}")
+        raise ValueError(f"{key} must be True or False, not {value!r}")
     return value == "True"
 
 
 def _backend(value: str, key: str, _large_segment: int) -> str:
     if value not in ("native", "cudaMallocAsync", "hipMallocAsync"):
-        raise ValueError(f"{key} is native or cudaMallocAsync, not {value!r}")
+        raise ValueError(f"{key} must be native or cudaMallocAsync, not {value!r}")
     return value
 
 
 def _divisions(value: str, key: str, _large_segment: int) -> tuple[int, ...]:
     """One number for every interval, or `[256:1,512:2,>:8]` with boundaries in MiB.
 
-    What lies below the first boundary divides as it does, what no boundary names not at all
+    Intervals below the first boundary take its number; others without a boundary are not divided
     (`parseRoundUpPower2Divisions`).
     """
     if not value.startswith("["):
@@ -162,7 +162,7 @@ def _divisions(value: str, key: str, _large_segment: int) -> tuple[int, ...]:
 def _power_of_two(value: str, key: str) -> int:
     number = _whole(value, key)
     if number < 1 or number & (number - 1):
-        raise ValueError(f"{key} takes powers of two, not {value}")
+        raise ValueError(f"{key} must be a power of two, not {value}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""The sizes of the caching allocator: of a block, of the segment it comes from, of a page."""
+"""The sizes of the caching allocator: blocks, the segments they come from, pages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from oomdoctor.units import MIB
 
-MIN_BLOCK = 512  # kMinBlockSize: every block is a multiple of it
+MIN_BLOCK = 512  # kMinBlockSize: every block is a multiple of this
 SMALL_LIMIT = MIB  # kSmallSize: the largest block of the small pool
 SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
 LARGE_SEGMENT = 20 * MIB  # large_segment_size(), before that kLargeBuffer
-OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from here on a block gets a segment of its own size
+OWN_SEGMENT = 10 * MIB  # kMinLargeAlloc: from this size on, a block gets its own segment
 SEGMENT_ROUNDING = 2 * MIB  # kRoundLarge
 ROUNDUP_INTERVALS = 16  # of roundup_power2_divisions: 1 MiB, 2 MiB, ... 32 GiB and above
 _FIRST_INTERVAL = MIB.bit_length() - 1
@@ -19,8 +19,8 @@ _FIRST_INTERVAL = MIB.bit_length() - 1
 def round_size(size: int, divisions: Sequence[int] = ()) -> int:
     """Bytes of the block for a tensor of `size` bytes (`round_size`).
 
-    `divisions` says for each interval of `ROUNDUP_INTERVALS` into how many steps a power of two is
-    divided; the size goes up to the next step. Empty, or 0 or 1 for the interval: no such rounding.
+    `divisions` has for each of `ROUNDUP_INTERVALS` the number of steps in a power of two; the size
+    is rounded up to the next step. Empty, or 0 or 1 for the interval: no such rounding.
     """
     if divisions and size >= MIN_BLOCK:
         steps = divisions[_interval(size)]
@@ -30,7 +30,7 @@ def round_size(size: int, divisions: Sequence[int] = ()) -> int:
 
 
 def segment_size(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
-    """Bytes asked from the device when no cached block serves (`get_allocation_size`)."""
+    """Bytes requested from the device if no cached block is usable (`get_allocation_size`)."""
     if rounded <= SMALL_LIMIT:
         return SMALL_SEGMENT
     if rounded < OWN_SEGMENT:

@@ -1,4 +1,4 @@
-"""A sequence of events cut at its marks."""
+"""A sequence of events, split at its marks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator
 from oomdoctor.analysis.allocator.records import Mark
 
 Event = tuple[int, int]
-"""A block and its bytes: above zero it is born with so many, below zero it dies."""
+"""A block and its bytes: it is born if they are above zero, and dies if below."""
 
 
 def stretches(marks: Iterable[Mark | tuple[int, str]]) -> Iterator[tuple[str | None, int | None]]:
-    """The windows in order: name and number of events; None is until the end.
+    """The windows in order: name and number of events; None means until the end.
 
-    What comes before the first mark has no name.
+    The events before the first mark have no name.
 
     Raises:
-        ValueError: a mark lies before the one in front of it.
+        ValueError: the marks are not in order.
     """
     name: str | None = None
     start = 0
     for event, next_name in marks:
         if event < start:
-            raise ValueError(f"the mark {next_name!r} at {event} lies before {start}")
+            raise ValueError(f"the mark {next_name!r} at {event} is before {start}")
         yield name, event - start
         name, start = next_name, event
     yield name, None

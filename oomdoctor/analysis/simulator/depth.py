@@ -1,8 +1,8 @@
-"""From a tape of a shallow model to the order of events of the deep one.
+"""Extend a tape of a shallow model to the order of events of the deep one.
 
-Layers that repeat do the same in each pass, so the events of a middle unit stand for those of every
-unit that was left out. What belongs to which unit is known from the tape; that the middle units
-agree event by event is checked, and where they do not there is no extension (`IrregularError`).
+Repeating layers do the same in each pass, so the events of a middle unit stand for those of every
+unit that was left out. The tape says which events belong to which unit. The middle units must agree
+event by event; if they do not, the tape cannot be extended (`IrregularError`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 from oomdoctor.analysis.simulator.tape import Order, Region, Tape
 
-Key = tuple[str, int, int]  # operator, size, how many of these were born before it in the run
-Home = tuple[int, int, Key]  # chain, unit, key of a block born in a unit
+Key = tuple[str, int, int]  # operator, size, number of such births before it in the run
+Home = tuple[int, int, Key]  # where a block was born: chain, unit, key
 
 
 class IrregularError(Exception):
-    """The layers do not repeat as they would have to; the whole depth must be simulated."""
+    """The layers do not repeat exactly; the full depth must be simulated."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """Events of one unit without a break; region None for those outside of the layers."""
+    """Consecutive events of one unit; region None for those outside the layers."""
 
     region: Region | None
     start: int
@@ -39,7 +39,7 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """One event of a unit; `at_the_edge` where it frees a block of the first or the last unit."""
+    """One event of a unit; `at_the_edge` if it frees a block of the first or the last unit."""
 
     what: tuple[object, ...]
     key: Key | None = None
@@ -48,7 +48,7 @@ class _Sign:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Events to emit as those of a unit at full depth, each with the simulated unit it is from."""
+    """Events to emit for a unit at full depth, each with the simulated unit it comes from."""
 
     region: Region | None
     events: list[tuple[int, int]]
@@ -58,8 +58,8 @@ class _Part:
 def extend(tape: Tape, depths: Mapping[int, tuple[int, int]]) -> Order:
     """The order of events at full depth.
 
-    `depths` has (simulated, wanted) units of each stack; at least four must have been simulated
-    where more are wanted: the first, two in the middle that prove each other, and the last.
+    `depths` has (simulated, wanted) units of each stack. If more are wanted than simulated, at
+    least four must be simulated: the first, two in the middle that confirm each other, the last.
 
     Raises:
         IrregularError: the middle units differ, or one refers to a unit that is not its neighbour.
@@ -93,7 +93,7 @@ class _Extension:
         return Order(self.events, self.origin, placed)
 
     def _check_deaths(self) -> None:
-        """What dies on the tape has to die in every unit it was repeated in."""
+        """Every block that dies on the tape must die in every unit that repeats it."""
         mortal = {-event - 1 for event in self.tape.events if event < 0}
         for number, source in enumerate(self.origin, 1):
             if source in mortal and number not in self.dead:
@@ -112,7 +112,7 @@ class _Extension:
                 seen[kind] = seen.get(kind, 0) + 1
 
     def _plan(self, chain: _Chain) -> list[_Part]:
-        """What to emit for a chain, unit after unit at full depth."""
+        """What to emit for a chain at full depth, unit by unit."""
         region = chain.runs[0].region
         if region is None:
             return [self._part(chain.runs[0], 0)]
@@ -122,7 +122,7 @@ class _Extension:
             return [self._part(run, unit) for unit, run in runs.items()]
         middle = [unit for unit in range(1, simulated - 1) if unit in runs]
         if len(middle) < simulated - 2:
-            # Not a pass over all layers: something left over dies beside the first or the last.
+            # Not a pass over all layers: leftover blocks die next to the first or the last unit.
             if any(e > 0 for u in middle for e in self.tape.events[runs[u].start : runs[u].end]):
                 raise IrregularError(f"only some of the middle units take part: {sorted(runs)}")
             return [
@@ -148,9 +148,8 @@ class _Extension:
     ) -> list[tuple[int, int]]:
         """The events of a unit that has middle units on both sides, each with its source.
 
-        The middle units do the same but for what they free of the first unit and of the last one,
-        which need not be made as the others are: there the event is taken from the middle unit
-        farther away from it.
+        The middle units do the same, except when they free blocks of the first or the last unit,
+        which may differ from the others. Such an event is taken from the middle unit farther away.
         """
         assert first.region is not None and last.region is not None
         simulated, _ = self.depths[first.region[0]]
@@ -170,7 +169,7 @@ class _Extension:
         return events
 
     def _signature(self, run: _Run, simulated: int) -> list[_Sign]:
-        """What a run does, with blocks named by where they were born in relation to it."""
+        """What a run does, with blocks named by where they were born relative to it."""
         assert run.region is not None
         signature = []
         for event in self.tape.events[run.start : run.end]:
@@ -180,7 +179,9 @@ class _Extension:
                 continue
             home = self.home.get(-event)
             if home is None:
-                raise IrregularError(f"a middle unit frees {block.operator} of the whole model")
+                raise IrregularError(
+                    f"a middle unit frees a block of {block.operator} outside the layers"
+                )
             number, unit, key = home
             place = ("death", number, run.region[1] - unit, block.size)
             signature.append(_Sign(place, key, unit in (0, simulated - 1)))
@@ -209,7 +210,7 @@ class _Extension:
             at = self._unit_of(born, part, source, self.chains[number])
             found = self.chains[number].homes.get((at, key))
             if found is None:
-                raise IrregularError(f"unit {part.unit} frees a block that unit {at} never had")
+                raise IrregularError(f"unit {part.unit} frees a block that unit {at} does not have")
             new = found
         if new in self.dead:
             raise IrregularError(f"a block of {self.tape.blocks[block - 1].operator} dies twice")
@@ -223,7 +224,7 @@ class _Extension:
         simulated, wanted = self.depths[stack[0]]
         if part.region is None or part.region[0] != stack[0]:
             if 0 < born < simulated - 1 and simulated != wanted:
-                raise IrregularError("a middle unit's block dies outside of its stack")
+                raise IrregularError("a block of a middle unit dies outside its stack")
             return born if born == 0 else wanted - simulated + born
         distance = source - born
         if abs(distance) <= 1 or simulated == wanted:
@@ -236,7 +237,7 @@ class _Extension:
 
 
 def _agree(one: _Sign, other: _Sign) -> bool:
-    """Whether two units do the same at one event, as far as they can."""
+    """Whether two units do the same at one event, as far as that can be known."""
     return one.what == other.what and (one.key == other.key or one.at_the_edge or other.at_the_edge)
 
 
@@ -251,7 +252,7 @@ def _runs(tape: Tape, breaks: set[int]) -> list[_Run]:
 
 
 def _chains(tape: Tape) -> list[_Chain]:
-    """Neighbouring runs whose units go up or down by one belong together, within one window."""
+    """Adjacent runs in one window whose units go up or down by one form a chain."""
     breaks = {start for start, _, _ in tape.windows}
     chains: list[_Chain] = []
     for run in _runs(tape, breaks):

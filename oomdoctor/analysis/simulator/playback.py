@@ -1,7 +1,7 @@
-"""From recorded steps to peaks at any micro-batch size, and whether a device has room for them.
+"""Peaks at any micro-batch size from recorded steps, and whether they fit on a device.
 
-Two recordings of the same structure give every size between and beyond them; the order of events at
-full depth is replayed through the model of the caching allocator.
+Two recordings of the same structure give every other size. The order of events at full depth is
+replayed through the model of the caching allocator.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ STEPS = ("first", "steady")
 
 
 class NewStructureError(Exception):
-    """Two sizes differ in more than the sizes of their blocks; record the wanted one."""
+    """The recordings do not cover this micro-batch size; it must be recorded itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The events of a rung at one micro-batch size, at full depth, with their bytes."""
+    """The events of a rung at one micro-batch size and full depth, with their bytes."""
 
     order: Order
     blocks: list[TapeBlock]
@@ -55,7 +55,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Categories:
-    """The words for what `with_steady_step` and `with_second_micro_step` have to know."""
+    """The names of the categories that a rung's recordings use."""
 
     states: str
     gradients: str
@@ -66,8 +66,7 @@ class Categories:
 class RecordedRung:
     """Recordings of a rung at some micro-batch sizes, and layouts of any size made from them.
 
-    `depths` are (simulated, real) units by stack. The inputs on a tape are those of `held`
-    micro-batches.
+    `depths` are (simulated, real) units by stack. A tape holds the inputs of `held` micro-batches.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class RecordedRung:
         self._orders: dict[tuple[int, bool], Order] = {}
 
     def add(self, size: int, tape: Tape, taken: Mapping[int, int]) -> None:
-        """A recording of one micro-step; `taken` as in `with_second_micro_step`.
+        """Add a recording of one micro-step; `taken` as in `with_second_micro_step`.
 
         Raises:
             IrregularError: its layers do not repeat.
@@ -91,12 +90,12 @@ class RecordedRung:
     def layout(
         self, size: int, *, accumulates: bool, resized: Mapping[str, int] = MappingProxyType({})
     ) -> Layout:
-        """The events at a size; with one micro-step in a step unless it accumulates.
+        """The events at a size, with one micro-step per step unless it accumulates.
 
-        `resized` has the bytes of blocks by operator where they are not as on the tape.
+        `resized` has the bytes of blocks, by operator, that differ from the tape.
 
         Raises:
-            NewStructureError: the recordings at hand do not tell this size.
+            NewStructureError: the recordings do not cover this size.
         """
         low, high = self.line(size)
         tape = self._tape(low, accumulates=accumulates)
@@ -122,10 +121,10 @@ class RecordedRung:
         )
 
     def line(self, size: int) -> tuple[int, int]:
-        """The two recorded sizes that tell a size; twice the size itself where it was recorded.
+        """The two recorded sizes to extrapolate from; for a recorded size, the size itself twice.
 
         Raises:
-            NewStructureError: the recordings at hand do not tell this size.
+            NewStructureError: the recordings do not cover this size.
         """
         if size in self.tapes:
             return size, size
@@ -133,7 +132,7 @@ class RecordedRung:
         for low, high in reversed(list(pairwise(known))):
             if same_structure(*(self._tape(known, accumulates=True) for known in (low, high))):
                 return low, high
-        raise NewStructureError(f"sizes {known} do not tell size {size}")
+        raise NewStructureError(f"recordings of sizes {known} do not cover size {size}")
 
     def _tape(self, size: int, *, accumulates: bool) -> Tape:
         """A recording with one micro-step, or with two."""
@@ -156,13 +155,13 @@ class RecordedRung:
 
 
 def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) -> Replay:
-    """The layout through the caching allocator; `limit` is what the process may reserve."""
+    """Replay the layout through the caching allocator; the process may reserve up to `limit`."""
     allocator = CachingAllocator(None, settings, limit_bytes=limit)
     return replay(layout.events, allocator, layout.marks)
 
 
 def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:
-    """The worst peaks of each (step, phase)."""
+    """The highest peaks of each (step, phase)."""
     worst: dict[Window, PhaseMemory] = {}
     for window, peak in zip(layout.windows, played.windows, strict=False):
         before = worst.get(window, PhaseMemory(0, 0))
@@ -176,7 +175,7 @@ def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:
 def phase_peak_positions(layout: Layout, *, rounded: bool = True) -> dict[Window, tuple[int, int]]:
     """(event of the order, bytes) of the highest sum of living blocks in each (step, phase).
 
-    Rounded as the allocator rounds them by default, it is a floor under the peak allocated.
+    With sizes rounded as the allocator does by default, it is a lower bound of the allocated peak.
     """
     own = [size and round_size(size) for size in layout.sizes] if rounded else layout.sizes
     origin, events = layout.order.origin, layout.order.events
@@ -193,5 +192,5 @@ def phase_peak_positions(layout: Layout, *, rounded: bool = True) -> dict[Window
 
 
 def alive_at(layout: Layout, position: int) -> Mapping[int, int]:
-    """How many blocks that stand for each recorded block are alive after an event."""
+    """How many copies of each recorded block are alive after an event."""
     return made_of(layout.order, layout.sizes, layout.blocks, position)

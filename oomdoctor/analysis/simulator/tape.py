@@ -1,9 +1,9 @@
-"""A recorded training step as births and deaths of blocks, and what follows from it.
+"""A recorded training step as births and deaths of blocks, and orders of events made from it.
 
 A tape is recorded on a model with few layers and small batches. `extend` repeats the middle layers
-up to the real depth, `steady_step` appends the step in which optimizer states exist already, and
-`without_accumulation` cuts the second micro-step. Nothing here runs a model; sizes stay apart from
-the order of events, so one order serves every micro-batch size.
+up to the real depth, `with_second_micro_step` adds gradient accumulation, and `with_steady_step`
+appends the step in which the optimizer states already exist. Nothing here runs a model. Sizes are
+separate from the order of events, so one order serves every micro-batch size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Region = tuple[int, int]  # (stack of repeating layers, unit within it)
 
 @dataclass(slots=True)
 class TapeBlock:
-    """One storage. `region` is the unit it belongs to, None outside of the repeating layers."""
+    """One storage. `region` is the unit it belongs to, None outside the repeating layers."""
 
     size: int
     category: str
@@ -29,8 +29,8 @@ class TapeBlock:
 class Tape:
     """Events in order: `+(i + 1)` is the birth of block i, `-(i + 1)` its death.
 
-    `regions` has the unit in which each event happened. `windows` are (first event, step, phase);
-    a window ends where the next begins.
+    `regions` has the unit of each event. `windows` are (first event, step, phase); a window ends
+    where the next one begins.
     """
 
     blocks: list[TapeBlock] = field(default_factory=list)
@@ -63,10 +63,10 @@ class Tape:
 
 
 def in_canonical_order(tape: Tape) -> Tape:
-    """The tape with deaths that follow one another in the order of birth.
+    """The tape with consecutive deaths sorted by birth.
 
-    Such an order is an accident of hash tables (autocast's cache, the engine's graph), and an
-    allocator ends up with the same free memory whatever it is.
+    Their recorded order is an accident of hash tables (autocast's cache, the engine's graph), and
+    it does not change the free memory of an allocator.
     """
     breaks = {start for start, _, _ in tape.windows}
     tidy = Tape(blocks=tape.blocks, windows=tape.windows)
@@ -92,7 +92,7 @@ def in_canonical_order(tape: Tape) -> Tape:
 
 
 def same_structure(one: Tape, other: Tape) -> bool:
-    """Whether two tapes differ in nothing but the sizes of their blocks."""
+    """Whether two tapes differ only in the sizes of their blocks."""
     return (
         one.events == other.events
         and one.regions == other.regions
@@ -107,9 +107,9 @@ def same_structure(one: Tape, other: Tape) -> bool:
 def sizes_between(
     one: Tape, batch: int, other: Tape, other_batch: int
 ) -> Callable[[int], list[int]]:
-    """Block sizes over the micro-batch: the line through two tapes of the same structure.
+    """Block sizes by micro-batch size: the line through two tapes of the same structure.
 
-    Every size is a product of dimensions of which at most one is the batch, so it is a line.
+    Every size is a product of dimensions, at most one of which is the batch, so it is linear.
     """
     first = [block.size for block in one.blocks]
     slopes = [
@@ -125,14 +125,14 @@ def sizes_between(
 
 @dataclass(slots=True)
 class Order:
-    """Events over blocks that stand for blocks of a tape: `origin[i]` is the tape's block of i."""
+    """Events of blocks copied from a tape: `origin[i]` is the tape's block of block i."""
 
     events: list[int]
     origin: list[int]
     windows: list[tuple[int, str, str]]
 
     def with_sizes(self, sizes: list[int]) -> list[tuple[int, int]]:
-        """(block, bytes) at a birth, (block, -bytes) at a death, for the allocator."""
+        """The events for the allocator: (block, bytes) for a birth, (block, -bytes) for a death."""
         own = [sizes[source] for source in self.origin]
         return [
             (event - 1, own[event - 1]) if event > 0 else (-event - 1, -own[-event - 1])
@@ -141,7 +141,7 @@ class Order:
         ]
 
     def marks(self, sizes: list[int]) -> list[tuple[int, str, str]]:
-        """The windows, counted in the events of `with_sizes` (empty blocks make none)."""
+        """The windows, by position in the events of `with_sizes` (which omits empty blocks)."""
         kept, counted, windows = 0, 0, []
         for start, step, phase in self.windows:
             for event in self.events[counted:start]:
@@ -152,17 +152,17 @@ class Order:
 
 
 def plain_order(tape: Tape) -> Order:
-    """The tape as it was recorded."""
+    """The tape as recorded."""
     return Order(list(tape.events), list(range(len(tape.blocks))), list(tape.windows))
 
 
 def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str) -> Tape:
     """The tape of a step with two micro-steps, from a tape with one.
 
-    The second does what the first did, but its gradients are added to those that are there:
-    `taken` has, for each gradient's block, the event before which that happens and it dies. A copy
-    of a block that outlives the micro-step dies with the original; what is never freed was made
-    once. `temporary` is the category of the second gradients.
+    The second does what the first did, but its gradients are added to the existing ones: `taken`
+    has, for the block of each gradient, the event before which it is added and dies. A copy of a
+    block that outlives the micro-step dies with the original; a block that is never freed is not
+    copied. `temporary` is the category of the second gradients.
     """
     spans = [span for span in tape.spans() if span[2] == "first"]
     start, end = spans[0][0], spans[1][1]
@@ -210,10 +210,10 @@ _ONE_STEP = ("batch", "first")  # the windows that every step has
 
 
 def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradients: str) -> Order:
-    """The order followed by its training step once more, optimizer states being there already.
+    """The order, followed by its training step again, now with existing optimizer states.
 
-    `states` and `gradients` are the categories of optimizer states and gradients. What lives beyond
-    its own window was made once and is not made again, except gradients, which `zero_grad` frees.
+    `states` and `gradients` are the categories of optimizer states and gradients. A block that is
+    never freed is not made again, except gradients, which `zero_grad` frees.
     """
     last: dict[int, int] = {}
     for position, event in enumerate(order.events):
@@ -248,7 +248,7 @@ def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradien
 def made_of(
     order: Order, sizes: list[int], blocks: list[TapeBlock], position: int
 ) -> Mapping[int, int]:
-    """Living blocks after the event at `position`: how many stand for each block of the tape."""
+    """How many copies of each block of the tape are alive after the event at `position`."""
     alive: dict[int, int] = {}
     for event in order.events[: position + 1]:
         source = order.origin[abs(event) - 1]

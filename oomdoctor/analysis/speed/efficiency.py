@@ -1,8 +1,8 @@
-"""How much of their peaks cards reach in what training runs: one table, with its sources.
+"""How much of their peaks cards reach in training: one table, with its sources.
 
-Shares are of the dense peaks in `data/gpus.json`, which are stated at the nominal boost clock. A
-GeForce card clocks higher than that and may exceed 1; a card with a tight power limit stays far
-below. Nothing here is fitted to the speeds that predictions are compared with.
+Shares are relative to the dense peaks in `data/gpus.json`, at the nominal boost clock. A GeForce
+card clocks higher and may exceed 1; a card with a tight power limit stays far below. Nothing here
+is fitted to the speeds that predictions are compared with.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Achieved over peak; `tensor` and `float32` for large products, `attention` for fused kernels.
+    """Achieved / peak; `tensor` and `float32` for large products, `attention` for fused kernels.
 
     `emulated_bfloat16` is a share of the float32 peak, for cards without native bfloat16.
-    `measured` is False where a share was taken over from a related card.
+    `measured` is False if a share was taken from a related card.
     """
 
     tensor: float
@@ -43,7 +43,7 @@ class Efficiency:
 #   fp16 89-95, bf16 10, fp32 14; RTX 2080 Ti fp16 59, bf16 7, fp32 13; P100 fp16 8.4, bf16 6.1),
 #   and the achievable matmul table of github stas00/ml-engineering compute/accelerator @744d01e
 #   (A100 87 %, A100 PCIe 81, H100 80, GH200 84, B200 78, B300 79, GB200 73).
-#   Shares here lie 2-5 % below those records, which are the best of several shapes.
+#   Shares here are 2-5 % below those records, which are the best of several shapes.
 # attention: forward and backward of FlashAttention-2 as PyTorch ships it. A100: up to 225 TFLOP/s
 #   and 73 % forward, 63 % backward (Dao 2023, arXiv:2307.08691, sections 4.1-4.2; causal and short
 #   sequences lower); H100 335 (same, section 4.1) and 370 forward (Shah et al. 2024,
@@ -76,7 +76,7 @@ _TABLE: tuple[tuple[tuple[str, ...], str, Efficiency], ...] = (
 
 
 def efficiency_of(gpu: GpuFacts) -> Efficiency | None:
-    """The first row for the card's compute capability whose word stands in its name."""
+    """The first row for the card's compute capability whose word is in its name."""
     words = gpu.name.split()
     for capabilities, word, efficiency in _TABLE:
         if gpu.compute_capability in capabilities and (not word or word in words):

@@ -1,13 +1,13 @@
-"""Time of a sequence of operators on a card, from what they cost and what the card can do.
+"""Estimate the time of a sequence of operators on a card.
 
     kernel   = ramp + max(FLOPs / (efficiency x peak), bytes / (efficiency x bandwidth)) + unpacking
     sequence = max(sum of kernels, operators x host time of one)
 
-Kernels of one stream follow each other, so their times add up; within one, arithmetic overlaps with
-memory traffic, so the larger counts. The host issues operators ahead of the device: it costs time
-only where it is the slower of the two. What is left out: other streams, power and heat beyond what
-the efficiencies were measured with, the waves that a small product does not fill, and what a
-trainer does between its steps (reading data, logging).
+Kernels of one stream run one after the other, so their times add up. Within a kernel, arithmetic
+overlaps with memory traffic, so the larger counts. The host issues operators ahead of the device,
+so it costs time only if it is slower. Left out are other streams, power and heat beyond what the
+efficiencies were measured with, the waves that a small product does not fill, and what a trainer
+does between its steps (reading data, logging).
 
 `scripts/evaluation/speed.py` prints the errors against recorded runs.
 """
@@ -23,29 +23,30 @@ from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
 if TYPE_CHECKING:
     from oomdoctor.records.machine import GpuFacts
 
-# Seconds in which a kernel fills the card and drains, beside its work. From copies of 34 and 235 MB
-# in 12.1 and 42.9 us on a GB200 (github pytorch/ao#4247: 7 us and 6.5 TB/s) and products of 1024^3
-# at 106-127 of 165 TFLOP/s on an RTX 4090 (github zzc0721/torch-performance-test-data#78: 4-7 us).
+# Seconds in which a kernel fills the card and drains, on top of its work. From copies of 34 and
+# 235 MB in 12.1 and 42.9 us on a GB200 (github pytorch/ao#4247: 7 us and 6.5 TB/s) and products of
+# 1024^3 at 106-127 of 165 TFLOP/s on an RTX 4090 (github zzc0721/torch-performance-test-data#78:
+# 4-7 us).
 RAMP_S = 5e-6
-# Seconds of the host for one operator of a transformers model in eager mode, Python, autograd and
-# checkpointing included. LoRA of Qwen-1.8B and 7B takes 125 and 150 ms a micro-step however short
-# the sequence (README of github QwenLM/Qwen, A100, PyTorch 2.0) in 4,900 and 6,500 operators of its
-# own code: 26 and 23 us, with whatever the trainer does between its steps. Hosts differ: with
-# transformers 5 on a server's CPU, tensors of a few bytes and no launches, training takes 8-9.5 us,
-# with checkpointing, whose hooks see every saved tensor, 13-15. A forward pass takes 12 us on a
-# desktop (github bitsandbytes#1851, RTX 5090: 0.48-0.51 ms a layer of 42 operators).
+# Seconds of the host for one operator of a transformers model in eager mode, including Python,
+# autograd and checkpointing. LoRA of Qwen-1.8B and 7B takes 125 and 150 ms per micro-step, even for
+# short sequences (README of github QwenLM/Qwen, A100, PyTorch 2.0), in 4,900 and 6,500 operators of
+# its own code: 26 and 23 us, including the trainer's work between steps. Hosts differ: with
+# transformers 5 on a server's CPU, tiny tensors and no launches, training takes 8-9.5 us, and with
+# checkpointing, whose hooks see every saved tensor, 13-15. A forward pass takes 12 us on a desktop
+# (github bitsandbytes#1851, RTX 5090: 0.48-0.51 ms per layer of 42 operators).
 HOST_S = 24e-6
-# Of the bandwidth that large streams reach: what kernels without vector loads reach. Training of
+# The share of the bandwidth of large streams that kernels without vector loads reach. Training of
 # Mistral-7B and PowerLM-3B, full and LoRA, with and without fused norms, rotations and losses (refs
 # of github foundation-model-stack/fms-acceleration @876e2ed6fc, lines "none" against
-# "foak-fast-kernels"): the traffic saved takes 0.467-0.589 s, a third of it regular.
+# "foak-fast-kernels"): the saved traffic takes 0.467-0.589 s, a third of it regular.
 IRREGULAR = 0.77
-# The same of bitsandbytes' kernel that unpacks 4-bit weights, which looks up each value. The same
-# source, "accelerated-peft-bnb" against LoRA: the part of a step that does not grow with the batch
-# is 3.8 ms longer for each 1e9 weights and pass, two runs, 4.7-5.4 in a third.
+# The same share for the bitsandbytes kernel that unpacks 4-bit weights, which looks up each value.
+# The same source, "accelerated-peft-bnb" against LoRA: the part of a step that does not grow with
+# the batch is 3.8 ms longer per 1e9 weights and pass in two runs, 4.7-5.4 ms in a third.
 UNPACKING = 0.33
 # Between the host and the card, in bytes/s. PCIe 3.0, 4.0 and 5.0 x16 move 12-13, 24-26 and 50-55
-# GB/s from pinned memory; facts of cards do not tell the slot, and cards sit in older ones.
+# GB/s from pinned memory. The facts of a card do not give its slot, and some sit in older ones.
 LINK_BYTES_PER_S = {"6": 12e9, "7": 12e9, "8": 22e9, "9": 45e9, "10": 45e9, "12": 40e9}
 
 
@@ -56,11 +57,10 @@ def estimate(
     *,
     host_s: float = HOST_S,
 ) -> EstimatedTime | None:
-    """Seconds of the operators in eager mode; call it for a micro-step and for an optimizer step.
+    """Seconds of the operators in eager mode, for one micro-step or one optimizer step.
 
-    `costs` are operators, each with how often it runs. None where the card's bandwidth or the peak
-    for a type that the operators multiply in is not known, and for cards without a row in the table
-    of efficiencies (AMD).
+    `costs` are operators, each with its number of runs. None if the card's bandwidth or its peak
+    for a type of the products is unknown, and for cards without efficiencies (AMD).
     """
     factors = calibration or Calibration()
     efficiency = efficiency_of(gpu)
@@ -103,9 +103,13 @@ def _summed(
         shares = {bound: seconds / device for bound, seconds in spent.items()}
     notes = []
     if host >= device and operators:
-        notes.append("the host issues operators more slowly than the card runs them")
+        notes.append(
+            "limited by the host, which issues operators more slowly than the card runs them"
+        )
     if not efficiency.native_bfloat16 and any(dtype == "bfloat16" for _, dtype in rates):
-        notes.append("this card emulates bfloat16, slower than float32; float16 is native")
+        notes.append(
+            "this card emulates bfloat16, which is slower than float32; it runs float16 natively"
+        )
     return EstimatedTime(
         seconds=max(device, host),
         device_s=device,
@@ -117,14 +121,14 @@ def _summed(
 
 
 def _share(cost: OpCost) -> float:
-    """Of the bandwidth that large streams reach."""
+    """The share of the bandwidth of large streams."""
     if cost.kind == "irregular":
         return IRREGULAR
     return UNPACKING if cost.kind == "quantised" and cost.name.startswith("dequantize") else 1.0
 
 
 def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
-    """FLOP/s that this kind of arithmetic reaches; None where its peak is not known."""
+    """FLOP/s that this kind of arithmetic reaches; None if its peak is unknown."""
     if cost.dtype == "bfloat16" and not efficiency.native_bfloat16:
         plain = gpu.fp32_flops
         return None if plain is None else plain * efficiency.emulated_bfloat16
@@ -132,8 +136,8 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
         "bfloat16": (gpu.bf16_flops, efficiency.tensor),
         "float16": (_float16_peak(gpu), efficiency.tensor),
         "float32": (gpu.fp32_flops, efficiency.float32),
-        # Twice the rate on paper, but bitsandbytes spends the gain on scaling; int8 peaks are no
-        # part of the facts.
+        # On paper twice the rate, but bitsandbytes loses the gain to scaling; int8 peaks are not
+        # among the facts.
         "int8": (gpu.fp16_flops, efficiency.tensor),
         "float8_e4m3fn": (gpu.fp8_flops, efficiency.tensor),
         "float8_e5m2": (gpu.fp8_flops, efficiency.tensor),
@@ -146,7 +150,7 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
 
 
 def _float16_peak(gpu: GpuFacts) -> float | None:
-    """Pascal has no tensor cores: float16 products are accumulated in, and as fast as, float32."""
+    """Pascal has no tensor cores: float16 products are as fast as float32."""
     pascal = (gpu.compute_capability or "").startswith("6.")
     return gpu.fp32_flops if pascal else gpu.fp16_flops
 

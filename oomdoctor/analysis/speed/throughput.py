@@ -1,7 +1,7 @@
-"""What measured times amount to: tokens per second, their spread, and the share of the peak.
+"""Tokens per second from measured times, their spread, and the share of the card's peak.
 
 Model FLOPs follow appendix B of PaLM (Chowdhery et al., 2022, arXiv:2204.02311): 6N + 12LHQT per
-token. Recomputed activations are not counted, which is what tells MFU from hardware utilisation.
+token. Recomputed activations do not count; this distinguishes MFU from hardware utilisation.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def tokens_per_s(timing: Timing, config: TrainConfig) -> float:
 
 
 def tokens_per_s_spread(timing: Timing, config: TrainConfig) -> float | None:
-    """The relative spread of `tokens_per_s`; None where a part was timed fewer than two times.
+    """The relative spread of `tokens_per_s`; None if a part was timed less than twice.
 
-    The spread of the micro-step counts in full for every accumulation step, because what makes a
-    step slow (clock, heat, a neighbour) lasts longer than one step; the two parts are independent.
+    The spread of the micro-step counts in full for every accumulation step, because what slows a
+    step (clock, heat, another process) lasts longer than one step. The two parts are independent.
     """
     if timing.micro_step_spread is None or timing.optimizer_step_spread is None:
         return None
@@ -44,9 +44,9 @@ def tokens_per_s_spread(timing: Timing, config: TrainConfig) -> float | None:
 
 
 def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
-    """The card's dense peak in FLOP/s for the type the rung multiplies in; None when unknown.
+    """The card's dense peak in FLOP/s for the type of the rung's products; None if unknown.
 
-    Plain float32 is held against the float32 rate: PyTorch leaves TF32 off for matrix products.
+    Plain float32 uses the float32 rate, because PyTorch leaves TF32 off for matrix products.
     """
     if facts is None:
         return None
@@ -59,7 +59,7 @@ def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
 
 
 def compute_dtype(config: TrainConfig) -> str:
-    """The type of the matrix products: the autocast type where there is one."""
+    """The type of the matrix products: the autocast type if there is one."""
     return config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
 
 
@@ -75,7 +75,7 @@ def mfu(
 ) -> float | None:
     """Model FLOPs utilisation at `rate` tokens per second against `peak` FLOP/s.
 
-    None where the peak, the counts or the formula are missing (see `flops_per_token`).
+    None if the peak, the counts or the formula are missing (see `flops_per_token`).
     """
     if counts is None or not peak:
         return None
@@ -95,12 +95,12 @@ def flops_per_token(
 ) -> float | None:
     """Model FLOPs of training on one token, by PaLM's appendix B.
 
-    N is what a token is multiplied with: no input embeddings, of routed experts only the active
-    ones. Full training costs 6N; on a frozen base 4N (forward and input gradients) and 6 for each
-    adapter parameter. The attention term is left out where the config does not tell its sizes, so
-    the figure is rather too low than too high. None for encoder-decoders, where a token passes
-    only one of the two halves, for models with a tower that text does not enter, for images, and
-    for a frozen base with an unknown number of trainable parameters.
+    N counts the parameters a token is multiplied with: no input embeddings, and only the active
+    routed experts. Full training costs 6N; a frozen base 4N (forward and input gradients) plus 6
+    for each adapter parameter. The attention term is left out if the config does not give its
+    sizes, so the figure may be too low but not too high. None for encoder-decoders, where a token
+    passes only one half, for models with a tower that text does not enter, for images, and for a
+    frozen base with an unknown number of trainable parameters.
     """
     shape = shape_of(model_config)
     if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", "image-classification"):
@@ -122,12 +122,12 @@ def _multiplied(counts: ParameterCounts, shape: Shape, task: Task | None) -> flo
         return size
     if shape.vocabulary is None or shape.embedding is None:
         return None
-    # The output head is a product even where it shares its weights with the embedding.
+    # The output head is a product even if it shares its weights with the embedding.
     return size + min(counts.embedding, shape.vocabulary * shape.embedding)
 
 
 def _attention_products(shape: Shape, config: Mapping[str, Any], length: int) -> float:
-    """L x H x Q x T of PaLM, with T cut to the window in layers that have one; 0 when unknown."""
+    """L x H x Q x T of PaLM, with T limited to the window of a layer; 0 if unknown."""
     if shape.layers is None or shape.heads is None or shape.head_width is None:
         return 0.0
     text = text_part(config)
@@ -143,6 +143,6 @@ def _attention_products(shape: Shape, config: Mapping[str, Any], length: int) ->
     elif length <= window or text.get("use_sliding_window") is False:
         reach = shape.layers * length
     else:
-        # Some layers have the window, the config does not say which.
+        # Some layers have a window, and the config does not say which.
         return 0.0
     return shape.heads * shape.head_width * reach

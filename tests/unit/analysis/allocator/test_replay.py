@@ -47,7 +47,7 @@ def test_what_comes_before_the_first_mark_counts_for_the_whole_only() -> None:
 
 
 def test_marks_have_to_be_in_order() -> None:
-    with pytest.raises(ValueError, match="'b' at 1 lies before 3"):
+    with pytest.raises(ValueError, match="'b' at 1 is before 3"):
         replay(EVENTS, CachingAllocator(), [(3, "a"), (1, "b")])
 
 

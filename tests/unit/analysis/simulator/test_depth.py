@@ -114,7 +114,7 @@ def test_a_block_of_the_whole_model_that_dies_within_a_middle_layer_is_noticed()
     del tape.events[last], tape.regions[last]
     tape.events.insert(place, -(loss + 1))
     tape.regions.insert(place, (0, 1))
-    with pytest.raises(IrregularError, match="whole model"):
+    with pytest.raises(IrregularError, match="outside the layers"):
         extend(tape, {0: (4, 9)})
 
 
