@@ -31,7 +31,7 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
         return Reply(status="measured", measurement=measure(job, progress))
     except UnsupportedError as error:
         return Reply(status="unsupported", reason=str(error))
-    except Exception as error:  # noqa: BLE001  (a rung can fail in any way; the survey goes on)
+    except Exception as error:  # noqa: BLE001  (a rung can fail in any way)
         traceback.print_exc(file=sys.stderr)
         return _failure_reply(error, job, progress.training_phase())
 

@@ -1,6 +1,6 @@
 """Time real steps after a warm-up, and repeat them until the spread is small.
 
-CUDA events time the work where it runs, not where it is queued. On the CPU, the clock is enough.
+On CUDA, events time the work when it runs, not when it is queued. On the CPU, the clock is enough.
 """
 
 from __future__ import annotations

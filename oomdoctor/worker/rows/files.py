@@ -20,7 +20,7 @@ from typing import IO, Any
 
 LONGEST_LINE_BYTES = 64 * 1024**2  # nobody trains on a longer row
 _CHUNK_BYTES = 1024**2
-_FIRST_BYTES = 4096  # the first character that is not a space says if it is an array or lines
+_FIRST_BYTES = 4096  # the first character that is not a space decides between an array and lines
 # Except in lines, bytes that are not UTF-8 become surrogates. `text_of` finds them later.
 _ESCAPED = "surrogateescape"
 _NOT_TEXT = "is not UTF-8 text"

@@ -26,7 +26,7 @@ from oomdoctor.worker.training.techniques.adapter import without_adapter
 
 @dataclass(frozen=True, slots=True)
 class LoadedRung:
-    """A rung that is ready to step. `stacks` are those that have fewer layers than the model."""
+    """A rung that is ready to step. In each of `stacks`, a few units stand for all."""
 
     setup: Setup
     stacks: tuple[LayerStack, ...]

@@ -20,8 +20,8 @@ from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Target
 from oomdoctor.worker.simulating.costs.estimate import costs_between, estimated_timing
+from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.cuda.choices import workspaces
-from oomdoctor.worker.simulating.cuda.kernels import Card
 from oomdoctor.worker.simulating.peaks import breakdown, phase_peaks
 from oomdoctor.worker.simulating.recorded import Cost
 from oomdoctor.worker.simulating.recordings import Recordings

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.costs import OpCost
-from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.cuda.card import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +44,4 @@ def times(region: Region | None, depths: Mapping[int, tuple[int, int]]) -> int:
     if region is None or region[0] not in depths:
         return 1
     simulated, real = depths[region[0]]
-    return 1 + real - simulated if region[1] == 1 else 1  # the second unit stands for the missing
+    return 1 + real - simulated if region[1] == 1 else 1  # the second stands for the others

@@ -11,7 +11,7 @@ from oomdoctor.analysis.simulator.depth import IrregularError
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.instruments import Instruments
 from oomdoctor.worker.simulating.load import LoadedRung
 from oomdoctor.worker.simulating.recorded import Cost, Recorded
@@ -64,7 +64,7 @@ class Recorder:
         return bool(limits) and least > max(limits)
 
     def first_size(self) -> int:
-        """The size to record first: the second smallest, or the smallest if it says enough."""
+        """The size to record first: the second smallest, or the smallest if others add nothing."""
         sizes = sorted(self.request.micro_batch_sizes)
         return sizes[1] if len(sizes) > 2 and not self.is_out_of_reach() else sizes[0]
 
@@ -145,7 +145,7 @@ class Recorder:
                 return
             self._taken[block] = len(self._trace.tape.events)
             if self._trace.tape.blocks[block].region is None and parameter in in_units:
-                raise IrregularError("a gradient of a layer was made where no layer was known")
+                raise IrregularError("the gradient of a layer was made outside all known layers")
 
         for parameter in self.setup.model.parameters():
             if parameter.requires_grad:

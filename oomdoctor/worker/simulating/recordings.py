@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.analysis.simulator.playback import NewStructureError, RecordedRung
+from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.cuda.choices import workspaces
-from oomdoctor.worker.simulating.cuda.kernels import Card
 from oomdoctor.worker.simulating.recorded import Recorded
 from oomdoctor.worker.simulating.recorder import Recorder
 

@@ -11,8 +11,8 @@ from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import PredictedSize, Prediction, Target
 from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.cuda.choices import card_of
-from oomdoctor.worker.simulating.cuda.kernels import Card
 from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.predict import Predictor
 from oomdoctor.worker.simulating.recorder import Recorder

@@ -14,7 +14,7 @@ CATEGORIES = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, LOGITS, INPUTS, TEMPOR
 
 
 def category_of(tensor: torch.Tensor, phase: str, vocabulary: int, tokens: int) -> str:
-    """The category of a tensor made in a phase of the step, as far as its shape and the phase tell.
+    """The category of a new tensor, from its shape and the phase of the step.
 
     A tensor with a score per word of the `vocabulary` for at least `tokens` tokens is logits.
     """

@@ -1,8 +1,8 @@
 """Say which module and which repeating unit an operator belongs to, forward and backward.
 
-Hooks on the modules tell the forward pass. In the backward pass, every node of the autograd graph
-has the sequence number of the operator that made it, and the hooks have noted the numbers at which
-each module began and ended.
+In the forward pass, hooks on the modules say it. In the backward pass, every node of the autograd
+graph has the sequence number of the operator that made it, and the hooks have noted the numbers at
+which each module began and ended.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Whereabouts:
             self._places.clear()
 
     def look(self) -> None:
-        """Before an operator of a backward pass, ask the autograd graph where it belongs."""
+        """Before an operator of a backward pass, ask the autograd graph for its module."""
         if not self._backward or self._stack:
             return
         import torch

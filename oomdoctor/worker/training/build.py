@@ -18,9 +18,9 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.tracing.tensors import logical_numel
-from oomdoctor.worker.training import optimizers, synthetic
-from oomdoctor.worker.training.model_config import auto_class, load_config
+from oomdoctor.worker.training import optimizers
+from oomdoctor.worker.training.loading import load_model, quantization_notes
+from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.techniques import compilation, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
@@ -30,14 +30,8 @@ from oomdoctor.worker.training.techniques.scaler import scale_gradients
 
 if TYPE_CHECKING:
     import torch
-    from transformers import (
-        BitsAndBytesConfig,
-        PretrainedConfig,
-        PreTrainedModel,
-        Trainer,
-    )
+    from transformers import PretrainedConfig, Trainer
 
-_MUCH = 0.1  # of a model's parameters
 OnPhase = Callable[[str], None]
 
 
@@ -96,12 +90,12 @@ def build(
     if config.allocator == "expandable_segments" and device.type == "cuda":
         _set_expandable_segments()
     model_config = model_config or load_config(job.model)
-    model, attention = _load_model(job, model_config, device)
+    model, attention = load_model(job, model_config, device)
     fell_back = attention != config.attention
     if fell_back:
         notes.append("the architecture has no sdpa attention; it falls back to eager")
     if config.quantization != "none":
-        notes += _unquantised(model)
+        notes += quantization_notes(model)
     model.config.use_cache = False
     if config.method != "full":
         model = add_adapter(model, config, job.model.task)
@@ -121,99 +115,6 @@ def _set_expandable_segments() -> None:
     import torch
 
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype with this name."""
-    import torch
-
-    return getattr(torch, name)
-
-
-def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
-    """The bitsandbytes configuration of a rung with quantised weights."""
-    from transformers import BitsAndBytesConfig
-
-    if config.quantization == "int8":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    compute = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=config.double_quant,
-        bnb_4bit_compute_dtype=dtype_of(compute),
-    )
-
-
-def _unquantised(model: torch.nn.Module) -> list[str]:
-    """A note if a large share of the model is outside linear layers, like experts of a mixture."""
-    sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in model.parameters()]
-    share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
-    if share < _MUCH:
-        return []
-    return [
-        f"{share:.0%} of the parameters are outside linear layers (experts stored in one tensor), "
-        "so bitsandbytes does not quantise them"
-    ]
-
-
-def _load_model(
-    job: ProbeJob, model_config: PretrainedConfig, device: torch.device
-) -> tuple[PreTrainedModel, str]:
-    """The model, and the attention implementation that it has."""
-    config = job.config
-    quantization = quantization_config(config) if config.quantization != "none" else None
-    attention: str = config.attention
-    while True:
-        try:
-            if job.weights == "pretrained":
-                return _load_pretrained(
-                    job, model_config, quantization, attention, device
-                ), attention
-            return synthetic.build_model(
-                auto_class(job.model.task),
-                model_config,
-                dtype=dtype_of(config.weights_dtype),
-                attention=attention,
-                quantization=quantization,
-                device=device,
-                seed=job.seed,
-                trust_remote_code=job.model.trust_remote_code,
-            ), attention
-        except RuntimeError as error:
-            if "supported by the bitsandbytes" in str(error):
-                raise UnsupportedError(str(error)) from error
-            raise
-        except (ValueError, ImportError) as error:
-            if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
-                # transformers does the same when nobody names an implementation.
-                attention = "eager"
-            elif "attention" in str(error) and attention != "eager":
-                raise UnsupportedError(f"{attention}: {error}") from error
-            else:
-                raise
-
-
-def _load_pretrained(
-    job: ProbeJob,
-    model_config: PretrainedConfig,
-    quantization: BitsAndBytesConfig | None,
-    attention: str,
-    device: torch.device,
-) -> PreTrainedModel:
-    config, spec = job.config, job.model
-    kwargs: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
-    local = spec.source == "local"
-    return auto_class(spec.task).from_pretrained(
-        spec.path if local else spec.id,
-        config=model_config,
-        revision=None if local else spec.revision,
-        trust_remote_code=spec.trust_remote_code,
-        attn_implementation=attention,
-        device_map={"": str(device)},
-        **{synthetic.dtype_keyword(): dtype_of(config.weights_dtype)},
-        **kwargs,
-    )
 
 
 def _trainer(

@@ -7,14 +7,19 @@ keeps 32-bit states for embeddings), so nothing here repeats those choices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.techniques.offload import OnHost, on_host_optimizer
 
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+    from transformers import Trainer
 
-def moved_to_host(optimizer: Any, on_host: OnHost, notes: list[str]) -> Any:
+
+def moved_to_host(optimizer: Optimizer, on_host: OnHost, notes: list[str]) -> Optimizer:
     """The optimizer with its states and its update on the host.
 
     `notes` gets the lines to type for the same in a training script.
@@ -29,7 +34,7 @@ def moved_to_host(optimizer: Any, on_host: OnHost, notes: list[str]) -> Any:
     return on_host_optimizer(optimizer, on_host)
 
 
-def create(trainer: Any) -> Any:
+def create(trainer: Trainer) -> Optimizer:
     """The optimizer of the Trainer's arguments for its model.
 
     Raises:
@@ -55,7 +60,7 @@ def create(trainer: Any) -> Any:
         raise UnsupportedError(f"cannot create the optimizer {name}{known}: {error}") from error
 
 
-def _try_on_cpu(trainer: Any) -> None:
+def _try_on_cpu(trainer: Trainer) -> None:
     """Step once: older bitsandbytes makes 8-bit optimizers on the CPU but cannot step them."""
     import torch
 
@@ -65,7 +70,7 @@ def _try_on_cpu(trainer: Any) -> None:
     kind([parameter], **settings).step()
 
 
-def state_tensors(optimizer: Any) -> Iterator[Any]:
+def state_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """Every tensor in the optimizer's states: moments, block constants and step counters."""
     for state in getattr(optimizer, "optimizer", optimizer).state.values():
         for value in state.values():
@@ -75,7 +80,7 @@ def state_tensors(optimizer: Any) -> Iterator[Any]:
                 yield from (v for v in value.values() if hasattr(v, "untyped_storage"))
 
 
-def managed_bytes(optimizer: Any) -> int:
+def managed_bytes(optimizer: Optimizer) -> int:
     """Bytes of paged states, which are in CUDA's unified memory and may leave the GPU.
 
     bitsandbytes marks these tensors with `is_paged`; the caching allocator does not see them.

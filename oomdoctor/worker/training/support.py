@@ -50,7 +50,7 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
     if not _installed(row.module):
         raise UnsupportedError(
             f"{row.name} needs the package {row.package} ({row.install}); "
-            "sdpa has a flash kernel of its own"
+            "sdpa already includes a flash kernel"
         )
     plain = config.weights_dtype == "float32" and config.autocast_dtype == "none"
     if plain and row.sixteen_bit_only:

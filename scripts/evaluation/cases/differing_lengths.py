@@ -20,8 +20,8 @@ from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.cuda.choices import card_of, workspaces
-from oomdoctor.worker.simulating.cuda.kernels import Card
 from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError

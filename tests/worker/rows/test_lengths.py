@@ -338,7 +338,9 @@ def test_a_plan_by_the_longest_row(ask):
     assert all(peak.fits for peak in line.peaks)
     peaks = {peak.name: peak.peak_device_bytes for peak in line.peaks}
     assert peaks["p95"] < peaks["longest"] == report.results[0].peak_device_bytes
-    assert report.lengths.verdict[0].startswith("row 7 with 2,000 tokens fits full at micro-batch")
+    assert report.lengths.verdict[0].startswith(
+        "row 7 (2,000 tokens) fits with full at micro-batch"
+    )
     assert "counting" in [event.kind for event in events]
 
 

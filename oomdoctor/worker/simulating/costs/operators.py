@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 # Operators that run no kernel: a view that its schema does not declare as one, and allocation
-# without initialisation. The schema tells declared views, and operators that return no tensor.
+# without initialisation. Declared views, and operators that return no tensor, need no list.
 _WITHOUT_KERNEL = frozenset(
     (
         *("_unsafe_view", "set_", "resize_"),

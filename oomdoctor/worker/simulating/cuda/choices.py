@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.simulation import Target
 from oomdoctor.worker.simulating.cuda import attention, kernels
-from oomdoctor.worker.simulating.cuda.kernels import Card
+from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
+from oomdoctor.worker.simulating.cuda.card import Card
+from oomdoctor.worker.simulating.cuda.workspaces import (
+    WORKSPACES,
+    lasting_workspace,
+    workspace_bytes,
+)
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -35,9 +41,8 @@ class Choices:
 
     def attention(self, call: attention.Call) -> attention.Backend:
         """The attention kernel of a call."""
-        choose = attention.choose_backend
-        chosen = choose(call, self.card)
-        self._keep(card for card in self._others if choose(call, card) == chosen)
+        chosen = choose_backend(call, self.card)
+        self._keep(card for card in self._others if choose_backend(call, card) == chosen)
         return chosen
 
     def hidden(self, func: OpOverload, args: Any, kwargs: Any, result: Any) -> tuple[int, ...]:
@@ -54,7 +59,7 @@ class Choices:
 
     def workspace(self, func: OpOverload) -> tuple[str, int] | None:
         """The cuBLAS workspace of an operator: its name (the same for all cards) and its bytes."""
-        return kernels.lasting_workspace(func, self.card)
+        return lasting_workspace(func, self.card)
 
     @property
     def _others(self) -> set[Card]:
@@ -74,4 +79,4 @@ def card_of(target: Target | None) -> Card:
 
 def workspaces(card: Card) -> Mapping[str, int]:
     """Bytes of each cuBLAS workspace of a card, by its name on a tape."""
-    return dict.fromkeys(kernels.WORKSPACES, kernels.workspace_bytes(card))
+    return dict.fromkeys(WORKSPACES, workspace_bytes(card))

@@ -17,8 +17,8 @@ from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.cuda.kernels import Card
 from oomdoctor.worker.simulating.replacing import replaced
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
         enter(replaced(launcher, "__getitem__", lambda *_: _launch))
         # Liger asks if the gradient of the loss is 1. It is not: the Trainer divides by the tokens.
         enter(replaced(torch, "equal", lambda *_: False))
-        # Liger selects the device of a tensor, and there is none.
+        # Liger selects the GPU of a tensor, and there is no GPU.
         enter(replaced(torch.cuda, "device", contextlib.nullcontext))
         # Liger asks for the number of multiprocessors.
         enter(replaced(torch.cuda, "get_device_properties", _properties))

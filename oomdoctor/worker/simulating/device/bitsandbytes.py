@@ -48,7 +48,7 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
             yield replaced(functional, name, update)
     if not cuda:
         return
-    # Its optimizers wait for the GPU, and there is none.
+    # Its optimizers wait for a GPU, and there is no GPU.
     yield replaced(torch.cuda, "synchronize", lambda device=None: None)
     integrations = importlib.import_module("transformers.integrations")
     check = "validate_bnb_backend_availability"

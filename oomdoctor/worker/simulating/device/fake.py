@@ -71,7 +71,7 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         types = [*place._foreach_supported_types, FakeTensor]
         yield replaced(place, "_foreach_supported_types", types)
         if cuda:
-            # It does not use foreach kernels on a CPU, where the fake tensors are.
+            # Fake tensors are on the CPU, where torch would not use foreach kernels.
             yield replaced(place, "_get_foreach_kernels_supported_devices", _as_on_cuda)
 
 

@@ -161,8 +161,7 @@ def _line(place: str) -> str:
 def _keep_inputs_on_host(model: Module, on_host: OnHost, notes: list[str]) -> None:
     """Keep the inputs of the checkpoints in host memory, as transformers' `offload` does.
 
-    `offload` itself needs pinned memory, which needs a GPU, and would not tell a simulation what is
-    on the host.
+    `offload` needs pinned memory and so a GPU, and a simulation would not see what is on the host.
     """
     for module in model.modules():
         run = vars(module).get("_gradient_checkpointing_func")

@@ -11,10 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.worker.simulating.cuda import attention
-from oomdoctor.worker.simulating.cuda.attention import Call, choose_backend, cuda_sdpa
+from oomdoctor.worker.simulating.cuda import attention_choice
+from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa
+from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
+from oomdoctor.worker.simulating.cuda.card import Card, torch_release
 from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
-from oomdoctor.worker.simulating.cuda.kernels import Card, hidden_blocks, torch_release
+from oomdoctor.worker.simulating.cuda.kernels import hidden_blocks
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.training.synthetic import dtype_keyword
 
@@ -106,7 +108,7 @@ def test_the_backend_is_the_one_cuda_takes(
 def test_hopper_prefers_cudnn_in_some_releases(
     fake: None, monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], backend: str
 ) -> None:
-    monkeypatch.setattr(attention, "torch_release", lambda: release)
+    monkeypatch.setattr(attention_choice, "torch_release", lambda: release)
     assert choose_backend(Call(*qkv(), is_causal=True), H100) == backend
 
 
@@ -200,7 +202,7 @@ def test_efficient_backward_stages_in_fp32(
 
 @pytest.mark.skipif(torch_release() < (2, 9), reason="cuDNN attention is never taken there")
 def test_cudnn_gathers_dq_in_fp32(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "torch_release", lambda: (2, 13))
+    monkeypatch.setattr(attention_choice, "torch_release", lambda: (2, 13))
     recorder = train(H100, qkv(), is_causal=True)
     assert recorder.hidden["_scaled_dot_product_cudnn_attention_backward"] == (4 * 2 * 8 * 64 * 65,)
 

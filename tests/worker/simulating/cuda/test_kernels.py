@@ -9,8 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.worker.simulating.cuda import kernels
-from oomdoctor.worker.simulating.cuda.kernels import Card, hidden_blocks, lasting_workspace
+from oomdoctor.worker.simulating.cuda import kernels, workspaces
+from oomdoctor.worker.simulating.cuda.card import Card
+from oomdoctor.worker.simulating.cuda.kernels import hidden_blocks
+from oomdoctor.worker.simulating.cuda.workspaces import lasting_workspace
 
 A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
 MIB = 1024**2
@@ -101,15 +103,15 @@ def test_cublas_takes_one_workspace_for_each_thread(fake: None, card: Card, size
 
 
 def test_blackwell_has_32_mib_from_torch_2_12_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "torch_release", lambda: (2, 11))
-    assert kernels.workspace_bytes(B200) == 8519680
-    monkeypatch.setattr(kernels, "torch_release", lambda: (2, 12))
-    assert kernels.workspace_bytes(B200) == 32 * MIB
+    monkeypatch.setattr(workspaces, "torch_release", lambda: (2, 11))
+    assert workspaces.workspace_bytes(B200) == 8519680
+    monkeypatch.setattr(workspaces, "torch_release", lambda: (2, 12))
+    assert workspaces.workspace_bytes(B200) == 32 * MIB
 
 
 def test_the_workspace_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8:16:2")
-    assert kernels.workspace_bytes(A100) == 32 * MIB + 32 * 1024
+    assert workspaces.workspace_bytes(A100) == 32 * MIB + 32 * 1024
 
 
 def test_cublaslt_had_a_workspace_of_its_own(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:

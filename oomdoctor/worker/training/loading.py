@@ -1,0 +1,111 @@
+"""Load a job's model, with synthetic or pretrained weights, plain or quantised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.tracing.tensors import logical_numel
+from oomdoctor.worker.training import synthetic
+from oomdoctor.worker.training.model_config import auto_class
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+
+_MUCH = 0.1  # of a model's parameters
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The torch dtype with this name."""
+    import torch
+
+    return getattr(torch, name)
+
+
+def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
+    """The bitsandbytes configuration of a rung with quantised weights."""
+    from transformers import BitsAndBytesConfig
+
+    if config.quantization == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    compute = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=config.double_quant,
+        bnb_4bit_compute_dtype=dtype_of(compute),
+    )
+
+
+def quantization_notes(model: torch.nn.Module) -> list[str]:
+    """A note if a large share of the model is outside linear layers, like experts of a mixture."""
+    sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in model.parameters()]
+    share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
+    if share < _MUCH:
+        return []
+    return [
+        f"{share:.0%} of the parameters are outside linear layers (experts stored in one tensor), "
+        "so bitsandbytes does not quantise them"
+    ]
+
+
+def load_model(
+    job: ProbeJob, model_config: PretrainedConfig, device: torch.device
+) -> tuple[PreTrainedModel, str]:
+    """The model, and the attention implementation that it has."""
+    config = job.config
+    quantization = quantization_config(config) if config.quantization != "none" else None
+    attention: str = config.attention
+    while True:
+        try:
+            if job.weights == "pretrained":
+                return _load_pretrained(
+                    job, model_config, quantization, attention, device
+                ), attention
+            return synthetic.build_model(
+                auto_class(job.model.task),
+                model_config,
+                dtype=dtype_of(config.weights_dtype),
+                attention=attention,
+                quantization=quantization,
+                device=device,
+                seed=job.seed,
+                trust_remote_code=job.model.trust_remote_code,
+            ), attention
+        except RuntimeError as error:
+            if "supported by the bitsandbytes" in str(error):
+                raise UnsupportedError(str(error)) from error
+            raise
+        except (ValueError, ImportError) as error:
+            if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
+                # transformers does the same when nobody names an implementation.
+                attention = "eager"
+            elif "attention" in str(error) and attention != "eager":
+                raise UnsupportedError(f"{attention}: {error}") from error
+            else:
+                raise
+
+
+def _load_pretrained(
+    job: ProbeJob,
+    model_config: PretrainedConfig,
+    quantization: BitsAndBytesConfig | None,
+    attention: str,
+    device: torch.device,
+) -> PreTrainedModel:
+    config, spec = job.config, job.model
+    kwargs: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
+    local = spec.source == "local"
+    return auto_class(spec.task).from_pretrained(
+        spec.path if local else spec.id,
+        config=model_config,
+        revision=None if local else spec.revision,
+        trust_remote_code=spec.trust_remote_code,
+        attn_implementation=attention,
+        device_map={"": str(device)},
+        **{synthetic.dtype_keyword(): dtype_of(config.weights_dtype)},
+        **kwargs,
+    )
