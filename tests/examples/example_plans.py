@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from example_reports import config, fits, gpu_report, measurement, request, result
+from example_gpu import gpu_report
+from example_parts import config, fits, measurement, request, result
 
 from oomdoctor.records.facts.warnings import not_a_card
 from oomdoctor.records.measurement import OomEvent, Timing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from example_reports import gpu_report
+from example_gpu import gpu_report
 
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table

@@ -15,8 +15,9 @@ from typing import Any, get_args, get_type_hints
 
 import jsonschema
 import pytest
+from example_gpu import gpu_report
 from example_plans import PLANS
-from example_reports import REPORTS, gpu_report
+from example_reports import REPORTS
 
 from oomdoctor.records import codec
 from oomdoctor.records.measurement import Breakdown

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from example_reports import gpu_report
+from example_gpu import gpu_report
 
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_gpu import gpu_report
 from example_plans import PLANS
-from example_reports import REPORTS, cpu_report, gpu_report, interrupted_report
+from example_reports import REPORTS, cpu_report, interrupted_report
 
 from oomdoctor.records.machine import GpuProcess
 from oomdoctor.records.model import ModelRef
