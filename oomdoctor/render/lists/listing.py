@@ -134,7 +134,7 @@ def render_runs(
             run.device or DASH,
             run.status,
             f"{run.fits} of {run.rungs}" if run.rungs else DASH,
-            run.started_at or DASH,
+            _minute(run.started_at),
             run.problem or "",
         )
         for run in runs
@@ -152,6 +152,13 @@ def render_runs(
     content = {"runs": [{**row, "path": str(row["path"])} for row in listed]}
     page = [Section("", (grid(columns, rows),))]
     return render_listing("show --list", content, page, format, width, color)
+
+
+def _minute(time: str | None) -> str:
+    """`2026-01-02 03:04 UTC` of an ISO time in UTC; other times stay as they are."""
+    if time is None or not time.endswith("+00:00"):
+        return time or DASH
+    return f"{time[:10]} {time[11:16]} UTC"
 
 
 def _other_settings(config: TrainConfig) -> str:

@@ -107,7 +107,7 @@ FITS = (
         shared="gradient accumulation {}",
     ),
     ResultColumn(
-        "peak memory",
+        "peak",
         lambda row: format_bytes(row.result.deciding_peak_bytes()),
         1,
         right=True,

@@ -115,8 +115,9 @@ def _targets(report: Report, machine: Machine) -> str:
     if len(report.cards) != 1:
         return f"{counted(len(report.cards), 'card')}, {simulated}"
     card = report.cards[0]
-    size = _size(card.total_bytes, card.compute_capability) if machine.gpu_name else ""
-    return f"{card.name}{size}, {simulated}"
+    if not machine.gpu_name:  # only a size was given
+        return f"a card with {card.name}, {simulated}"
+    return f"{card.name}{_size(card.total_bytes, card.compute_capability)}, {simulated}"
 
 
 def _card(card: CardPlan) -> str:

@@ -88,7 +88,6 @@ def _not_reached(report: Report) -> list[str]:
 
 def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, str], ...]:
     """The methods of the ladder, each with the rung that is best; they train differently."""
-    place = {key: number for number, key in enumerate(report.ranking, 1)}
     by_key = {result.key: result for result in report.results}
     pairs = []
     for method, name in _METHODS.items():
@@ -97,8 +96,7 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
         key = getattr(report.picks, method) or ""
         if key in by_key:
             rate = about_speed(by_key[key], plus_minus)
-            best = f"#{place[key]} {by_key[key].label}" if key in place else by_key[key].label
-            pairs.append((name, ", ".join(filter(None, [best, rate]))))
+            pairs.append((name, ", ".join(filter(None, [by_key[key].label, rate]))))
         elif rungs:
             pairs.append((name, "none fits" if reached else "not reached"))
     return tuple(pairs)

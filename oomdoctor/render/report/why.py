@@ -17,6 +17,7 @@ _CATEGORIES = (
     ("temporary", "temporary"),
 )
 _OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # tensors that no module made
+_NEGLIGIBLE = 0.01  # share of the peak; a category that never exceeds it has no column
 _STEPS = {"load": "", "first": "first step", "steady": "later steps"}
 
 
@@ -62,11 +63,17 @@ def _sum(why: Why) -> list[tuple[str, str]]:
 
 
 def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
+    least = peak.peak_allocated_bytes * _NEGLIGIBLE
+    categories = [
+        (name, word)
+        for name, word in _CATEGORIES
+        if max(phase.by_category.get(name, 0) for phase in phases) > least
+    ]
     rows = tuple(
         (
             f"{_moment(phase)} (peak)" if phase is peak else _moment(phase),
             format_bytes(phase.peak_allocated_bytes),
-            *(_size(phase.by_category.get(name)) for name, _ in _CATEGORIES),
+            *(_size(phase.by_category.get(name)) for name, _ in categories),
         )
         for phase in phases
     )
@@ -75,7 +82,7 @@ def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
         Column("peak", right=True),
         *(
             Column(word, place, right=True, detail=f"{word} {{}}")
-            for place, (_, word) in enumerate(_CATEGORIES, 1)
+            for place, (_, word) in enumerate(categories, 1)
         ),
     )
     return Grid(columns, rows)

@@ -18,7 +18,7 @@ SHOWN = {
     "rung": "lora-r16-bf16+ckpt",
     "micro-batch": "4",
     "grad accum": "8",
-    "peak memory": "22.9 GiB",
+    "peak": "22.9 GiB",
     "of usable": "fits, 95%",
     "peak phase": "backward",
     "tokens/s": "5,310 ±0.6%",

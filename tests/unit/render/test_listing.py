@@ -128,7 +128,7 @@ def test_one_recipe() -> None:
 
 def test_runs() -> None:
     row = _row(listing.render_runs((RUN,), "plain"), RUN.name)
-    assert re.search(r"org/model-1B\s+cuda\s+ok\s+3 of 10\s+2026-01-02T03:04:05\+00:00$", row)
+    assert re.search(r"org/model-1B\s+cuda\s+ok\s+3 of 10\s+2026-01-02 03:04 UTC$", row)
     value = json.loads(listing.render_runs((RUN,), "json"))
     assert value["runs"][0]["path"] == "/runs/20260102-030405-model-x7"
     assert value["runs"][0].keys() == RunSummary.__dataclass_fields__.keys()
