@@ -1,84 +1,128 @@
-"""What the README shows is what happens: its commands run, and the quick ones say the same.
+"""What README.md and docs/ show is what happens.
 
-A console block behind `<!-- exact -->` must print exactly that, one behind `<!-- run -->` must run.
-All other lines that start with `oomdoctor` are run with the survey and the plan replaced.
+Tables, and console blocks behind `<!-- exact -->` or `<!-- stored: NAME -->`, are what
+scripts/build_docs.py makes. A block behind `<!-- run -->` must run. All other lines that start with
+`oomdoctor` are run with the survey and the plan replaced. Links and paths lead somewhere.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"(?:<!-- (?P<mark>\w+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)```", re.DOTALL)
-BLOCKS = [match.groupdict() for match in BLOCK.finditer(README)]
-CONSOLE = [
-    pytest.param(*shown, id=shown[1])
-    for block in BLOCKS
-    if block["mark"]
-    for shown in [(block["mark"], *re.fullmatch(r"\$ (.*)\n((?:.|\n)*)", block["text"]).groups())]
-]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from build_docs import REPORTS, pages, renewed  # noqa: E402
+
+PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages()}
+BLOCK = re.compile(r"(?:<!-- (?P<mark>\w+).* -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)```", re.DOTALL)
+BLOCKS = [match.groupdict() for text in PAGES.values() for match in BLOCK.finditer(text)]
+RUN = [re.match(r"\$ (.*)\n", block["text"])[1] for block in BLOCKS if block["mark"] == "run"]
 COMMANDS = sorted(
     {
-        re.sub(r"^\$ |\s+#.*| > \S+$", "", line)
+        re.sub(r"^\$ |\s+#.*| > \S+$| \|.*$", "", line)
         for block in BLOCKS
-        if not block["mark"]
+        if block["mark"] not in ("run", "exact")
         for line in block["text"].splitlines()
-        if re.match(r"(\$ )?oomdoctor [a-z]", line)
+        if re.match(r"(\$ )?oomdoctor [a-z]", line) and block["kind"] != "text"
     }
 )
+# A path of the repository in backticks: folders end in a slash.
+NAMED = re.compile(r"`((?:oomdoctor|scripts|tests|recipes|docs|\.ci)/[\w./*-]*)`")
 
 
 def test_there_is_something_to_check():
-    assert len(CONSOLE) >= 4
-    assert len(COMMANDS) >= 8
+    assert len(PAGES) >= 14
+    assert len(COMMANDS) >= 25
+    assert len(RUN) >= 1
 
 
-@pytest.mark.parametrize(("mark", "command", "output"), CONSOLE)
-def test_a_shown_output_is_real(cli, mark, command, output):
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_and_outputs_are_those_of_the_code(page):
+    told = "run `python scripts/build_docs.py` and read the diff"
+    assert renewed(PAGES[page]).splitlines() == PAGES[page].splitlines(), told
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_a_shown_command_runs(cli, command):
     ended = cli(*shlex.split(command)[1:])
-    said = ended.out + ended.err
-    if mark == "exact":
-        assert said.splitlines() == [line.rstrip() for line in output.splitlines()]
-    else:
-        assert (ended.code, ended.err) == (0, "")
+    assert (ended.code, ended.err) == (0, "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_shown_command_is_accepted(cli, survey, planned, command, tmp_path, monkeypatch):
-    for name in ("trace.txt", "logs/a.out", "logs/*.out"):  # no shell here that expands a star
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text((ROOT / "tests/data/explain/trace.txt").read_text())
+    trace = (ROOT / "tests/data/explain/trace.txt").read_text()
+    config = (ROOT / "tests/data/explain/train.yaml").read_text()
+    recipe = (ROOT / "recipes/quick.toml").read_text()
+    files = {"trace.txt": trace, "train.log": trace, "logs/*.out": trace, "mine.toml": recipe}
+    files |= {"tests/data/explain/trace.txt": trace, "tests/data/explain/train.yaml": config}
+    for name, text in files.items():  # no shell here that expands a star
+        if "copy" not in command.split():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     cli("probe", "m")  # so that there is a run to show
     ended = cli(*shlex.split(command)[1:])
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.parametrize("report", sorted(REPORTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_stored_report_is_shown_and_shows_no_machine(report):
+    assert any(f"<!-- stored: {report.stem}" in text for text in PAGES.values())
+    text = report.read_text(encoding="utf-8")
+    assert not re.search(r"/(?:root|tmp|work|home/(?!you/))", text)
+
+
+def test_the_first_screen_of_the_readme_has_what_one_needs():
+    lines = PAGES["README.md"].splitlines()
+    assert lines.index("## Commands") < 60
+    first = "\n".join(lines[:60])
+    assert "## Install" in first and "--no-deps" in first and "Fits" in first
+
+
+def test_each_verb_has_ten_lines_in_the_readme_and_a_page():
+    from oomdoctor.cli.main import COMMANDS as VERBS
+
+    readme = PAGES["README.md"]
+    for verb in VERBS:
+        page = "gpus-and-models" if verb in ("gpus", "models") else verb
+        assert f"(docs/{page}.md)" in readme
+        assert f"<!-- generated: options {verb} -->" in PAGES[f"docs/{page}.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    prose = BLOCK.sub("", PAGES[page])
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        file, _, anchor = target.partition("#")
+        if target.startswith(("http:", "https:")):
+            continue
+        there = (ROOT / page).parent / file if file else ROOT / page
+        assert there.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_that_are_named_exist(page):
+    for path in NAMED.findall(PAGES[page]):
+        assert list(ROOT.glob(path.rstrip("/"))), path
+
+
+def test_the_index_links_every_page():
+    for page in PAGES:
+        folder, _, name = page.rpartition("/")
+        if folder == "docs" and name != "index.md":
+            assert f"({name})" in PAGES["docs/index.md"]
+
+
 @pytest.mark.parametrize("script", ["demo", "test"])
 def test_the_two_commands_are_there(script):
-    assert f"./scripts/{script}.sh" in README
+    assert f"./scripts/{script}.sh" in PAGES["README.md"]
     assert (ROOT / "scripts" / f"{script}.sh").stat().st_mode & 0o111
-
-
-def test_the_exit_codes_are_all_told():
-    from oomdoctor.errors import ExitCode
-
-    table = README.partition("## Exit codes")[2].partition("\n## ")[0]
-    told = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.M)
-            for code in row.split(",")}  # fmt: skip
-    assert told == {int(code) for code in ExitCode}
-
-
-def test_the_keys_of_a_rung_are_those_there_are():
-    from oomdoctor.system.recipes.rungs import config_keys
-
-    table = README.partition("### recipes")[2].partition("\n### ")[0]
-    told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M)))
-    assert set(told) <= set(config_keys())
-    later = {"checkpoint_every", "compile", "offload", "sharding", "world_size", "allocator"}
-    assert set(config_keys()) - set(told) == later

@@ -1,0 +1,161 @@
+"""Renew what README.md, CONTRIBUTING.md and docs/ take from the code.
+
+    python scripts/build_docs.py           # renew it
+    python scripts/build_docs.py --check   # exit 1 and name the stale pages
+    python scripts/build_docs.py --run     # run the commands of the stored reports first (minutes)
+
+- `<!-- generated: KIND ... -->` to `<!-- end -->` is a table of scripts/docs_reference.py.
+- A console block below `<!-- exact -->` is what its command prints on a terminal.
+- One below `<!-- stored: NAME -->` is the page of docs/reports/NAME.json. Its command takes long or
+  needs other libraries than a test has, so it runs only on request.
+
+Both take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown, and
+`...` stands for the others.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from docs_reference import PARTS
+
+from oomdoctor.records.codec import loads
+from oomdoctor.records.report import Report
+from oomdoctor.render import render_report
+
+ROOT = Path(__file__).parents[1]
+REPORTS = ROOT / "docs" / "reports"
+WIDTH = 100
+PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+CONSOLE = re.compile(
+    r"(<!-- (?P<kind>exact|stored)(?:: (?P<name>[\w-]+))?(?:; (?P<chosen>[\d, -]+))? -->\n"
+    r"```console\n\$ (?P<command>[^\n]*)\n)(?:.*?)(```)",
+    re.DOTALL,
+)
+# Nothing of the developer's machine shows in a page.
+PLAIN = {
+    "COLUMNS": str(WIDTH),
+    "NO_COLOR": "1",
+    "TERM": "xterm",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+STATE = "/home/you/.local/state"
+
+
+def main(arguments: list[str]) -> int:
+    """Renew or check every page."""
+    if "--run" in arguments:
+        run_stored()
+    texts = {page: page.read_text(encoding="utf-8") for page in pages()}
+    stale = {page: new for page, old in texts.items() if (new := renewed(old)) != old}
+    for page, new in stale.items():
+        print(page.relative_to(ROOT))
+        if "--check" not in arguments:
+            page.write_text(new, encoding="utf-8")
+    return int(bool(stale) and "--check" in arguments)
+
+
+def pages() -> list[Path]:
+    """The pages that a person reads."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def renewed(text: str) -> str:
+    """A page with its tables and outputs as the code has them now."""
+
+    def table(found: re.Match[str]) -> str:
+        kind, *words = found[2].split()
+        return f"{found[1]}{PARTS[kind](*words)}\n{found[3]}"
+
+    def console(found: re.Match[str]) -> str:
+        said = printed(found["command"]) if found["kind"] == "exact" else page_of(found["name"])
+        return f"{found[1]}{paragraphs(said, found['chosen'])}```"
+
+    return CONSOLE.sub(console, PART.sub(table, text))
+
+
+def printed(command: str) -> str:
+    """What a command prints on a terminal, errors below the answer."""
+    from oomdoctor.cli.main import run
+
+    class Terminal(io.StringIO):
+        encoding = "utf-8"  # type: ignore[assignment]
+
+        def isatty(self) -> bool:
+            return True
+
+    answer, errors = Terminal(), io.StringIO()
+    with _environment(PLAIN), redirect_stdout(answer), redirect_stderr(errors):
+        os.chdir(ROOT)
+        run(shlex.split(command)[1:])
+    return answer.getvalue() + errors.getvalue()
+
+
+def page_of(name: str) -> str:
+    """The page of a stored report on a terminal."""
+    report = loads(Report, (REPORTS / f"{name}.json").read_text(encoding="utf-8"))
+    return render_report(report, "table", terminal=True, width=WIDTH, color=False, verbose=False)
+
+
+def paragraphs(text: str, chosen: str | None) -> str:
+    """The chosen paragraphs of a page, counted from 1, with `...` for those between and behind."""
+    parts = [part.strip("\n") for part in re.split(r"\n\s*\n", text.rstrip())]
+    numbers = set(_numbers(chosen)) if chosen else set(range(1, len(parts) + 1))
+    kept: list[str] = []
+    for number, part in enumerate(parts, 1):
+        if number in numbers:
+            kept.append("\n".join(line.rstrip() for line in part.splitlines()))
+        elif kept[-1:] != ["..."]:
+            kept.append("...")
+    return "\n\n".join(kept) + "\n"
+
+
+def _numbers(chosen: str) -> Iterator[int]:
+    for part in chosen.split(","):
+        first, _, last = part.strip().partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def run_stored() -> None:
+    """Run the commands of the stored reports and keep their JSON."""
+    REPORTS.mkdir(exist_ok=True)
+    found = [m for page in pages() for m in CONSOLE.finditer(page.read_text(encoding="utf-8"))]
+    for name, command in {m["name"]: m["command"] for m in found if m["kind"] == "stored"}.items():
+        print(command, file=sys.stderr)
+        with tempfile.TemporaryDirectory() as state:
+            done = subprocess.run(
+                [sys.executable, "-m", *shlex.split(command), "--json", "--quiet"],
+                env={**os.environ, **PLAIN, "XDG_STATE_HOME": state},
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        text = done.stdout.replace(state, STATE).replace(sys.executable, "/usr/bin/python3")
+        (REPORTS / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before, folder = dict(os.environ), Path.cwd()
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,181 @@
+"""The reference parts of the documentation, made from the code as markdown tables.
+
+`PARTS` names them; scripts/build_docs.py puts them into the pages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+from build_schema import build, field_docs
+
+from oomdoctor.cli.main import app
+from oomdoctor.errors import ExitCode
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.system import environment, evidence
+
+
+def options(*verb: str) -> str:
+    """The arguments and options of a verb, one table a panel of its help."""
+    command: Any = typer.main.get_command(app)
+    for word in verb:
+        command = command.commands[word]
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.params:
+        if parameter.name == "help" or getattr(parameter, "hidden", False):
+            continue
+        is_option = parameter.param_type_name == "option"
+        usual = "Options" if is_option else "Arguments"
+        panel = getattr(parameter, "rich_help_panel", None) or usual
+        panels.setdefault(panel, []).append((_spelling(parameter), _meaning(parameter)))
+    tables = []
+    for panel, rows in panels.items():
+        title = f"**{panel}**\n\n" if len(panels) > 1 and panel != "Arguments" else ""
+        tables.append(
+            title + table(("argument" if panel == "Arguments" else "option", "meaning"), rows)
+        )
+    return "\n\n".join(tables)
+
+
+def _spelling(parameter: Any) -> str:
+    if parameter.param_type_name != "option":
+        return f"`{parameter.metavar or parameter.name.upper()}`"
+    spellings = [*parameter.opts, *parameter.secondary_opts]
+    value = "" if parameter.is_flag else f" {parameter.metavar}"
+    return ", ".join(f"`{spelling}{value}`" for spelling in spellings)
+
+
+def _meaning(parameter: Any) -> str:
+    text = " ".join((parameter.help or "").split())
+    default = parameter.default
+    if parameter.show_default is False or default in (None, False, ()) or callable(default):
+        return re.sub(r"\s*\[default: (.*)\]$", r" Default: \1.", text)
+    if getattr(parameter, "is_flag", False):
+        on, off = parameter.opts[0], parameter.secondary_opts
+        return f"{text} Default: `{on}`." if off else text
+    return f"{text} Default: `{default}`."
+
+
+def rung_keys() -> str:
+    """The keys of a rung: values with the default first, and what each means."""
+    hints, meanings = get_type_hints(TrainConfig), field_docs(TrainConfig)
+    rows = []
+    for field in dataclasses.fields(TrainConfig):
+        default = _toml(field.default)
+        others = [word for word in map(_toml, _values(hints[field.name])) if word != default]
+        rows.append((f"`{field.name}`", _codes([default, *others]), meanings[field.name]))
+    return table(("key", "values, default first", "meaning"), rows)
+
+
+def _values(hint: Any) -> Iterator[Any]:
+    if get_origin(hint) is Literal:
+        yield from get_args(hint)
+    elif hint is bool:
+        yield from (False, True)
+    else:
+        for part in get_args(hint):
+            yield from _values(part)
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _codes(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def exit_codes() -> str:
+    """Every exit code and what it says."""
+    meanings = field_docs(ExitCode)
+    return table(("code", "meaning"), [(str(int(c)), meanings[c.name]) for c in ExitCode])
+
+
+def environment_variables() -> str:
+    """Every environment variable that oomdoctor reads."""
+    known = environment.MEANINGS | environment.ONLY_READ
+    return table(("variable", "meaning"), [(f"`{name}`", said) for name, said in known.items()])
+
+
+def json_keys(record: str) -> str:
+    """The keys of a record of the JSON document, from its schema."""
+    schema = build()
+    return _keys(schema if record == "Report" else schema["$defs"][record])
+
+
+def json_records() -> str:
+    """The keys of every record inside the document, under a heading each."""
+    parts = []
+    for name, shape in build()["$defs"].items():
+        said = shape.get("description", "")
+        parts += [f"### {name}", *([said] if said else []), _keys(shape)]
+    return "\n\n".join(parts)
+
+
+def _keys(shape: dict[str, Any]) -> str:
+    rows = [
+        (f"`{name}`", _type(field), field.get("description", ""))
+        for name, field in shape["properties"].items()
+    ]
+    return table(("key", "type", "meaning"), rows)
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type(part) for part in field["anyOf"])
+    if "enum" in field:
+        return _codes([word for word in field["enum"] if word is not None]) + (
+            " or null" if None in field["enum"] else ""
+        )
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    kind = field.get("type", "any")
+    if kind == "array":
+        return f"list of {_type(field['items'])}"
+    if kind == "object" and isinstance(field.get("additionalProperties"), dict):
+        return f"object of {_type(field['additionalProperties'])}"
+    return kind if isinstance(kind, str) else " or ".join(kind)
+
+
+def memory_errors() -> str:
+    """How far predicted peaks were off, by method and kind of peak."""
+    rows = [
+        (r.method, r.metric, str(r.count), f"{r.absolute_median:.1%}", f"{r.p95:.1%}")
+        for r in evidence.prediction_errors()
+    ]
+    return table(("method", "peak", "runs", "median error", "95% within"), rows)
+
+
+def speed_errors() -> str:
+    """How far estimated times were off, by what was slower."""
+    rows = [
+        (r.compute_capability, r.slower, str(r.count), f"{r.absolute_median:.1%}", f"{r.p95:.1%}")
+        for r in evidence.speed_errors()
+    ]
+    head = ("compute capability", "slower side", "runs", "median error", "95% within")
+    return table(head, rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "options": options,
+    "rung-keys": rung_keys,
+    "exit-codes": exit_codes,
+    "environment": environment_variables,
+    "json": json_keys,
+    "json-records": json_records,
+    "memory-errors": memory_errors,
+    "speed-errors": speed_errors,
+}
