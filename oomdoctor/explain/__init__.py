@@ -1,1 +1,1 @@
-"""Reading out-of-memory messages: one table of dialects and the parser over it."""
+"""From text to diagnosis: reads logs, finds out why memory ran out, and chooses remedies."""

@@ -1,7 +1,7 @@
-"""What grows with batch and length: activations kept for the backward pass, and the logits.
+"""Memory that grows with batch and length: activations saved for the backward pass, and logits.
 
-Follows what autograd keeps in the decoder layers of transformers (the counting of Korthikanti et
-al. 2022, section 4, for gated MLPs, RMS norms in float32 and no dropout).
+Counts what autograd saves in the decoder layers of transformers, like Korthikanti et al. 2022,
+section 4, but for gated MLPs, RMS norms in float32 and no dropout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from oomdoctor.explain.training.assumed import Training
 
 
 def activations(sizes: Sizes, training: Training) -> Term | None:
-    """What autograd keeps between forward and backward; None without batch and length."""
+    """What autograd saves between forward and backward; None without batch and length."""
     tokens = training.tokens
     if tokens is None:
         return None
@@ -30,33 +30,33 @@ def activations(sizes: Sizes, training: Training) -> Term | None:
 
 
 def layer_bytes_per_token(sizes: Sizes, training: Training) -> int:
-    """Bytes one layer keeps of a token for the backward pass.
+    """Bytes that one layer saves per token for the backward pass.
 
-    Counted with `torch.autograd.graph.saved_tensors_hooks` on a LlamaForCausalLM of transformers
-    5.2 with and without adapters of peft 0.21; this sum is within 3 % of it. A linear layer that
-    learns keeps its input; a frozen one keeps its weight only, and its adapter a copy of the input
-    in the adapter's type (`_cast_input_dtype` in peft/tuners/lora/layer.py), one for each adapter.
+    The result is within 3% of a count with `torch.autograd.graph.saved_tensors_hooks` on a
+    LlamaForCausalLM of transformers 5.2, with and without adapters of peft 0.21. A trainable linear
+    layer saves its input. A frozen one saves only its weight, but each of its adapters saves a copy
+    of the input in the adapter's type (`_cast_input_dtype` in peft/tuners/lora/layer.py).
     """
     width = training.compute_bytes
     learns = training.method == "full"
-    # LlamaRMSNorm: the input in float32 and, for its own weight's gradient, the result before it.
+    # LlamaRMSNorm: the input in float32, and the normalized input if the weight is trainable.
     norms = 2 * sizes.hidden * (4 + (width if learns else 0))
     heads = width * (2 * sizes.query_width + 2 * sizes.kv_width)
     if training.attention == "eager" and training.sequence_length:
-        # Softmax in float32 and its cast: one row of all heads for each token.
+        # The softmax in float32 and its cast: one row of every head per token.
         heads += (4 + width) * sizes.heads * training.sequence_length
     experts = max(1, sizes.experts_per_token)
-    # gate, its activation and up; without a gate the input of the activation.
+    # The gate, its activation and up; without a gate, the input of the activation.
     inner = width * (3 if sizes.gated else 1) * sizes.intermediate
     kept = norms + heads + inner * experts
     if learns:
-        # The inputs of qkv and of the MLP, and of the MLP's last layer; o takes what heads keep.
+        # The inputs of qkv, of the MLP and of its last layer; the input of o is among the heads.
         return kept + width * (2 * sizes.hidden + sizes.intermediate * experts)
     return kept + _adapter_bytes_per_token(sizes, training)
 
 
 def _adapter_bytes_per_token(sizes: Sizes, training: Training) -> int:
-    """The adapters' copies of their inputs and their narrow middles (dropout not counted)."""
+    """The adapters' copies of their inputs and their low-rank outputs, without dropout."""
     width = training.compute_bytes if training.autocast else 4
     widths = linear_widths(sizes)
     adapted = [widths[role] for role in training.adapted if role in widths]

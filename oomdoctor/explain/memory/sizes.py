@@ -1,4 +1,4 @@
-"""The sizes of a model that the closed form needs, read from a config.json; no model is built."""
+"""The sizes of a model for the closed form, read from a config.json without building the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from oomdoctor.analysis.memory.shape import shape_of, text_part
 
-# Families whose configuration class ties the output head unless the file says otherwise.
+# Families that tie the output head to the embedding unless the config says otherwise.
 _TIED = frozenset(
     {"gpt2", "gemma", "gemma2", "gemma3_text", "bert", "t5", "opt", "bloom", "gpt_neo"}
 )
@@ -55,7 +55,7 @@ class Sizes:
 
 
 def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes | None:
-    """The sizes of a config.json, None where the formulas do not know the architecture."""
+    """The sizes in a config.json; None if the formulas do not cover the architecture."""
     text, shape = text_part(config), shape_of(config)
     if None in (shape.layers, shape.hidden, shape.heads, shape.vocabulary):
         return None
@@ -75,7 +75,7 @@ def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes 
         intermediate=wide,
         vocabulary=shape.vocabulary,
         embedding=shape.embedding or shape.hidden,
-        # What transformers assumes where the config is silent.
+        # The default of transformers if the config does not say.
         tied=bool(tied) if tied is not None else model_type in _TIED,
         gated=str(text.get("hidden_act") or text.get("hidden_activation") or "")
         in ("silu", "swish", "gelu_pytorch_tanh"),

@@ -1,4 +1,4 @@
-"""What certainly lies on the device: weights, gradients and optimizer states, in closed form."""
+"""What is certainly on the device: weights, gradients and optimizer states, in closed form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.facts.dtypes import dtype_bytes
 
-# An optimizer whose states are not known counts as Adam in 32 bits.
+# An unknown optimizer counts as Adam in 32 bits.
 _UNKNOWN_STATE_BYTES = 8
 # DeepSpeed's 32-bit weight, momentum and variance (Rajbhandari et al. 2020, section 3.1).
 _MASTER_STATE_BYTES = 12
@@ -33,7 +33,7 @@ def weights(sizes: Sizes, training: Training) -> Term:
 
 
 def trainable(sizes: Sizes, training: Training) -> int:
-    """Parameters that learn: all of them, or those of the adapters."""
+    """The number of trainable parameters: all of them, or those of the adapters."""
     if training.method == "full":
         return sizes.parameters
     widths = linear_widths(sizes)
@@ -56,14 +56,14 @@ def linear_widths(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 
 def gradients(sizes: Sizes, training: Training) -> Term:
-    """One gradient a trainable parameter, in the type of its weight (adapters: 4 bytes)."""
+    """One gradient per trainable parameter, in the type of its weight (adapters: 4 bytes)."""
     each = trained_bytes(training.method, training.weights_dtype)
     shards = training.world_size * (training.stage >= 2)
     return product("gradients", trainable(sizes, training), each, shards)
 
 
 def optimizer_states(sizes: Sizes, training: Training) -> Term:
-    """The states on the device."""
+    """The optimizer states on the device."""
     if training.offload_optimizer:
         return Term("optimizer states", 0, "kept in host memory")
     width = trained_bytes(training.method, training.weights_dtype)

@@ -1,7 +1,6 @@
-"""How many bytes a training needs, in closed form: from the sizes in a config.json, no model built.
+"""How many bytes a training needs, in closed form, from the sizes in a config.json.
 
-Good enough to order remedies and to say what a change gives back; `probe` measures the true
-figure.
+Good enough to order remedies and to say what a change frees; `probe` measures the real number.
 """
 
 from __future__ import annotations

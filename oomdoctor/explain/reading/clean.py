@@ -1,8 +1,7 @@
-"""The text of a log without what terminals and loggers put around it.
+"""Strips everything that terminals and loggers add to the text of a log.
 
-Taken off are colours and other escapes, the overwritten states of progress bars, the boxes of rich
-with the values of variables in them, the escapes of tracebacks inside JSON and of HTML, and curly
-quotation marks.
+It removes colours and other escapes, overwritten states of progress bars, rich's boxes with the
+values of variables, escapes of JSON and HTML around tracebacks, and curly quotation marks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _LONG_LINE = 1 << 15
 
 
 class Line(NamedTuple):
-    """One clean line and its number in the log; pieces of one line share its number."""
+    """One clean line and its number in the log; all pieces of one line share its number."""
 
     number: int
     text: str
@@ -28,10 +27,10 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-# What word processors and forums make of quotation marks.
+# Quotation marks as word processors and forums rewrite them.
 _CURLY = re.compile("[\u201c\u201d\u201e\u2018\u2019]")
 _STRAIGHT = str.maketrans("\u201c\u201d\u201e\u2018\u2019", '"""\'\'')
-# What pages make of the signs in a frame; once each, so that an escaped ampersand stays.
+# HTML escapes of the characters in a frame; replaced once, so an escaped ampersand stays.
 _ENTITY = re.compile(r"&(?:quot|lt|gt|amp|apos|nbsp|#0?3[49]|#x2[27]);")
 _ENTITIES = {
     "&quot;": '"', "&#34;": '"', "&#034;": '"', "&#x22;": '"', "&apos;": "'", "&#39;": "'",
@@ -47,7 +46,7 @@ _JSON_LIMIT = 1 << 20
 
 
 def clean(text: str, number: int) -> Iterator[Line]:
-    """The lines of a piece of a log, the first of which has this number; a long one is cut."""
+    """The lines of a piece of a log, numbered from `number`; long lines are cut."""
     if _CONTROL.search(text):
         text = _ESCAPES.sub("", text)
     if not text.isascii() and _CURLY.search(text):
@@ -57,13 +56,13 @@ def clean(text: str, number: int) -> Iterator[Line]:
     half = ""  # the first part of a path that a box wrapped
     raws = text.split("\n")
     if not raws[-1]:
-        raws.pop()  # what stands after the last line's end is no line
+        raws.pop()  # nothing follows the last line end
     for raw in raws:
         line = raw[:-1] if raw.endswith("\r") else raw
         if not line:
             yield Line(number, "")
         elif line[0] in _BOX_STARTS and (boxed := _unboxed(line)) is not None:
-            if _is_box(boxed):  # rich shows the variables of a frame in a box within the box
+            if _is_box(boxed):  # rich draws the variables of a frame in an inner box
                 number += 1
                 continue
             if half and not _BOX_PLACE.search(half):
@@ -85,7 +84,7 @@ def clean(text: str, number: int) -> Iterator[Line]:
 
 
 def _unboxed(line: str) -> str | None:
-    """What stands inside the box that rich draws; None for a line that is no part of a box."""
+    """The text inside a box that rich draws; None if the line is not part of a box."""
     inner = line.strip()
     if len(inner) < 2:
         return None
@@ -107,12 +106,12 @@ def _is_box(text: str) -> bool:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """A line without the states of progress bars that were overwritten, unescaped, cut to size."""
+    """A line without overwritten states of progress bars, unescaped, and cut to size."""
     if "\r" in line:
         parts = [part for part in line.split("\r") if part.strip()]
         last = len(parts) - 1
         for index, part in enumerate(parts):
-            # A bar that another text follows on the same line is more than a bar.
+            # Text that follows a bar on the same line is worth keeping.
             if index == last or len(part) > 300 or not _BAR.search(part):
                 yield from _pieces(part)
         return
@@ -140,7 +139,7 @@ _ESCAPED_TEXT = re.compile(r"\\n\s*File \\?\"|Traceback \(most recent|memory|Err
 
 
 def _unescaped(line: str) -> list[str] | None:
-    """The lines inside a JSON record or a quoted string; None where it is an ordinary line."""
+    """The lines inside a JSON record or a quoted string; None for an ordinary line."""
     stripped = line.strip()
     if stripped.startswith("{") and stripped.endswith("}"):
         try:

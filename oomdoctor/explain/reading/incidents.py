@@ -1,7 +1,7 @@
-"""Failures found in a log, put together: what is told twice, what outlived what, what is the cause.
+"""Merges the reports of one failure, marks its consequences, and decides what the run survived.
 
-Knows incidents only, nothing of lines. A launcher, a scheduler and the ranks all report one failure
-in words of their own; here it becomes one finding with its consequences marked.
+A launcher, a scheduler and every rank report the same failure in different words. Here they become
+one finding. This module works on incidents and knows nothing about lines.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOST_LOOK_ALIKES = 3
 class Finding:
     """An incident while the log is still being read.
 
-    `dialect` is None for look-alikes. `moves` is how often the log had shown progress by then,
-    `last_number` the last line that told of it. `strong`: its words alone are a failure.
+    `dialect` is None for look-alikes. `moves` counts the signs of progress before it, and
+    `last_number` is the last line that reports it. `strong`: the words alone prove a failure.
     """
 
     incident: Incident
@@ -45,7 +45,7 @@ class Finding:
 
 
 def fold(found: list[Finding], new: Finding) -> None:
-    """Add a finding to the list, or fold it into the one that tells the same failure."""
+    """Add a finding to the list, or merge it with the one that reports the same failure."""
     old = next((old for old in found if old.key == new.key), None)
     if old is None:
         found.append(new)
@@ -71,9 +71,9 @@ def fold(found: list[Finding], new: Finding) -> None:
 
 
 def incidents_of(found: list[Finding], went_on: Callable[[Finding], bool]) -> tuple[Incident, ...]:
-    """The incidents of a log: memory first, its consequences behind it, then strong look-alikes.
+    """The incidents of a log: memory failures, their consequences, then strong look-alikes.
 
-    `went_on` says of a finding whether the log shows the run alive after it.
+    `went_on` says whether the log shows that the run continued after a finding.
     """
     for finding in found:
         survived = not finding.hints_only and (_outlived(finding, found) or went_on(finding))
@@ -84,7 +84,7 @@ def incidents_of(found: list[Finding], went_on: Callable[[Finding], bool]) -> tu
     hints = [f for f in memory if f.hints_only]
     causes = [f for f in others if not f.incident.consequence and not f.incident.survived]
     if hints and not told and causes:
-        # The launcher kills what is left when one process fails.
+        # The launcher kills the other processes when one fails.
         return tuple(f.incident for f in causes[:_MOST_LOOK_ALIKES])
     if not memory:
         shown = causes or [f for f in others if not f.incident.consequence] or others
@@ -96,27 +96,27 @@ def incidents_of(found: list[Finding], went_on: Callable[[Finding], bool]) -> tu
 
 
 def _outlived(finding: Finding, found: list[Finding]) -> bool:
-    """Whether a later message shows that the process of this failure of memory was still alive."""
+    """Whether a later message shows that the process survived this memory failure."""
     if finding.dialect is None or finding.lived_on:
         return False
     return any(f.lived_on and f.incident.line_number > finding.last_number for f in found)
 
 
 def _mark_consequences(told: list[Finding], hints: list[Finding]) -> None:
-    """Mark what another failure of the log explains."""
+    """Mark the findings that another failure in the log explains."""
     reported = any(f.lived_on for f in told)
     slurm = any(f.incident.event.dialect == "slurm" for f in told)
     for finding in told:
         name = finding.incident.event.dialect
         if (name == "dataloader_worker" and reported) or (name == "host_oom_killer" and slurm):
             finding.incident = replace(finding.incident, consequence=True)
-    # Several hints of one kill: the first tells it.
+    # Several hints at one kill: keep the first.
     for finding in hints if told else hints[1:]:
         finding.incident = replace(finding.incident, consequence=True)
 
 
 def _key(incident: Incident) -> tuple[object, ...]:
-    """What two tellings of one failure have in common."""
+    """What two reports of the same failure have in common."""
     event = incident.event
     if event.dialect == "not_oom":
         return event.dialect, incident.look_alike, incident.exception

@@ -1,6 +1,6 @@
-"""What a log tells beside its failures: the set-up, steps, and memory over time.
+"""Reads what a log says besides its failures: settings, steps, and memory over time.
 
-Fed line by line; holds a bounded amount however long the log is.
+It takes one line at a time and uses bounded memory, however long the log is.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _LONGEST_LINE = 20_000
 
 
 class FactReader:
-    """Gathers the facts of one log; `feed` every line, then `facts`."""
+    """Collects the facts of one log: `feed` every line, then call `facts`."""
 
     def __init__(self) -> None:
         self._set_up = SettingsReader()
         self._evidence: dict[str, tuple[str, ...]] = {}
         self._first: list[MemorySample] = []
-        # Read only in the end: most of them are followed by so many that they fall out again.
+        # Parsed only at the end: in a long log, later lines push out most of these.
         self._late: deque[tuple[int | None, str]] = deque(maxlen=8 * _MOST_SAMPLES)
         self._readings: list[MemorySample] = []
         self._late_readings: deque[MemorySample] = deque(maxlen=_MOST_SAMPLES)
         self.step: int | None = None
         self.total: int | None = None
-        self.moves = 0  # how often a line showed the run going on
+        self.moves = 0  # how many lines showed progress
         self.last_retry = 0
         self.finished = False
         self.finished_line = 0
@@ -81,12 +81,12 @@ class FactReader:
         self._set_up.feed(text)
 
     def retried(self, number: int, text: str) -> None:
-        """Note whether a line near a failure says that the run tries on."""
+        """Note whether a line near a failure says that the run tries again."""
         if _RETRIED.search(text):
             self.last_retry = number
 
     def facts(self, line_count: int) -> LogFacts:
-        """Everything the fed lines told."""
+        """Everything learned from the lines."""
         told = self._set_up
         late = [found for at, text in self._late if (found := _sample(at, text)) is not None]
         world = told.settings.get("world_size", told.settings.get("num_processes"))

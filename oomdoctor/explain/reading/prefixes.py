@@ -1,7 +1,7 @@
-"""What stands before the text of a line: time stamps, log levels, ranks, hosts, comment signs.
+"""Splits off what precedes the text of a line: timestamps, log levels, ranks, hosts, comment signs.
 
-A line is split into its tag (which process wrote it), the rank where one is named, and the text
-with its own indentation. Lines of one tag, in order, are what one process said.
+A line becomes a tag (which process wrote it), a rank if one is named, and the text with its own
+indentation. The lines with the same tag, in order, are the output of one process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 _LEVEL = r"(?:ERROR|INFO|WARNING|WARN|DEBUG|CRITICAL|FATAL|error|info|warning|debug|critical)"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
-# One alternative a row; the groups are either a rank or a tag.
+# One alternative per line; each group is either a rank or a tag.
 _RANKS = re.compile(
     r"\[(?:rank|Rank ?|default|RANK ?)?(\d{1,5})\]: ?"  # torch, torchrun --tee, bare
     r"|\[\d+,(\d{1,5})\]<std(?:out|err)>: ?"  # mpirun --tag-output
@@ -42,7 +42,7 @@ _MOST_PREFIXES = 6
 
 
 class Split(NamedTuple):
-    """One line without what stands before its text. `tag` is "" where no process is named."""
+    """One line without its prefixes. `tag` is "" if no process is named."""
 
     tag: str
     rank: int | None
@@ -50,7 +50,7 @@ class Split(NamedTuple):
 
 
 def split_line(line: str) -> Split:
-    """The tag, the rank and the text of a line; its indentation is kept."""
+    """The tag, the rank and the text of a line, with its indentation."""
     tag, rank, start = "", None, 0
     for _ in range(_MOST_PREFIXES):
         while start < len(line) and start < 64 and line[start] == " " and not tag:
@@ -74,6 +74,6 @@ def split_line(line: str) -> Split:
 
 
 def rank_in(text: str) -> int | None:
-    """A rank that stands somewhere within a line, as in `model X: [rank5]: OutOfMemoryError`."""
+    """A rank somewhere within a line, as in `model X: [rank5]: OutOfMemoryError`."""
     match = re.search(r"\[(?:rank|Rank )(\d{1,5})\]|\brank ?[:=] ?(\d{1,5})\b", text)
     return None if match is None else int(match[1] or match[2])

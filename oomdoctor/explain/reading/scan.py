@@ -131,7 +131,7 @@ class _Scanner:
         if rank is None and dialect.hints_only and (beside := _RANK_BESIDE.search(around)):
             rank = int(beside[1])
         quoted = tuple(self._window.line(i).text.strip()[:_QUOTE] for i in told)
-        name, resource = _really(message, frames, around, self._wsl)
+        name, resource = _dialect_and_resource(message, frames, around, self._wsl)
         event = replace(message.event, phase=phase, dialect=name)
         incident = Incident(
             event=event,
@@ -205,7 +205,7 @@ def _best(readings: Iterable[Reading]) -> tuple[Message, list[int]] | None:
     return None if best is None else best[1:]
 
 
-def _really(
+def _dialect_and_resource(
     message: Message, frames: tuple[Frame, ...], around: str, wsl: bool
 ) -> tuple[str, Resource]:
     """The dialect and the resource: the driver's "out of memory" may mean pinned host memory."""

@@ -1,7 +1,7 @@
-"""Tracebacks whose lines were broken at a width, or whose line ends were lost, as lines again.
+"""Restores the lines of a traceback that was wrapped at some width or joined into one line.
 
-Terminals, mails and forums break long lines; loggers and search engines put all on one. Knows
-nothing of processes or of where the lines stand in the log.
+Terminals, mails and forums wrap long lines; loggers and search engines join them. This module knows
+nothing about processes or about positions in the log.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# A frame that was broken within its path, or before its line or its function.
+# A frame that was wrapped within its path, or before its line number or function.
 _HALF_PATH = re.compile(r'File "[^"]*$')
 _HALF_FRAME = re.compile(r'File "[^"]+",(?: line)?$|File "[^"]+", line \d+,(?: in)?$')
 
@@ -21,10 +21,10 @@ _EXCEPTION = re.compile(r"\s?(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)
 
 
 def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
-    """The lines with those that were wrapped in one piece again.
+    """The lines, with wrapped lines joined again.
 
-    `broken` says of each line that it fills the width at which the text was cut, so that the next
-    one is the rest of it, unless it is indented as frames and quoted lines are.
+    `broken` says which lines fill the width at which the text was wrapped: the next line continues
+    such a line, unless it is indented like a frame or a quoted line.
     """
     found: list[str] = []
     full = False
@@ -44,7 +44,7 @@ def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
 
 
 def from_one_line(text: str) -> list[str]:
-    """The places and the quoted lines of a traceback that stands on one line; [] for no such."""
+    """The places and quoted lines of a traceback on a single line; [] if there is none."""
     head, _, last = text.rpartition(_HEAD)
     pieces = _NEXT_FRAME.split(last)
     if len(pieces) < (2 if head or text.startswith(_HEAD) else 3):

@@ -1,7 +1,7 @@
-"""The last lines of a log, by the process that wrote them: messages and tracebacks out of these.
+"""Keeps the most recent lines of a log, by process, and finds messages and tracebacks in them.
 
-Bounded in lines and characters. Lines are named by their index in the stream of lines, which never
-changes; what lies before `start` is gone.
+It is bounded in lines and characters. The index of a line in the stream never changes; lines before
+`start` are gone.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from oomdoctor.records.diagnosis import Frame
 
 AHEAD = 24  # lines after an opening that may belong to it
 _BEHIND = 3000  # lines before it that may be its traceback
-_BEHIND_LATER = 100  # when so many lines were looked through that time matters more
+_BEHIND_LATER = 100  # used after _MOST_WALKED lines, to limit the time
 _MOST_WALKED = 100_000
 _MOST_LINES = 6000
 _MOST_CHARACTERS = 4_000_000
 _MESSAGE_CHARACTERS = 1800
-_GAP = 60  # lines without a frame after which a traceback without a head is over
-_NARROWEST, _WIDEST = 20, 250  # columns of a terminal that breaks lines
+_GAP = 60  # lines without a frame that end a traceback without a head
+_NARROWEST, _WIDEST = 20, 250  # columns of a terminal that wraps lines
 
 _FRAME_LIKE = re.compile(r'File "|:\d+,? in |, line \d|-> \d|❱|In ?\[|\.py,? (?:line|in) ')
 _EXCEPTION = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)\b")
 
 
 class Reading(NamedTuple):
-    """Lines of one process on one line, and where the text of each of them ends in it."""
+    """Lines of one process joined into one, and where each of them ends."""
 
     flat: str
     ends: tuple[tuple[int, int], ...]
 
     def lines_to(self, end: int) -> list[int]:
-        """The indices of the lines that hold the text up to a place."""
+        """The indices of the lines that contain the text up to a position."""
         last = next((i for i, stop in self.ends if stop >= end), self.ends[-1][0])
         return [i for i, _ in self.ends if i <= last]
 
 
 class Window:
-    """The lines of a log that are still held."""
+    """The lines of a log that are still in memory."""
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
         self._splits: dict[int, Split] = {}
         self._characters = 0
-        self._heads: deque[int] = deque()  # lines that speak of a traceback
+        self._heads: deque[int] = deque()  # lines that mention a traceback
         self._ends: dict[str, int] = {}  # the last line that ended one, by process
-        self._walked = 0  # lines looked through for tracebacks, many of them again and again
+        self._walked = 0  # lines searched for tracebacks, counting repeats
         self.start = 0
 
     @property
@@ -61,7 +61,7 @@ class Window:
         return self.start + len(self._lines)
 
     def add(self, line: Line) -> None:
-        """Take in one line; the oldest ones go when there are too many."""
+        """Add one line, and drop the oldest if there are too many."""
         if "Traceback" in line.text:
             self._heads.append(self.end)
         self._lines.append(line)
@@ -87,7 +87,7 @@ class Window:
         return split
 
     def after(self, index: int) -> range:
-        """The lines behind one that may still belong to it."""
+        """The lines after one that may still belong to it."""
         return range(index + 1, min(index + AHEAD, self.end))
 
     def around(self, index: int, tag: str, before: int = 8, after: int = 6) -> str:
@@ -96,7 +96,7 @@ class Window:
         return "\n".join(self.split(i).text[:2000] for i in self._same(near, tag))
 
     def readings(self, index: int, tag: str) -> Iterator[Reading]:
-        """The text of one process from a line on; twice where lines may be cut within words."""
+        """The text of one process from a line on; twice if wrapping may have split words."""
         held = self._message_lines(index, tag)
         yield _joined(held, None)
         widths = [len(self.line(i).text) for i, _ in held]
@@ -106,22 +106,22 @@ class Window:
             yield _joined(held, {i for i in full if not self._space_after(i, lead)})
 
     def _lead(self, index: int) -> int:
-        """The characters of a line before its text: a rank, a sign of quotation, spaces."""
+        """How many characters precede the text of a line: a rank, a quotation mark, spaces."""
         return len(self.line(index).text) - len(self.split(index).text)
 
     def _space_after(self, index: int, lead: int) -> bool:
-        """Whether a line ends with a space, or the next one begins with one behind its prefix."""
+        """Whether a line ends with a space, or the next one starts with one after its prefix."""
         if self.line(index).text.endswith(" ") or index + 1 >= self.end:
             return True
         return self.split(index + 1).text.startswith(" ") or self._lead(index + 1) not in (0, lead)
 
     def _message_lines(self, index: int, tag: str) -> list[tuple[int, str]]:
-        """The lines from one on that may be one message, flattened."""
+        """The lines that may form one message, starting from one, flattened."""
         held: list[tuple[int, str]] = []
         size = 0
         for i in (index, *self.after(index)):
             other = self.split(i).tag
-            # An author who wrapped the line left the rank on its first part only.
+            # When someone wraps a line by hand, only its first part keeps the rank.
             if other != tag and (other or not held or held[-1][0] != i - 1):
                 continue
             piece = flatten(self.split(i).text.replace("**", "").strip()).strip()
@@ -130,7 +130,7 @@ class Window:
             if i > index and "%|" in piece:
                 continue
             if held and piece[:1] in "'\"" and held[-1][1].endswith(piece[:1]):
-                # Parts of a string literal that stand below each other.
+                # Adjacent string literals, one per line.
                 held[-1] = (held[-1][0], held[-1][1].rstrip(piece[:1] + " "))
                 piece = piece[1:]
             held.append((i, piece[:_MESSAGE_CHARACTERS] if held else piece))
@@ -138,11 +138,11 @@ class Window:
         return held
 
     def end_traceback(self, index: int, tag: str) -> None:
-        """Note that a line ends the traceback before it: what follows needs a head of its own."""
+        """Note that a line ends the traceback before it; later frames need a new head."""
         self._ends[tag] = index
 
     def traceback(self, index: int, tag: str) -> tuple[Frame, ...]:
-        """The frames of the traceback that ends at a line; after it where none stands before."""
+        """The frames of the traceback that ends at a line, or of one that follows it."""
         frames = frames_in(from_one_line(self.split(index).text)) or self._frames_before(index, tag)
         if frames:
             return frames
@@ -174,25 +174,25 @@ class Window:
                 seen, gap = True, 0
                 continue
             gap += 1
-            # Values of variables between frames may be many lines, as long as a head is above.
+            # With a head above, many lines with values of variables may separate frames.
             if head is None and (gap > _GAP or (seen and _EXCEPTION.match(text) and gap > 1)):
                 break
         return self._frames(held[::-1], width)
 
     def _width(self, index: int) -> int:
-        """The columns at which the line of a message was cut; 0 where it is too long or short."""
+        """The width at which the line of a message was wrapped; 0 if too long or too short."""
         width = len(self.line(index).text)
         return width if _NARROWEST <= width <= _WIDEST else 0
 
     def _goes_on(self, index: int, tag: str, width: int) -> bool:
-        """Whether a line without a tag is the rest of a line with it that was cut at the width."""
+        """Whether a line without a tag continues a wrapped line that has this tag."""
         if not width or self.split(index).tag or index <= self.start:
             return False
         full = len(self.line(index - 1).text) == width
         return full and self.split(index - 1).tag == tag
 
     def _frames(self, held: list[int], width: int) -> tuple[Frame, ...]:
-        """The frames in lines; `width` is where they were cut, if no line is wider."""
+        """The frames in lines; `width` is where they were wrapped, unless a line is wider."""
         widths = [len(self.line(i).text) for i in held]
         cut = width if max(widths, default=0) == width else 0
         broken = [bool(cut) and one == cut for one in widths]
@@ -201,12 +201,12 @@ class Window:
         return frames_in(rejoined(texts, broken))
 
     def _text(self, index: int, whole: bool) -> str:
-        """The text of a line; if `whole`, with the spaces before it where no tag stands there."""
+        """The text of a line; if `whole` and the line has no tag, with its leading spaces."""
         split = self.split(index)
         return self.line(index).text if whole and not split.tag else split.text
 
     def _open_head(self, index: int, tag: str) -> int | None:
-        """The head of the traceback before a line that no exception has ended yet."""
+        """The head of a traceback before a line, if no exception has ended it yet."""
         above = (i for i in reversed(self._heads) if i < index and self.split(i).tag == tag)
         head = next((i for i in above if starts_traceback(self.split(i).text)), None)
         if head is None or head <= self._ends.get(tag, -1):
@@ -223,7 +223,7 @@ class Window:
 
 
 def _joined(held: list[tuple[int, str]], tight: set[int] | None) -> Reading:
-    """The lines on one line, with a space between but after those in `tight`."""
+    """The lines joined into one, with a space between them except after those in `tight`."""
     flat = ""
     ends: list[tuple[int, int]] = []
     for index, piece in held:

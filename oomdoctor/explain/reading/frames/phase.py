@@ -1,8 +1,7 @@
-"""The phase that the frames of a traceback tell, and the user's own line among them.
+"""Finds the phase of training in the frames of a traceback, and the user's own line.
 
-The phase is the innermost meaning: the first frame from the inside that a row of the table knows.
-A forward pass or a loss belongs to what it is run for: a backward pass that recomputes it, an
-evaluation, a generation or a start-up around it.
+The phase comes from the innermost frame that `phase_table` knows. But a forward pass or a loss
+belongs to what runs it: a backward pass that recomputes it, an evaluation, a generation or startup.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from oomdoctor.explain.reading.frames.phase_table import meaning
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
-# What a forward pass, a loss or a start-up stands in for when it is run inside of it.
+# A phase -> the outer phases that it belongs to, if it runs inside one of them.
 _AROUND: dict[str, tuple[ReadPhase, ...]] = {
     "forward": ("backward", "generate", "eval", "load", "init", "data"),
     "loss": ("backward", "generate", "eval", "init"),
@@ -22,9 +21,9 @@ _AROUND: dict[str, tuple[ReadPhase, ...]] = {
     "data": ("eval",),
     "generate": ("init",),
 }
-# Whose constructor is around a pass does not tell what the pass is for, a model's file is no pass,
-# and TRL generates inside of what prepares a batch: around another meaning these phases need a
-# function that says so.
+# As outer phases, these count only if the function matches: a constructor around a pass does not
+# say what the pass is for, a model's file alone is not a pass, and TRL generates while it prepares
+# data.
 _TELLING: dict[str, re.Pattern[str]] = {
     "init": re.compile(r"(?!(?:\w+\.)?__init__$).*"),
     "forward": re.compile(
@@ -32,22 +31,22 @@ _TELLING: dict[str, re.Pattern[str]] = {
     ),
     "data": re.compile(r"fetch|_next_data|__getitems?__|collate\w*"),
 }
-# The last matrix product makes the logits: with the loss the widest tensors of a step.
+# The last matrix product computes the logits, which belong to the loss.
 _LOGITS = re.compile(r"modeling_\w+\.py .*\bself\.(?:lm_head|embed_out|output_projection)\(")
 _LIBRARY = re.compile(
     r"site-packages/|dist-packages/|/lib/python\d|/Lib/|^<(?!ipython|module|stdin)|torchinductor_"
     r"|/transformers_modules/|unsloth_compiled_cache|\.pyx$|\.pxi$|^/usr/lib/|__torch__"
     r"|\.venv/lib|/conda/envs/[^/]+/lib/"
 )
-# Raised by a signal in whatever line the main process stood: its frames tell nothing.
+# A signal handler raises it at a random line of the main process, so its frames mean nothing.
 _INTERRUPTED = "torch/utils/data/_utils/signal_handling.py"
 _RECOMPUTING = re.compile(r"torch/utils/checkpoint\.py|deepspeed/.*checkpointing\.py|unsloth_zoo/")
 
 
 def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, Frame | None]:
-    """The phase that the frames tell and the innermost line of the user's own code.
+    """The phase according to the frames, and the innermost line of the user's own code.
 
-    `context` is text around the failure; it is asked only where the frames tell nothing.
+    `context` is the text around the failure; it is used only if the frames give no phase.
     """
     where = next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)
     phase: ReadPhase = "unknown"
@@ -70,14 +69,14 @@ def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, F
 
 
 def recomputes(frames: tuple[Frame, ...]) -> bool:
-    """Whether a backward pass was running a checkpointed part of the model again."""
+    """Whether a backward pass was recomputing a checkpointed part of the model."""
     backward = [i for i, frame in enumerate(frames) if meaning(frame) == "backward"]
     return bool(backward) and any(
         _RECOMPUTING.search(frame.file) for frame in frames[min(backward) :]
     )
 
 
-# Words beside a message that has no frames: what was being done, by the program that says so.
+# Words near a message without frames that show what the program was doing.
 _CONTEXT: tuple[tuple[ReadPhase, re.Pattern[str]], ...] = (
     (
         "init",
@@ -102,7 +101,7 @@ _CONTEXT: tuple[tuple[ReadPhase, re.Pattern[str]], ...] = (
     ("eval", re.compile(r"\*\*\*\*\* Running (?:Evaluation|Prediction)|Evaluating:|Validation:")),
     ("load", re.compile(r"Loading (?:checkpoint shards|weights|safetensors)|from_pretrained")),
     ("generate", re.compile(r"\.generate\(")),
-    # A kernel that can never run fails when it is first launched: the forward pass comes first.
+    # A kernel that can never run fails at its first launch, which is in the forward pass.
     ("forward", re.compile(r"out of resource: shared memory")),
 )
 

@@ -1,7 +1,7 @@
-"""What frames mean: one table of files, functions and quoted lines with the phase they tell.
+"""Which phase a frame belongs to: one table of files, functions and quoted lines.
 
-Names as torch, transformers, TRL, PEFT, accelerate, DeepSpeed, Lightning, bitsandbytes and vLLM
-have them, and as people name the functions of their own scripts.
+The names are those of torch, transformers, TRL, PEFT, accelerate, DeepSpeed, Lightning,
+bitsandbytes and vLLM, and the usual names of functions in people's own scripts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A meaning: what a file, a function and the quoted source have to look like."""
+    """A phase, and what the file, the function and the quoted source must look like."""
 
     phase: ReadPhase
     file: str = ""
@@ -23,7 +23,7 @@ class Row:
     code: str = ""
 
 
-# The first row that fits a frame gives its meaning. File names as the libraries have them.
+# The first row that matches a frame gives its phase.
 ROWS: tuple[Row, ...] = (
     # --- optimizer and clipping
     Row("clip", function=r"_?clip_grad|clip_grad_(?:norm|value)_?|_clip_grads_with_norm_"),
@@ -183,7 +183,7 @@ ROWS: tuple[Row, ...] = (
         function="training_step",
         code=r"\bloss\b *(?:=|/=) *loss\b|\bloss\.mean\(|(?:criterion|loss_\w+|cross_entropy)\(",
     ),
-    # --- start-up
+    # --- startup
     Row("init", file=r"pandas/(?:core|io|_libs)/|^index\.pyx$"),
     Row("init", function=r"create_reference_model|(?:__)?deepcopy(?:__)?"),
     Row(
@@ -219,7 +219,7 @@ ROWS: tuple[Row, ...] = (
         function=r"(?:[\w.]+[._])?_?forward(?:_\w+)?|_call_impl|_wrapped_call_impl|__call__|_?training_step",
     ),
     Row("forward", file=r"torchinductor_\w+/", code=r"primals_"),
-    # --- what the quoted line alone says, for tracebacks that were cut
+    # --- the quoted line alone, for truncated tracebacks
     Row("clip", code=r"clip_grad"),
     Row("backward", code=r"\.backward\(|tangents_"),
     Row("optimizer", code=r"(?:optim\w*|scaler|opt)\.step\("),
@@ -241,12 +241,12 @@ ROWS: tuple[Row, ...] = (
     Row("forward", code=r"\bself\.model\(|\bmodel\(|\bnet\(|primals_"),
 )
 
-# Compiled when first asked for: a whole table of patterns costs as much as all other work at start.
+# Compiled on first use: compiling the whole table would double the startup time.
 _compiled = cache(re.compile)
 
 
 def meaning(frame: Frame, quoted: bool = True) -> ReadPhase:
-    """What a frame means; without the rows that only know the quoted line where not `quoted`."""
+    """The phase of a frame; without `quoted`, rows that only check the quoted line are skipped."""
     for row in ROWS:
         if not quoted and not row.file and not row.function:
             continue

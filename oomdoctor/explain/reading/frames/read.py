@@ -1,7 +1,7 @@
-"""Frames of tracebacks in every shape they are printed in.
+"""Reads the frames of tracebacks in every format.
 
-Python's own lines, IPython's and rich's, tracebacks cut or re-typed by hand. What the frames mean
-is told in `frames_phase.py`.
+It knows the lines of Python, IPython and rich, and tracebacks that were truncated or retyped.
+`phase` decides what the frames mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PYTHON = re.compile(
 _IPYTHON = re.compile(
     r"(?:File )?(\S{1,400}?):(\d{1,7}),? ?in ([\w.<>]+)(?:\(.*)?$"  # also rich
 )
-_HALF_PLACE = re.compile(r"\S{1,400}:\d{1,7} in$")  # rich breaks lines before the function
+_HALF_PLACE = re.compile(r"\S{1,400}:\d{1,7} in$")  # rich wraps lines before the function
 _NAME = re.compile(r"[\w.<>]+$")
 _CELL = re.compile(r"(?:Cell |Input )?In ?\[(\d+)\](?:, line (\d+))?(?:, in ([^(]+).*)?$")
 _OLD_IPYTHON = re.compile(r"(\S{1,400}\.py|<ipython-input-\S+>) in ([\w.<>]+)(?:\(.*)?$")
@@ -31,12 +31,12 @@ _START = re.compile(r"Traceback \(most recent call last\)|Traceback \(innermost 
 
 
 def frame_in(text: str) -> Frame | None:
-    """The frame that a line names, without its quoted source line; None for any other line."""
+    """The frame in a line, without its quoted source line; None if there is none."""
     stripped = text[:_LONGEST_LINE].strip()
     if "\\" in stripped:
         stripped = _MARKDOWN.sub(r"\1", stripped)
     if 'File "' in stripped:
-        # Several where ranks wrote into one line at once: the last is the innermost.
+        # Several ranks may have written into one line: the last frame is the innermost.
         places = list(_PYTHON.finditer(stripped))
         if places:
             place = places[-1]
@@ -59,10 +59,10 @@ def frame_in(text: str) -> Frame | None:
 
 
 def frames_in(texts: Sequence[str]) -> tuple[Frame, ...]:
-    """The frames of one traceback with their quoted source, outermost first."""
+    """The frames of one traceback, with their quoted source, outermost first."""
     found: list[Frame] = []
     open_frame = False
-    for text in _mended(texts):
+    for text in _with_whole_places(texts):
         frame = frame_in(text)
         if frame is not None:
             found.append(frame)
@@ -82,8 +82,8 @@ def frames_in(texts: Sequence[str]) -> tuple[Frame, ...]:
     return tuple(found)
 
 
-def _mended(texts: Sequence[str]) -> list[str]:
-    """The lines with a place and the function behind it on one line again."""
+def _with_whole_places(texts: Sequence[str]) -> list[str]:
+    """The lines, with each place and the function after it on one line again."""
     whole: list[str] = []
     for text in texts:
         if whole and _HALF_PLACE.match(whole[-1].strip()) and _NAME.match(text.strip()):
@@ -98,5 +98,5 @@ def _with_code(frame: Frame, code: str) -> Frame:
 
 
 def starts_traceback(text: str) -> bool:
-    """Whether a line is the head of a traceback, in any of its shapes."""
+    """Whether a line is the head of a traceback, in any format."""
     return "Traceback" in text and _START.search(text) is not None
