@@ -21,7 +21,7 @@ _CUDA_LIKE = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
 
 # What certainly exists together in a phase; optimizer states exist only after the first step.
-_WEIGHTS = frozenset({"weights", "quantised weights"})
+_WEIGHTS = frozenset({"weights", "quantized weights"})
 _PARTS: dict[str, frozenset[str]] = {
     "forward": _WEIGHTS | {"activations"},
     "backward": _WEIGHTS | {"activations", "gradients"},

@@ -42,7 +42,7 @@ _LESS_ACTIVATIONS = (
 # Called for when no rule applies.
 ANYTHING = ("give_more", "smaller_batch", "checkpointing", "shorter_sequence")
 _LESS_STATE = ("adamw_8bit", "paged_adamw", "shard", "adafactor", "lora", "offload_optimizer")
-_LESS_WEIGHTS = ("half_weights", "shard", "qlora", "quantised_load", "device_map", "bigger_card")
+_LESS_WEIGHTS = ("half_weights", "shard", "qlora", "quantized_load", "device_map", "bigger_card")
 
 
 # Ranked by confidence; among equals the row higher up wins.
@@ -98,7 +98,7 @@ RULES: tuple[Rule, ...] = (
          ("load_on_cpu", "no_reference_copy", "half_weights")),
     Rule("weights", "high", when.loaded_wide,
          "the weights are loaded in 32 bits, which takes twice as much as 16 bits",
-         ("half_weights", "quantised_load", "device_map")),
+         ("half_weights", "quantized_load", "device_map")),
     Rule("eval_accumulation", "high",
          when.frame(r"nested_concat|pad_across|EvalLoopContainer|all_preds|nested_gather|all_logits"
                 r"|gather_for_metrics|preds_host", "eval"),
@@ -157,7 +157,7 @@ RULES: tuple[Rule, ...] = (
          _LESS_WEIGHTS),
     Rule("kv_cache", "medium", when.at_phase("generate"),
          "it failed during generation, where the KV cache grows",
-         ("fewer_tokens", "offload_cache", "smaller_generation", "no_grad", "quantised_load")),
+         ("fewer_tokens", "offload_cache", "smaller_generation", "no_grad", "quantized_load")),
     Rule("activations", "medium", when.at_phase("eval"),
          "it failed in evaluation, whose batch and logits come on top of the training memory",
          ("smaller_eval", "no_grad", "reduce_logits", "loss_only")),

@@ -28,7 +28,7 @@ def weights(sizes: Sizes, training: Training) -> Term:
         linear, kind = sizes.parameters - rest, training.quantization
         packed = packed_bytes(linear, kind) + constant_bytes(linear, kind)
         text = f"{linear:,} x {packed / linear:.3g} byte + {rest:,} x {each} bytes"
-        return Term("quantised weights", packed + rest * each, text)
+        return Term("quantized weights", packed + rest * each, text)
     return product("weights", sizes.parameters, each, training.world_size * (training.stage >= 3))
 
 

@@ -72,13 +72,13 @@ def difference(
     if case.sizes is not None and case.training is not None:
         before = {term.name: term.size_bytes for term in terms(case.sizes, case.training)}
         after = {
-            term.name.removeprefix("quantised "): term.size_bytes
+            term.name.removeprefix("quantized "): term.size_bytes
             for term in terms(case.sizes, replace(case.training, **changes))
         }
         shared = [
             (name, size, after[key])
             for name, size in before.items()
-            if (key := name.removeprefix("quantised ")) in after and name not in case.elsewhere()
+            if (key := name.removeprefix("quantized ")) in after and name not in case.elsewhere()
         ]
         saved = sum(old - new for _, old, new in shared)
         if saved > 0:

@@ -18,7 +18,7 @@ def _distributed(case: Case) -> bool:
 
 
 def _one_copy(case: Case) -> Effect:
-    weights = case.term("weights") or case.term("quantised weights")
+    weights = case.term("weights") or case.term("quantized weights")
     if weights is None:
         return Effect(None, "rule", "one copy of the weights fewer")
     return Effect(weights.size_bytes, "arithmetic", f"one copy fewer: {weights.text()}")
@@ -40,7 +40,7 @@ WEIGHT_ROWS: tuple[Row, ...] = (
          "trl": 'SFTConfig(model_init_kwargs={"dtype": "bfloat16"})',
          "pytorch": "model.to(torch.bfloat16)"},
         "torch_dtype= before transformers 4.56; training in pure bfloat16 loses a little accuracy"),
-    Row("quantised_load", 5, "Load the weights in 4 bits",
+    Row("quantized_load", 5, "Load the weights in 4 bits",
         lambda case: case.setup.method != "qlora" and case.setup.quantization is None
         and case.phase in ("load", "init", "generate"),
         changing("0.5 bytes per parameter instead of 2", method="qlora", quantization="nf4"),

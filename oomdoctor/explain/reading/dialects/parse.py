@@ -42,7 +42,7 @@ class Message:
     tensor_dtype: str | None = None
 
 
-_REACH = 1600  # characters after an opening in which its figures stand
+_REACH = 1600  # characters after an opening that may contain its figures
 _LONGEST_OPENING = 400
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WRAP = re.compile(r"\s*\n\s*(?:\[rank\d+\]:\s*|#\s*)?|[ \t\r\0]+")

@@ -122,8 +122,8 @@ def test_frames_tell_settings() -> None:
     eager = Frame("/s/transformers/models/llama/modeling_llama.py", 9, "eager_attention_forward",
                   None)  # fmt: skip
     assert setup_of(Given(), {}, (eager,)).attention == "eager"
-    quantised = Frame("/s/bitsandbytes/nn/modules.py", 9, "forward", None)
-    assert setup_of(Given(), {}, (quantised,)).method == "qlora"
+    quantized = Frame("/s/bitsandbytes/nn/modules.py", 9, "forward", None)
+    assert setup_of(Given(), {}, (quantized,)).method == "qlora"
 
 
 def test_the_file_wins_over_the_frames() -> None:
