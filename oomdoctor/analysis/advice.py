@@ -175,7 +175,7 @@ def _rung_text(config: TrainConfig, request: SurveyRequest) -> str:
         sequence_length=request.sequence_length,
         effective_batch_size=request.effective_batch_size,
     )
-    told = []
+    settings = []
     for field in fields(TrainConfig):
         value = getattr(config, field.name)
         if value == getattr(plain, field.name) and field.name != "method":
@@ -184,8 +184,8 @@ def _rung_text(config: TrainConfig, request: SurveyRequest) -> str:
             text = str(value).lower()
         else:
             text = "+".join(value) if isinstance(value, tuple) else str(value)
-        told.append(f"{field.name}={text}")
-    return ",".join(told)
+        settings.append(f"{field.name}={text}")
+    return ",".join(settings)
 
 
 def _answered(result: ProbeResult) -> bool:

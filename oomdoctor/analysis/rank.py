@@ -66,8 +66,8 @@ def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, 
     if first:
         return f"the fastest of {of}: {format_rate(rate)} tokens/s"
     peak, other = result.deciding_peak_bytes(), best.deciding_peak_bytes()
-    told = f"{rate / fastest:.2f}x the speed of the fastest"
+    text = f"{rate / fastest:.2f}x the speed of the fastest"
     if peak is None or other is None or peak == other:
-        return told
+        return text
     word = "less" if peak < other else "more"
-    return f"{told}, with {format_bytes(abs(peak - other))} {word} memory"
+    return f"{text}, with {format_bytes(abs(peak - other))} {word} memory"

@@ -13,6 +13,7 @@ from oomdoctor.analysis.speed.throughput import (
     tokens_per_s_spread,
 )
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, OomEvent
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt, Evidence, Failure, Outcome, ProbeResult, Try
@@ -49,21 +50,21 @@ def conclude(
     samples = tuple(sample_of(attempt) for attempt in attempts)
     fitting = [s for s in samples if s.outcome == "fits"]
     chosen = _fastest(fitting) or min(samples, key=lambda s: s.micro_batch_size, default=None)
-    told = attempts[samples.index(chosen)] if chosen is not None else None
+    shown = attempts[samples.index(chosen)] if chosen is not None else None
     size = chosen.micro_batch_size if chosen is not None else fixed_size(rung.config, context)
     config = rung.config if size is None else rung.config.with_micro_batch(size)
-    measured = told.measurement if told is not None else None
-    oom = told.oom if told is not None else None
-    missed = skip.missed_by_bytes if skip is not None and told is None else None
-    if told is not None and told.outcome == "oom":
+    measured = shown.measurement if shown is not None else None
+    oom = shown.oom if shown is not None else None
+    missed = skip.missed_by_bytes if skip is not None and shown is None else None
+    if shown is not None and shown.outcome == "oom":
         least = skip.missed_by_bytes if skip is not None else None
-        missed = missed_by(told, context.usable_bytes) or least
+        missed = missed_by(shown, context.usable_bytes) or least
     speed = _speed(measured, config, context, request) if fitting else _NO_SPEED
     return ProbeResult(
         key=rung.config.key(),
         label=rung.label,
         config=config,
-        outcome=told.outcome if told is not None else "skipped",
+        outcome=shown.outcome if shown is not None else "skipped",
         evidence=evidence,
         micro_batch_size=size,
         gradient_accumulation_steps=None if size is None else config.accumulation_steps(),
@@ -89,8 +90,8 @@ def conclude(
         ),
         predicted=None,
         oom=oom,
-        failure=told.failure if told is not None else None if skip is not None else NOT_REACHED,
-        reason=_why(told, skip),
+        failure=shown.failure if shown is not None else None if skip is not None else NOT_REACHED,
+        reason=_why(shown, skip),
         notes=(measured.notes if measured else ())
         + _timing_notes(measured if fitting else None)
         + _notes(samples, attempts, rung, context),
@@ -169,9 +170,9 @@ def _speed(
     }
 
 
-def _why(told: Attempt | None, skip: SkipRung | None) -> str | None:
-    if told is not None:
-        return _reason(told)
+def _why(shown: Attempt | None, skip: SkipRung | None) -> str | None:
+    if shown is not None:
+        return _reason(shown)
     return skip.reason if skip is not None else NOT_REACHED.message
 
 
@@ -213,8 +214,8 @@ def _notes(
     if not any(sample.outcome == "fits" for sample in samples):
         return ()
     notes = [
-        f"micro-batch size {sample.micro_batch_size} {sample.outcome.replace('_', ' ')}: "
-        f"{_reason(attempt)}"
+        f"micro-batch size {sample.micro_batch_size}: {OUTCOME_WORDS[sample.outcome]} "
+        f"({_reason(attempt)})"
         for sample, attempt in zip(samples, attempts, strict=True)
         if sample.outcome not in ("fits", "oom")
     ]

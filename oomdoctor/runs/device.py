@@ -41,8 +41,10 @@ def budget(
     """
     if chosen.gpu is not None:
         total = inspection.device_total_bytes or chosen.gpu.total_bytes
-        told = chosen.gpu.free_bytes
-        free = min(total, told if told is not None else inspection.device_free_bytes or total)
+        reported = chosen.gpu.free_bytes
+        free = min(
+            total, reported if reported is not None else inspection.device_free_bytes or total
+        )
     else:
         total, free = total_memory(), available_memory()
     ground = free if cap is None else min(free, cap)

@@ -53,8 +53,8 @@ def measured_answer(
         return None
     lengths = counted.distribution
     best = best_at_longest(results, request.rank_by)
-    told = verdict(lengths, request.sequence_length, best)
-    return LengthsAnswer(lengths, shapes=(), lines=(), limits=(), verdict=told)
+    sentences = verdict(lengths, request.sequence_length, best)
+    return LengthsAnswer(lengths, shapes=(), lines=(), limits=(), verdict=sentences)
 
 
 def at_longest(request: SurveyRequest, tokens: int) -> SurveyRequest:
@@ -97,17 +97,19 @@ def _job(request: SurveyRequest, spec: ModelSpec) -> ProbeJob:
 def _error(attempt: Attempt, spec: ModelSpec) -> OomDoctorError:
     failure = attempt.failure
     code = failure.code if failure is not None else attempt.outcome
-    told = failure.message if failure is not None else attempt.reason or "no reason given"
+    reason = failure.message if failure is not None else attempt.reason or "no reason given"
     if code == "TokenizerError":
         return model_error(
             "no_tokenizer",
-            f"no tokenizer for {spec.id} on this machine or on the hub: {told}",
+            f"no tokenizer for {spec.id} on this machine or on the hub: {reason}",
             "pass one with --tokenizer FOLDER_OR_ID, or count roughly with --tokenizer bytes/4",
         )
     if code == "DataFileError":
-        return usage_error("bad_data_file", f"--lengths: {told}")
+        return usage_error("bad_data_file", f"--lengths: {reason}")
     if code == "NoRowsError":
         return usage_error(
-            "no_rows", f"--lengths: {told}", "pass the field that holds the text with --text-field"
+            "no_rows",
+            f"--lengths: {reason}",
+            "pass the field that holds the text with --text-field",
         )
-    return machine_error("worker_failed", f"the worker could not count the rows: {told}")
+    return machine_error("worker_failed", f"the worker could not count the rows: {reason}")

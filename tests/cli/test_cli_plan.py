@@ -146,12 +146,12 @@ def test_progress_tells_each_simulation_once(cli, planned, golden):
         SurveyEvent("inspecting", message="m (hub)"),
         SurveyEvent("simulating", first, total=2),
         SurveyEvent("simulating", second, total=2),
-        SurveyEvent("predicted", second, index=1, total=2, message="fits 3 of 5 cards"),
+        SurveyEvent("predicted", second, index=1, total=2, message="fits on 3 of 5 cards"),
         SurveyEvent("predicted", first, index=2, total=2),
     )
     told = cli("plan", "m", "--gpu", "T4").err.splitlines()
     assert told[1:] == [
         "inspecting m (hub)",
-        "[1/2] rung-1: fits 3 of 5 cards",
+        "[1/2] rung-1: fits on 3 of 5 cards",
         "[2/2] rung-0: no answer",
     ]

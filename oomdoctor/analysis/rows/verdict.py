@@ -86,8 +86,8 @@ def _up_to(limit: LengthLimit) -> str:
 
 def _longer(above: RowsAbove) -> str:
     share = format_percent(above.share, 1 if above.share >= 0.001 else 3)
-    told = ", ".join(f"{row:,}" for row in above.first_rows)
+    first_rows = ", ".join(f"{row:,}" for row in above.first_rows)
     if above.rows == 1:
-        return f"1 row ({share}) is longer: {told}"
+        return f"1 row ({share}) is longer: {first_rows}"
     first = "the first of them " if above.rows > len(above.first_rows) else ""
-    return f"{above.rows:,} rows ({share}) are longer: {first}{told}"
+    return f"{above.rows:,} rows ({share}) are longer: {first}{first_rows}"

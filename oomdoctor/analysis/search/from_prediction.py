@@ -78,9 +78,9 @@ def next_predicted(
     expected = _corrected(prediction, fits, ceiling, usable_bytes)
     if not fits:
         return _edge(above, expected, usable_bytes, first=not samples)
-    hopeful = [s for s in above if _at_least(expected, s) <= usable_bytes * (1 + CLEAR_MARGIN)]
-    if hopeful:
-        return _edge(hopeful, expected, usable_bytes, first=False)
+    candidates = [s for s in above if _at_least(expected, s) <= usable_bytes * (1 + CLEAR_MARGIN)]
+    if candidates:
+        return _edge(candidates, expected, usable_bytes, first=False)
     return _maybe_faster(fits, prediction, divisors(effective))
 
 
@@ -94,8 +94,8 @@ def _edge(
     if not promised:
         return NextSize(sizes[0], "the smallest" if first else "not ruled out by the prediction")
     size = promised[-1]
-    told = f", at {format_bytes(round(expected[size]))}" if size in expected else ""
-    return NextSize(size, f"the largest predicted to fit{told}")
+    peak = f", at {format_bytes(round(expected[size]))}" if size in expected else ""
+    return NextSize(size, f"the largest predicted to fit{peak}")
 
 
 def _corrected(

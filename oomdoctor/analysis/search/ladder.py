@@ -80,7 +80,7 @@ def next_step(
             skip = (
                 too_big(rung, context)
                 or _predicted_to_miss(rung, context)
-                or _outdone(rung, rungs, attempts, context)
+                or _ruled_out(rung, rungs, attempts, context)
             )
             if skip is not None:
                 return skip
@@ -102,7 +102,7 @@ def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
             return min(prediction.peaks.values())
         return bound_of(rung.config, counts, context).size_bytes
 
-    return tuple(sorted(rungs, key=lambda rung: (least(rung), _hunger(rung.config))))
+    return tuple(sorted(rungs, key=lambda rung: (least(rung), _relative_need(rung.config))))
 
 
 def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:
@@ -146,7 +146,7 @@ def fixed_size(config: TrainConfig, context: Context) -> int | None:
     return size if isinstance(size, int) else context.fixed_micro_batch
 
 
-def _hunger(config: TrainConfig) -> int:
+def _relative_need(config: TrainConfig) -> int:
     """An order for rungs with the same weights, gradients and optimizer states."""
     return (
         2 * (config.activation_checkpointing == "none")
@@ -176,7 +176,7 @@ def too_big(rung: Rung, context: Context) -> SkipRung | None:
     return SkipRung(rung, reason, missed)
 
 
-def _outdone(
+def _ruled_out(
     rung: Rung,
     rungs: tuple[Rung, ...],
     attempts: Mapping[str, tuple[Attempt, ...]],

@@ -91,7 +91,7 @@ def next_size(
 def untried(effective: int, samples: tuple[Sample, ...], usable_bytes: int) -> tuple[int, ...]:
     """Sizes above the largest fit that were neither tried nor ruled out, for the report."""
     fits, above, _ = _standing(effective, samples)
-    return tuple(_hopeful(fits, above, usable_bytes, effective)) if fits else ()
+    return tuple(_not_ruled_out(fits, above, usable_bytes, effective)) if fits else ()
 
 
 def _standing(
@@ -109,23 +109,23 @@ def _standing(
 def _larger(
     fits: Mapping[int, Sample], above: list[int], ceiling: int, usable: int, effective: int
 ) -> NextSize | None:
-    hopeful = _hopeful(fits, above, usable, effective)
-    if not hopeful:
+    candidates = _not_ruled_out(fits, above, usable, effective)
+    if not candidates:
         return None
     if _line(fits) is None:
-        return NextSize(hopeful[0], "a second point for the prediction")
+        return NextSize(candidates[0], "a second point for the prediction")
     if ceiling <= effective:
         # The line predicted too little: halve the range between the last fit and the miss.
-        middle = hopeful[len(hopeful) // 2]
+        middle = candidates[len(candidates) // 2]
         return NextSize(middle, f"between {max(fits)} (fits) and {ceiling} (out of memory)")
-    predicted = [size for size in hopeful if _predicted_peak(fits, size) <= usable]
+    predicted = [size for size in candidates if _predicted_peak(fits, size) <= usable]
     if predicted:
-        told = format_bytes(round(_predicted_peak(fits, predicted[-1])))
-        return NextSize(predicted[-1], f"the largest predicted to fit, at {told}")
-    return NextSize(hopeful[0], "not ruled out by the prediction")
+        peak = format_bytes(round(_predicted_peak(fits, predicted[-1])))
+        return NextSize(predicted[-1], f"the largest predicted to fit, at {peak}")
+    return NextSize(candidates[0], "not ruled out by the prediction")
 
 
-def _hopeful(
+def _not_ruled_out(
     fits: Mapping[int, Sample], above: list[int], usable: int, effective: int
 ) -> list[int]:
     """The sizes above the largest fit that the line does not clearly rule out.

@@ -30,7 +30,7 @@ _ENOUGH = 5  # with fewer runs, a 95th percentile is just the largest of a few
 _WHOSE = {"measured": "of our own", "published": "published by others"}
 # Relative, by bottleneck: how far the sources of the roofline's constants differ for a card, and
 # for the host, whose processor is unknown.
-_APART: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
+_SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
 _UNMEASURED = 1.5  # factor if a card's efficiencies were taken from a related card
 
 
@@ -47,10 +47,10 @@ def uncertainty_of(
     widest = max(same_metric or records, key=lambda r: r.p95, default=None)
     if widest is None:
         return Uncertainty(None, "no prediction has been compared with a measurement yet")
-    return Uncertainty(widest.p95, f"{_lack(method, metric, own_kind)}; {_sentence(widest)}")
+    return Uncertainty(widest.p95, f"{_few_runs(method, metric, own_kind)}; {_sentence(widest)}")
 
 
-def _lack(method: Method, metric: PeakMetric, found: Sequence[ErrorRecord]) -> str:
+def _few_runs(method: Method, metric: PeakMetric, found: Sequence[ErrorRecord]) -> str:
     count = sum(record.count for record in found)
     runs = "no run was" if not count else "1 run was" if count == 1 else f"{count} runs were"
     few = "" if not count else "only "
@@ -80,25 +80,25 @@ def time_uncertainty(
     )
     if record is not None and slower == "device":
         return Uncertainty(record.p95, _speed_sentence(record))
-    apart = _constants_apart(estimated, gpu)
-    lack = _speed_lack(gpu, slower, apart, known=record is not None)
+    spread = _constants_spread(estimated, gpu)
+    little = _few_speed_runs(gpu, slower, spread, known=record is not None)
     basis = record or max(alike or records, key=lambda r: r.p95, default=None)
     if basis is None:
-        return Uncertainty(apart, lack)
-    return Uncertainty(math.hypot(apart, basis.p95), f"{lack}; {_speed_sentence(basis)}")
+        return Uncertainty(spread, little)
+    return Uncertainty(math.hypot(spread, basis.p95), f"{little}; {_speed_sentence(basis)}")
 
 
-def _constants_apart(estimated: EstimatedTime, gpu: GpuFacts) -> float:
+def _constants_spread(estimated: EstimatedTime, gpu: GpuFacts) -> float:
     """How far the sources of the roofline's constants differ, for the bottlenecks here."""
-    share = sum(_APART[bound] * part for bound, part in estimated.bound_by.items())
+    share = sum(_SPREAD[bound] * part for bound, part in estimated.bound_by.items())
     efficiency = efficiency_of(gpu)
     measured = efficiency is not None and efficiency.measured
     return share if measured or estimated.bound_by["launch"] == 1.0 else share * _UNMEASURED
 
 
-def _speed_lack(gpu: GpuFacts, slower: Slower, apart: float, *, known: bool) -> str:
+def _few_speed_runs(gpu: GpuFacts, slower: Slower, spread: float, *, known: bool) -> str:
     of_what = "hosts" if slower == "host" else "sources of kernel speeds"
-    differ = f"{of_what} differ by {apart:.0%}"
+    differ = f"{of_what} differ by {spread:.0%}"
     if known:
         return differ
     return (

@@ -171,8 +171,8 @@ def _of_reply(
     if reply.status in ("inspected", "predicted", "counted"):
         return attempt("fits", None)
     if reply.status == "failed":
-        told = reply.failure
-        code, message = (told.code, told.message) if told else ("unknown", "no reason given")
+        failed = reply.failure
+        code, message = (failed.code, failed.message) if failed else ("unknown", "no reason given")
         return attempt("failed", _first_line(f"{code}: {message}"), failure(code, message))
     return attempt(reply.status, reply.reason)
 

@@ -65,18 +65,18 @@ def lengths_answer(known: Findings) -> LengthsAnswer | None:
     rows = {card.name: known.rows(card) for card in known.cards}
     if len(rows) == 1:
         (found,) = rows.values()
-        told = verdict(
+        sentences = verdict(
             lengths, longest, best_at_longest(found, known.request.rank_by), known.limits
         )
     else:
         fitting = sum(any(row.outcome == "fits" for row in found) for found in rows.values())
-        told = cards_verdict(lengths, longest, fitting, len(rows))
+        sentences = cards_verdict(lengths, longest, fitting, len(rows))
     return LengthsAnswer(
         distribution=lengths,
         shapes=known.shapes,
         lines=tuple(_line(known, card, rung) for card in known.cards for rung in known.rungs),
         limits=known.limits,
-        verdict=told,
+        verdict=sentences,
     )
 
 

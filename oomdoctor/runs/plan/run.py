@@ -14,7 +14,7 @@ from oomdoctor.errors import ExitCode
 from oomdoctor.records.facts.warnings import not_a_card, not_nvidia, quoted, smallest_variant
 from oomdoctor.records.report import Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.runs import faults
+from oomdoctor.runs import startup_errors
 from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
@@ -101,7 +101,7 @@ def _inspect(known: Findings, simulators: Simulators) -> Inspection:
     )
     (ended,) = simulators.run([job])
     if ended.reply is None or ended.reply.inspection is None:
-        raise faults.inspection_error(ended.attempt, known.spec, known.request.python)
+        raise startup_errors.inspection_error(ended.attempt, known.spec, known.request.python)
     return ended.reply.inspection
 
 
@@ -127,13 +127,13 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
         task = tasks[ended.number]
         for card in task.cards:
             known.take(task, card, ended)
-        told = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
+        attempts = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
         on_event(
             SurveyEvent(
                 "predicted",
                 shown(task, known.plan),
-                attempts=told[0] if len(told) == 1 else (),
-                message=_fitting(told) if len(told) > 1 else None,
+                attempts=attempts[0] if len(attempts) == 1 else (),
+                message=_fitting(attempts) if len(attempts) > 1 else None,
                 index=done,
                 total=len(tasks),
             )
@@ -142,7 +142,7 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
 
 def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
     fitting = sum(any(attempt.outcome == "fits" for attempt in found) for found in attempts)
-    return f"fits {fitting} of {len(attempts)} cards"
+    return f"fits on {fitting} of {len(attempts)} cards"
 
 
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:

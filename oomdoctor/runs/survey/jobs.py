@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob, Reply
-from oomdoctor.runs import device, faults
+from oomdoctor.runs import device, startup_errors
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped, launch
 from oomdoctor.runs.survey.setup import SurveySetup
@@ -47,7 +47,7 @@ class SurveyJobs:
             return None
         if reply is not None and reply.inspection is not None:
             return reply.inspection
-        raise faults.inspection_error(attempt, self._setup.spec, self._setup.request.python)
+        raise startup_errors.inspection_error(attempt, self._setup.spec, self._setup.request.python)
 
     def without_deadline(
         self, job: ProbeJob, on_phase: Callable[[str], None]

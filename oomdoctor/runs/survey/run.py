@@ -12,15 +12,15 @@ from dataclasses import replace
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.facts.warnings import quoted, time_limit
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.runs import assemble, device, faults
+from oomdoctor.runs import assemble, device, startup_errors
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.rows import count_rows, measured_answer
-from oomdoctor.runs.survey.finished import take_finished
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
 from oomdoctor.runs.survey.predict import predict_ladder
+from oomdoctor.runs.survey.resume import take_finished
 from oomdoctor.runs.survey.setup import Ending, Stop, SurveySetup
 from oomdoctor.runs.survey.state import SurveyState
 from oomdoctor.runs.survey.walk import walk
@@ -101,7 +101,7 @@ def resume_request(folder: RunFolder) -> SurveyRequest:
 def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
     spec, notes = hub.resolve_with_notes(request.model)
     if request.weights == "pretrained":
-        faults.check_weights(spec)
+        startup_errors.check_weights(spec)
     chosen = choose_device(request.device, list_gpus())
     found = tuple(quoted("model_source", notes))
     return SurveySetup(request, spec, chosen, folder, found)

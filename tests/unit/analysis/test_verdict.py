@@ -179,7 +179,7 @@ def test_running_out_on_the_host_keeps_its_figures():
 def test_a_later_end_keeps_what_fits_and_is_noted():
     result = row(fit(RUNG.config, 1), fit(RUNG.config, 2), ended(RUNG.config, "timed_out", 16))
     assert (result.outcome, result.max_micro_batch_size) == ("fits", 2)
-    assert result.notes == ("micro-batch size 16 timed out: it timed_out",)
+    assert result.notes == ("micro-batch size 16: timed out (it timed_out)",)
     assert result.tries[-1].reason == "it timed_out"
 
 

@@ -1,4 +1,4 @@
-"""Errors for a survey or a plan that cannot begin, with a hint for the user."""
+"""The errors of a survey or a plan that cannot start, each with a hint."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def check_weights(spec: ModelSpec) -> None:
 
 def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDoctorError:
     """The error for a model that the worker could not build, with a hint for the user."""
-    told = attempt.reason or "no reason given"
-    if attempt.outcome == "unsupported" and "trust_remote_code" in told:
+    reason = attempt.reason or "no reason given"
+    if attempt.outcome == "unsupported" and "trust_remote_code" in reason:
         return model_error(
             "remote_code",
             f"{spec.id} needs custom code from the hub",
@@ -39,20 +39,24 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
     if attempt.outcome == "unsupported":
         return model_error(
             "unsupported_architecture",
-            f"{spec.id}: {told}",
+            f"{spec.id}: {reason}",
             f"a newer transformers may support it: {python} -m pip install -U transformers",
         )
-    if "No module named" in told:
+    if "No module named" in reason:
         return machine_error(
             "library_missing",
-            f"the interpreter {python} lacks a library: {told}",
+            f"the interpreter {python} lacks a library: {reason}",
             f"install what you train with: {python} -m pip install torch transformers accelerate "
             "peft bitsandbytes; or pass another interpreter with --python",
         )
-    if "Torch not compiled with CUDA" in told or "No CUDA GPUs" in told or "NVIDIA driver" in told:
+    if (
+        "Torch not compiled with CUDA" in reason
+        or "No CUDA GPUs" in reason
+        or "NVIDIA driver" in reason
+    ):
         return machine_error(
             "torch_without_cuda",
-            f"torch cannot use the GPU: {told}",
+            f"torch cannot use the GPU: {reason}",
             "install the CUDA build of torch, or measure on the CPU with --device cpu",
         )
     if attempt.outcome in ("failed", "oom", "host_oom"):
@@ -60,7 +64,7 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
         known = f"; models known to build: {nearest}" if nearest else ""
         return model_error(
             "model_cannot_be_built",
-            f"{spec.id} cannot be built from its config.json: {told}",
+            f"{spec.id} cannot be built from its config.json: {reason}",
             f"check the values in config.json{known}",
         )
-    return machine_error("worker_failed", f"the worker failed on {spec.id}: {told}")
+    return machine_error("worker_failed", f"the worker failed on {spec.id}: {reason}")
