@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.analysis.memory.shape import shape_of, text_part
-
-# Families that tie the output head to the embedding unless the config says otherwise.
-_TIED = frozenset(
-    {"gpt2", "gemma", "gemma2", "gemma3_text", "bert", "t5", "opt", "bloom", "gpt_neo"}
-)
+from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
+from oomdoctor.records.facts.architectures import GATED_ACTIVATIONS, family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +57,29 @@ def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes 
         return None
     assert shape.layers and shape.hidden and shape.heads and shape.vocabulary  # for the checker
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    experts = _first(text, "num_local_experts", "num_experts", "n_routed_experts") or 0
-    wide = _first(text, "intermediate_size", "n_inner", "d_ff", "ffn_dim") or 4 * shape.hidden
+    experts = size_in(text, "experts") or 0
+    wide = size_in(text, "intermediate") or 4 * shape.hidden
     if experts:
-        wide = _first(text, "moe_intermediate_size") or wide
+        wide = size_in(text, "expert_intermediate") or wide
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     sizes = Sizes(
         layers=shape.layers * (2 if shape.encoder_decoder else 1),
         hidden=shape.hidden,
         heads=shape.heads,
-        kv_heads=_first(text, "num_key_value_heads") or shape.heads,
-        head_width=int(_first(text, "head_dim") or shape.head_width or 1),
+        kv_heads=size_in(text, "kv_heads") or shape.heads,
+        head_width=int(size_in(text, "head_width") or shape.head_width or 1),
         intermediate=wide,
         vocabulary=shape.vocabulary,
         embedding=shape.embedding or shape.hidden,
         # The default of transformers if the config does not say.
-        tied=bool(tied) if tied is not None else model_type in _TIED,
+        tied=bool(tied) if tied is not None else family_of(model_type).tied,
         gated=str(text.get("hidden_act") or text.get("hidden_activation") or "")
-        in ("silu", "swish", "gelu_pytorch_tanh"),
+        in GATED_ACTIVATIONS,
         experts=experts,
-        experts_per_token=_first(text, "num_experts_per_tok") or 0,
+        experts_per_token=size_in(text, "experts_per_token") or 0,
         parameters=0,
         model_type=model_type,
-        longest=_first(text, "max_position_embeddings", "n_positions"),
+        longest=size_in(text, "positions"),
     )
     counted = sizes.embedding_parameters + sizes.layers * sizes.layer_parameters + sizes.hidden
     return replace(sizes, parameters=parameters or counted)
-
-
-def _first(text: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = text.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None

@@ -12,11 +12,8 @@ from oomdoctor.explain.remedies.row import (
     next_batch,
     rule,
 )
+from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 
-# Model families that liger-kernel supports with its fused linear cross-entropy.
-_LIGER = (
-    "llama", "mistral", "mixtral", "gemma", "qwen", "phi3", "granite", "olmo", "glm4", "smollm",
-)  # fmt: skip
 _LANGUAGE = r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils"
 _NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
 
@@ -66,7 +63,7 @@ def _can_liger(case: Case) -> bool:
         return False
     known = case.sizes.model_type if case.sizes else (case.setup.model or "").lower()
     if known:
-        return any(name in known for name in _LIGER)
+        return any(name in known for name in LIGER_FAMILIES)
     return case.shows(f"(?i:{_LANGUAGE})") or bool(case.logged(_LANGUAGE))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import text_part
-from oomdoctor.explain.reading.settings.values import ROLES
 from oomdoctor.explain.training.known import Setup
+from oomdoctor.records.facts.architectures import ROLES
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
 

@@ -10,6 +10,7 @@ import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import Inspection, ProbeJob
 from oomdoctor.worker.training.layers import stacks_of
@@ -108,8 +109,8 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
             if _is_routed(path):
                 routed += size
     text = config.get_text_config()
-    experts = _first_number(text, ("num_local_experts", "num_experts", "n_routed_experts"))
-    used = _first_number(text, ("num_experts_per_tok", "top_k_experts", "moe_top_k"))
+    experts = _first_number(text, SIZE_NAMES["experts"])
+    used = _first_number(text, SIZE_NAMES["experts_per_token"])
     return ParameterCounts(
         total=linear + embedding + rest,
         linear=linear,
@@ -150,8 +151,6 @@ def _max_sequence_length(config: PretrainedConfig) -> int | None:
     limit = getattr(text, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
-    # RoBERTa and similar models count positions from the padding id.
     pad = getattr(text, "pad_token_id", None)
-    similar = ("roberta", "xlm-roberta", "camembert", "longformer")
-    offset = pad + 1 if text.model_type in similar and isinstance(pad, int) else 0
-    return limit - offset
+    shifted = family_of(text.model_type).positions_after_padding
+    return limit - (pad + 1 if shifted and isinstance(pad, int) else 0)

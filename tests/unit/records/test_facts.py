@@ -9,7 +9,16 @@ import pytest
 
 from oomdoctor.analysis.memory.bounds import state_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling, state_width
+from oomdoctor.analysis.memory.shape import size_in
 from oomdoctor.records.config import Attention, Dtype, TrainConfig
+from oomdoctor.records.facts.architectures import (
+    FAMILIES,
+    ROLES,
+    ROLES_OF,
+    SIZE_NAMES,
+    Family,
+    family_of,
+)
 from oomdoctor.records.facts.attention import ATTENTION_NAMES, ATTENTIONS, KERNELS
 from oomdoctor.records.facts.dtypes import DTYPES, SIZES, TRAINED, TRAINED_NAMES, dtype_word
 from oomdoctor.records.facts.optimizers import (
@@ -141,3 +150,21 @@ def test_unsupported(row: Unsupported) -> None:
         with pytest.raises(UnsupportedError) as caught:
             check_supported(config, device, simulated=row.where == "simulated")
         assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("kind", SIZE_NAMES)
+def test_a_size_is_found_under_each_of_its_names(kind: str) -> None:
+    for name in SIZE_NAMES[kind]:
+        assert size_in({name: 12}, kind) == 12
+        assert [other for other in SIZE_NAMES if name in SIZE_NAMES[other]] == [kind]
+
+
+@pytest.mark.parametrize("name", ROLES_OF)
+def test_a_linear_layer_has_roles(name: str) -> None:
+    assert set(ROLES_OF[name]) <= set(ROLES)
+
+
+@pytest.mark.parametrize("row", FAMILIES.values(), ids=lambda row: row.model_type)
+def test_family(row: Family) -> None:
+    assert family_of(row.model_type) is row
+    assert row != Family(row.model_type), "a row without a quirk"

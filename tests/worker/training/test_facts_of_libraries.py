@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_models import tiny_job
 
+from oomdoctor.records.facts.architectures import FAMILIES, LIGER_FAMILIES
 from oomdoctor.records.facts.dtypes import DTYPES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, RECIPE_NAMES
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -15,6 +16,7 @@ from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.optimizers import state_tensors
 
 CPU = torch.device("cpu")
+_TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
 def test_every_optimizer_of_transformers_has_a_row() -> None:
@@ -56,3 +58,22 @@ def test_each_optimizer_keeps_what_its_row_says_or_says_why_not(name: str) -> No
     if row.moments and not row.eight_bit:  # bitsandbytes keeps small 8-bit states in 32 bits
         assert least is not None
         assert held <= least * trained * 1.01
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_quirks_of_each_family_are_those_of_transformers(name: str) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(name)
+    assert config.tie_word_embeddings == FAMILIES[name].tied
+    if FAMILIES[name].positions_after_padding:
+        model = AutoModel.from_config(AutoConfig.for_model(name, **_TINY))
+        padding = model.get_input_embeddings().padding_idx
+        positions = next(m for path, m in model.named_modules() if "position_emb" in path)
+        assert positions.padding_idx == padding
+
+
+def test_ligers_families_are_those_of_the_package() -> None:
+    known = pytest.importorskip("liger_kernel.transformers.monkey_patch")
+    for family in LIGER_FAMILIES:
+        assert any(family in kind for kind in known.MODEL_TYPE_TO_APPLY_LIGER_FN), family

@@ -6,22 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
 from oomdoctor.records.facts.optimizers import optimizer_named
 
 Reader = Callable[[Any], Any]
-# The linear layers of a decoder layer, and what model families call them.
-ROLES = ("q", "k", "v", "o", "gate", "up", "down")
-_ROLES_OF = {
-    **dict.fromkeys(("q_proj", "query"), ("q",)),
-    **dict.fromkeys(("k_proj", "key"), ("k",)),
-    **dict.fromkeys(("v_proj", "value"), ("v",)),
-    **dict.fromkeys(("o_proj", "out_proj", "dense"), ("o",)),
-    **dict.fromkeys(("qkv_proj", "c_attn", "query_key_value", "Wqkv"), ("q", "k", "v")),
-    **dict.fromkeys(("gate_proj", "w1"), ("gate",)),
-    **dict.fromkeys(("up_proj", "w3", "fc1", "c_fc", "dense_h_to_4h"), ("up",)),
-    **dict.fromkeys(("down_proj", "w2", "fc2", "dense_4h_to_h"), ("down",)),
-    "gate_up_proj": ("gate", "up"),
-}
 
 
 def integer(value: Any) -> int | None:
@@ -121,7 +109,7 @@ def roles(value: Any) -> tuple[str, ...] | None:
         return None
     if any(str(name) in ("all", "all-linear") for name in names):
         return ROLES
-    found = {role for name in names for role in _ROLES_OF.get(str(name).rpartition(".")[2], ())}
+    found = {role for name in names for role in ROLES_OF.get(str(name).rpartition(".")[2], ())}
     return tuple(role for role in ROLES if role in found) or None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.techniques.offload import OnHost, saved_on_host
@@ -20,12 +21,8 @@ from oomdoctor.worker.training.techniques.offload import OnHost, saved_on_host
 if TYPE_CHECKING:
     from torch.nn import Module
 
-# Names of the attributes in which transformers' layers keep their parts. Norms and dropout may have
-# such a name too, but no matrix.
-_PARTS = {
-    "attention": re.compile(r"attn|attention", re.IGNORECASE),
-    "mlp": re.compile(r"mlp|moe|feed_?forward|ffn|^ff$|densereludense", re.IGNORECASE),
-}
+# Norms and dropout may have such a name too, but no matrix.
+_PARTS = {part: re.compile(names, re.IGNORECASE) for part, names in LAYER_PARTS.items()}
 # Layers like BERT's have no MLP module, but a method that computes it.
 _MLP_METHOD = "feed_forward_chunk"
 _SETTINGS = {"use_reentrant": False}
