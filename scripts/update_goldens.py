@@ -1,4 +1,4 @@
-"""Write tests/data/golden/* anew from the example reports; read the diff before committing it.
+"""Write tests/data/golden/* from the example reports. Read the diff before you commit it.
 
 python scripts/update_goldens.py
 """

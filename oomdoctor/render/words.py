@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.units import format_count, format_percent, format_rate
+from oomdoctor.units import DASH, format_count, format_percent, format_rate
 
 SWEPT_WORDS = {"sequence_length": "sequence length", "micro_batch_size": "micro-batch size"}
 
@@ -14,6 +14,13 @@ def ranked_results(report: Report) -> list[ProbeResult]:
     place = {key: number for number, key in enumerate(report.ranking)}
     fitting = [result for result in report.results if result.outcome == "fits"]
     return sorted(fitting, key=lambda result: place.get(result.key, len(place)))
+
+
+def batch(result: ProbeResult) -> str:
+    """Micro-batch size x gradient accumulation steps: `4 x 8`; a dash if none was chosen."""
+    if result.micro_batch_size is None:
+        return DASH
+    return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}"
 
 
 def estimate(per_second: float | None, result: ProbeResult) -> str:

@@ -117,7 +117,7 @@ def test_the_page_and_the_document(cli, planned, golden, file):
     assert "row 7 (31,902 tokens) does not fit: full handles rows up to 12,288 tokens." in page
     for words in (
         "100 rows",
-        "by the tokenizer of own/model; from messages, contents joined (100)",
+        "the tokenizer of own/model",
         "median 510, 90th percentile 910, 95th 960, 99th 1,000, longest 31,902",
         "7 (31,902), 100 (1,000), 99 (990)",
         "1 row: row 101 is not JSON",
@@ -138,7 +138,7 @@ def test_the_page_and_the_document(cli, planned, golden, file):
 def test_an_approximation_says_so(cli, planned, golden, file):
     rough = replace(answer().distribution, approximate=True, tokenizer="bytes/4")
     planned.answer = replace(golden("plan"), lengths=replace(answer(), distribution=rough))
-    assert "approximately, by bytes/4" in cli("plan", "m", "--gpu", "T4", "--quiet").out
+    assert "bytes/4 (approximate)" in cli("plan", "m", "--gpu", "T4", "--quiet").out
 
 
 def test_progress(cli, planned):

@@ -13,7 +13,7 @@ from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.report.notes import miss_notes, why_not_run
-from oomdoctor.render.words import speed
+from oomdoctor.render.words import batch, speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
 
@@ -64,14 +64,6 @@ def _relative_speed(row: Row) -> str:
     return DASH if rate is None or not fastest else f"{format_rate(rate / fastest)}x"
 
 
-def _micro_batch(row: Row) -> str:
-    return str(row.result.micro_batch_size or DASH)
-
-
-def _accumulation(row: Row) -> str:
-    return str(row.result.gradient_accumulation_steps or DASH)
-
-
 def _failed_in(row: Row) -> str:
     oom = row.result.oom
     return (oom.phase if oom is not None else row.result.peak_phase) or DASH
@@ -97,15 +89,7 @@ _OUTCOME = ResultColumn(
 FITS = (
     ResultColumn("#", lambda row: str(row.place or DASH), right=True),
     _RUNG,
-    ResultColumn("micro-batch", _micro_batch, 3, right=True, detail="micro-batch {}"),
-    ResultColumn(
-        "grad accum",
-        _accumulation,
-        7,
-        right=True,
-        detail="gradient accumulation {}",
-        shared="gradient accumulation {}",
-    ),
+    ResultColumn("batch", lambda row: batch(row.result), 3, right=True, detail="batch {}"),
     ResultColumn(
         "peak",
         lambda row: format_bytes(row.result.deciding_peak_bytes()),
@@ -136,12 +120,12 @@ FITS = (
         right=True,
         detail="{tokens} tokens in {}",
     ),
-    ResultColumn("notes", lambda row: "; ".join(row.notes), 8, wraps=True),
+    ResultColumn("notes", lambda row: "; ".join(row.notes), 7, wraps=True),
 )
 DID_NOT_FIT = (
     _RUNG,
     _OUTCOME,
-    ResultColumn("micro-batch", _micro_batch, 4, right=True, detail="micro-batch {}"),
+    ResultColumn("batch", lambda row: batch(row.result), 4, right=True, detail="batch {}"),
     ResultColumn("needs", _needs, 2, right=True, detail="needs {}"),
     ResultColumn("short by", _short_by, 1, right=True, detail="short by {}"),
     ResultColumn("phase", _failed_in, 3, detail="in {}"),

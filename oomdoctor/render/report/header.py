@@ -171,13 +171,13 @@ def _budget(budget: Budget, machine: Machine) -> str:
 
 def _training(request: SurveyRequest) -> str:
     tokens = request.sequence_length * request.effective_batch_size
-    batch = f"effective batch size {request.effective_batch_size:,}"
+    batch = f"batch {request.effective_batch_size:,} (micro-batch x gradient accumulation)"
     length = (
-        f"sequence length {request.sequence_length:,}, {batch} "
-        f"({tokens:,} tokens per optimizer step)"
+        f"sequence length {request.sequence_length:,}, effective {batch}, "
+        f"{tokens:,} tokens per optimizer step"
     )
     sweep = request.plan.sweep if request.plan is not None else None
     if sweep is not None and sweep.key == "sequence_length":
-        length = f"sequence length {sweep.values[0]:,} to {sweep.values[-1]:,}, {batch}"
+        length = f"sequence length {sweep.values[0]:,} to {sweep.values[-1]:,}, effective {batch}"
     evaluation = f", evaluation batch size {request.eval_batch_size}" * request.evaluate
     return f"{length}{evaluation}; recipe {request.recipe.name}, {_RANKED_BY[request.rank_by]}"

@@ -11,9 +11,8 @@ from oomdoctor.render.words import card_name
 from oomdoctor.units import DASH, format_bytes, format_rate
 
 _LEGEND = (
-    "A cell shows the best rung, its micro-batch size x gradient accumulation steps, and its "
-    "estimated tokens/s. Where nothing fits, it shows how much memory the smallest rung is short "
-    "by."
+    "A cell shows the best rung, its batch and its estimated tokens/s. Where nothing fits, it "
+    "shows how much memory the smallest rung is short by."
 )
 
 

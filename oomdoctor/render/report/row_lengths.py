@@ -30,11 +30,18 @@ def length_sections(answer: LengthsAnswer | None, *, cards: int, verbose: bool) 
 
 
 def _facts(lengths: LengthDistribution, verbose: bool) -> list[tuple[str, str]]:
-    by = "approximately " if lengths.approximate else "the tokenizer of "
-    sources = ", ".join(f"{name} ({rows:,})" for name, rows in lengths.sources.items())
+    by = (
+        f"{lengths.tokenizer} (approximate)"
+        if lengths.approximate
+        else (f"the tokenizer of {lengths.tokenizer}")
+    )
+    sources = ", ".join(
+        f"{name} ({counted(rows, 'row')})" for name, rows in lengths.sources.items()
+    )
     pairs = [
         ("File", f"{lengths.file}, {lengths.rows:,} rows, {format_count(lengths.tokens)} tokens"),
-        ("Counted by", f"{by}{lengths.tokenizer}; text from {sources}"),
+        ("Counted by", by),
+        ("Text field", sources),
         (
             "Tokens per row",
             f"median {lengths.p50:,}, 90th percentile {lengths.p90:,}, 95th {lengths.p95:,}, "
