@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,19 +56,11 @@ def isolated(
     yield home
 
 
-@pytest.fixture(autouse=True)
-def one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
-    """GPU tests measure the memory of the card, so pytest's processes take turns."""
-    if request.node.get_closest_marker("gpu") is None:
-        yield
-        return
-    with (Path(tempfile.gettempdir()) / f"oomdoctor-gpu-tests-{os.getuid()}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a CUDA GPU if there is none, and say why."""
+    """Skip tests that need a CUDA GPU if there is none, and say why; several processes start with
+    the slow tests, so that none of these is left for the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

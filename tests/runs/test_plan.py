@@ -20,6 +20,7 @@ from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run import run_plan
 from oomdoctor.system.store import run_folders
 
+pytestmark = pytest.mark.usefixtures("one_simulator")
 RUNGS = (
     Rung("full", TrainConfig(sequence_length=32, effective_batch_size=4)),
     Rung("contradiction", TrainConfig(method="qlora", sequence_length=32, effective_batch_size=4)),

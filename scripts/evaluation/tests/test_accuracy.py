@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -34,7 +35,7 @@ GIB = 1 << 30
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A script in a process of its own, with one thread: the suite may run beside others."""
+    """A script as people run it; the other tests use the `script` fixture."""
     return subprocess.run(
         [sys.executable, str(EVALUATION / script), *arguments],
         capture_output=True,
@@ -59,8 +60,8 @@ def test_accuracy_of_one_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_peers_are_compared_over_the_rows_that_we_answer() -> None:
-    ended = run("peers.py", "--only", LORA, "--processes", "1", "--json")
+def test_peers_are_compared_over_the_rows_that_we_answer(script: Callable[..., Any]) -> None:
+    ended = script("peers", "--only", LORA, "--json")
     assert ended.returncode == 0, ended.stderr
     us, rule = json.loads(ended.stdout)["tools"]
     assert (us["answers"], us["too_low"]) == (1, 0)

@@ -6,18 +6,13 @@ The rows are made up: tiny models with one thing changed at a time.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases.case import Case, LeftOut
 from published.rows import published_cases
-
-ROOT = Path(__file__).parents[3]
-EVALUATION = ROOT / "scripts" / "evaluation"
 
 LLAMA = {
     "model_type": "llama",
@@ -277,22 +272,16 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.slow
-def test_a_run_over_rows_of_every_kind_comes_to_its_figures(tmp_path: Path) -> None:
+def test_a_run_over_rows_of_every_kind_comes_to_its_figures(
+    script: Callable[..., Any], tmp_path: Path
+) -> None:
     rows = {name: changes for name, (changes, _) in FAILING.items()}
     file = tmp_path / "rows.json"
     # What fails comes before what does not: one process, and the last row is the first again.
     chosen = SIMULATED | rows | {"last": {}}
     file.write_text(json.dumps([PLAIN | row | {"id": name} for name, row in chosen.items()]))
-    ended = subprocess.run(
-        [
-            *(sys.executable, str(EVALUATION / "accuracy.py"), "--json", "--processes", "1"),
-            *("--published", str(file), "--measured", str(tmp_path / "none")),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+    none = str(tmp_path / "none")
+    ended = script("accuracy", "--json", "--published", str(file), "--measured", none)
     assert ended.returncode == 3, ended.stderr  # no made-up figure is near a prediction
     answer = json.loads(ended.stdout)
     predicted = {row["id"]: row["predicted_bytes"] for row in answer["rows"]}
@@ -303,19 +292,10 @@ def test_a_run_over_rows_of_every_kind_comes_to_its_figures(tmp_path: Path) -> N
         assert told in answer["left_out"][name]
 
 
-@pytest.mark.slow
-def test_a_run_without_a_row_ends_with_4(tmp_path: Path) -> None:
+def test_a_run_without_a_row_ends_with_4(script: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([PLAIN | {"task": "dpo"}]))
-    ended = subprocess.run(
-        [
-            *(sys.executable, str(EVALUATION / "accuracy.py"), "--json"),
-            *("--published", str(file), "--measured", str(tmp_path / "none")),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    none = str(tmp_path / "none")
+    ended = script("accuracy", "--json", "--published", str(file), "--measured", none)
     assert ended.returncode == 4, ended.stderr
     assert json.loads(ended.stdout)["left_out"] == {"plain": "the task 'dpo', which no rung has"}

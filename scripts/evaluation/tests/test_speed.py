@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import speeds
@@ -16,21 +15,8 @@ from figures.speed_rest import with_rest
 
 from oomdoctor.records.measurement import Timing
 
-ROOT = Path(__file__).parents[3]
-EVALUATION = ROOT / "scripts" / "evaluation"
-
 METHODS = ("full", "lora", "qlora")
 TIMING = Timing(1.0, 0.1, 0.5, 0.1, 1.5, 0, 0, "estimated")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(EVALUATION / "speed.py"), "--processes", "1", *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
 
 
 def published(folder: Path, *names: str) -> Path:
@@ -42,10 +28,12 @@ def published(folder: Path, *names: str) -> Path:
 
 
 @pytest.mark.slow
-def test_rungs_of_one_model_are_predicted_and_in_order(tmp_path: Path) -> None:
+def test_rungs_of_one_model_are_predicted_and_in_order(
+    script: Callable[..., Any], tmp_path: Path
+) -> None:
     written = tmp_path / "errors.json"
     options = ("--published", str(published(tmp_path, *(f"mistral7b-{m}-bs4" for m in METHODS))))
-    ended = run(*options, "--json", "--write", str(written))
+    ended = script("speed", *options, "--json", "--write", str(written))
     assert ended.returncode == 0, ended.stderr
     answer = json.loads(ended.stdout)
     assert [row["method"] for row in answer["rows"]] == list(METHODS)
@@ -58,9 +46,9 @@ def test_rungs_of_one_model_are_predicted_and_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_old_code_of_another_kind_is_expressed(tmp_path: Path) -> None:
+def test_old_code_of_another_kind_is_expressed(script: Callable[..., Any], tmp_path: Path) -> None:
     rows = published(tmp_path, "qwen-7b-lora-256", "qwen-7b-lora-8192")
-    ended = run("--published", str(rows), "--json")
+    ended = script("speed", "--published", str(rows), "--json")
     assert ended.returncode == 0, ended.stderr
     short, long = json.loads(ended.stdout)["rows"]
     assert (short["slower"], long["slower"]) == ("host", "device")
@@ -68,8 +56,8 @@ def test_old_code_of_another_kind_is_expressed(tmp_path: Path) -> None:
     assert "Qwen 1" in long["adaptations"]
 
 
-def test_no_row_is_told_by_its_exit_code() -> None:
-    assert run("--only", "no such row").returncode == 4
+def test_no_row_is_told_by_its_exit_code(script: Callable[..., Any]) -> None:
+    assert script("speed", "--only", "no such row").returncode == 4
 
 
 def test_every_published_row_is_a_run_or_has_a_reason() -> None:

@@ -280,7 +280,9 @@ def test_progress_tells_the_row_and_the_share(tokenizer, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def ask(tmp_path: Path, tokenizer: Callable[..., Path]) -> Callable[..., SurveyRequest]:
+def ask(
+    tmp_path: Path, tokenizer: Callable[..., Path], one_simulator: None
+) -> Callable[..., SurveyRequest]:
     """A request about a tiny model that has a tokenizer, and a file with one long row."""
     model = tokenizer("model")
     _, architecture, config = CONFIGS["dense"]
@@ -363,15 +365,19 @@ def test_the_longest_row_that_fits_is_searched_for(ask):
         "row 7 (2,000 tokens) does not fit: full handles rows up to" in (report.lengths.verdict[0])
     )
     tokens = limits[-1].tokens
-    for length, fits in ((tokens, True), (tokens + 128, False)):
-        rung = ask(None).recipe.rungs[0]
-        rung = Rung("full", replace(rung.config, sequence_length=length, micro_batch_size=1))
-        again = replace(
-            ask(PlanRequest((f"{round(between / 0.98)}B",))),
-            lengths=None,
-            recipe=Recipe("tiny", "", (rung,), "command line"),
-        )
-        assert (planned(again)[0].results[0].outcome == "fits") is fits
+    (rung,) = ask(None).recipe.rungs
+    rungs = tuple(
+        Rung(label, replace(rung.config, sequence_length=length, micro_batch_size=1))
+        for label, length in (("at the limit", tokens), ("above it", tokens + 128))
+    )
+    again = replace(
+        ask(PlanRequest((f"{round(between / 0.98)}B",))),
+        lengths=None,
+        recipe=Recipe("tiny", "", rungs, "command line"),
+    )
+    below, above = planned(again)[0].results
+    assert below.outcome == "fits"
+    assert above.outcome != "fits"
 
 
 def test_a_survey_measures_at_the_longest_row(ask):
@@ -384,7 +390,7 @@ def test_a_survey_measures_at_the_longest_row(ask):
     (row,) = report.results
     assert (row.outcome, row.evidence, row.sequence_length) == ("fits", "measured", 2000)
     assert report.lengths.verdict[0].startswith(
-        "row 7 with 2,000 tokens fits full at micro-batch 1"
+        "row 7 (2,000 tokens) fits with full at micro-batch 1"
     )
     assert report.lengths.distribution.p95 == 100
 

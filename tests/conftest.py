@@ -1,0 +1,51 @@
+"""What the tests of plans share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from oomdoctor.runs.jobs import simulators
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.system.environment import worker_environment
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A host that outlives the plan that uses it."""
+
+    run: Callable[..., Any]
+    start: Callable[[], None]
+
+    def close(self) -> None:
+        """Leaves the host to the next plan."""
+
+
+@pytest.fixture(scope="session")
+def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    """A running simulator. It forgets each job, whichever plan the job is from."""
+    folder = tmp_path_factory.mktemp("simulator")
+    environment = worker_environment(None) | {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder),
+    }
+    with WorkerHost(sys.executable, environment, folder, isolated=False) as host:
+        yield host
+
+
+@pytest.fixture
+def one_simulator(simulator: WorkerHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans use one simulator for all tests: starting one loads torch, for seconds."""
+
+    def host(python: str, *arguments: Any, **options: Any) -> WorkerHost | Lent:
+        if python != sys.executable:  # one that misbehaves
+            return WorkerHost(python, *arguments, **options)
+        return Lent(simulator.run, simulator.start)
+
+    monkeypatch.setattr(simulators, "WorkerHost", host)
+    monkeypatch.setattr(simulators, "_MOST_HOSTS", 1)
