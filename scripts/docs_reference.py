@@ -16,6 +16,8 @@ from build_schema import build, field_docs
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
+from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.system import environment, evidence
 
 
@@ -87,6 +89,36 @@ def _toml(value: Any) -> str:
 
 def _codes(words: Sequence[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
+
+
+def optimizers() -> str:
+    """The optimizers that a rung may name, with the state they keep."""
+    rows = [
+        (f"`{row.name}`", row.library, _state(row), "yes" if row.paged else "", row.versions or "")
+        for row in OPTIMIZERS.values()
+        if row.recipe
+    ]
+    return table(("optimizer", "library", "state per parameter", "paged", "needs"), rows)
+
+
+def _state(row: Optimizer) -> str:
+    if row.moments is None:
+        return "-"
+    if row.moments == 0:
+        return "none, or only small ones"
+    each = "the weight's dtype" if row.moment_bytes is None else f"{row.moment_bytes} bytes"
+    return f"{row.moments} x {each}".replace(" 1 bytes", " 1 byte")
+
+
+def unsupported() -> str:
+    """What is never supported somewhere, and why."""
+    where = {"anywhere": "`probe`, `plan`", "simulated": "`plan`", "cpu": "`probe` on the CPU"}
+    rows = []
+    for row in UNSUPPORTED:
+        values = _codes(row.values) if row.values else "any but the default"
+        reason = row.text("it" if row.values else "")
+        rows.append((f"`{row.key}`", values, where[row.where], reason))
+    return table(("key", "values", "not supported in", "reason"), rows)
 
 
 def exit_codes() -> str:
@@ -172,6 +204,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "options": options,
     "rung-keys": rung_keys,
+    "optimizers": optimizers,
+    "unsupported": unsupported,
     "exit-codes": exit_codes,
     "environment": environment_variables,
     "json": json_keys,

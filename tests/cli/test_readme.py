@@ -115,6 +115,18 @@ def test_paths_that_are_named_exist(page):
         assert list(ROOT.glob(path.rstrip("/"))), path
 
 
+def test_the_house_has_every_room():
+    package = ROOT / "oomdoctor"
+    rooms = {str(file.parent.relative_to(package)) for file in package.rglob("__init__.py")} - {"."}
+    house = PAGES["CONTRIBUTING.md"].partition("## The house")[2].partition("## The flow")[0]
+    drawn = house.partition("```")[2].partition("```")[0]
+    named = set(re.findall(r"([a-z]\w+)/", drawn))
+    assert named <= {room.rpartition("/")[2] for room in rooms}
+    assert {room.split("/")[1] for room in rooms if room.count("/") == 1} <= named
+    assert {room for room in rooms if "/" not in room} <= set(re.findall(r"\w+", drawn))
+    assert drawn.count("\n") <= 40
+
+
 def test_the_index_links_every_page():
     for page in PAGES:
         folder, _, name = page.rpartition("/")
