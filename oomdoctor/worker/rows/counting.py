@@ -159,7 +159,7 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def _characters(value: Any) -> int:
+def _characters(value: object) -> int:
     """Characters of all texts in a row, at any depth."""
     if isinstance(value, str):
         return len(value)

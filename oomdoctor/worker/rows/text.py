@@ -36,7 +36,7 @@ class RowText:
     special: bool = True
 
 
-def text_of(value: Any, field: str | None, template: Template | None) -> RowText:
+def text_of(value: object, field: str | None, template: Template | None) -> RowText:
     """The text of a row, or of its `field` if one is given.
 
     `template` formats a conversation with the tokenizer's chat template. Without one, the contents
@@ -53,7 +53,7 @@ def text_of(value: Any, field: str | None, template: Template | None) -> RowText
     return found
 
 
-def _found(value: Any, field: str | None, template: Template | None) -> RowText:
+def _found(value: object, field: str | None, template: Template | None) -> RowText:
     if isinstance(value, str):  # a line of text
         return RowText(value, "lines")
     if not isinstance(value, Mapping):
@@ -99,7 +99,7 @@ def _conversation(
     return RowText(text, f"{name} by the chat template", special=False)
 
 
-def _message(turn: Any) -> dict[str, Any]:
+def _message(turn: object) -> dict[str, Any]:
     """A turn with the keys of chat templates, also from ShareGPT's `from` and `value`."""
     if not isinstance(turn, Mapping):
         raise NoTextError(f"has a message that is {_kind(turn)}, not an object")
@@ -111,7 +111,7 @@ def _message(turn: Any) -> dict[str, Any]:
     return {"content": "", **turn}
 
 
-def _content(content: Any) -> str:
+def _content(content: object) -> str:
     """The text of a message's content; from a list of parts, the text parts."""
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
@@ -123,7 +123,7 @@ def _fields(value: Mapping[str, Any]) -> str:
     return ", ".join(map(str, value)) or "no fields"
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if value is None:
         return "null"
     name = type(value).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.simulating.costs.operators import cost_of
@@ -29,7 +30,9 @@ class OperatorLog:
         """Begin a recording; the costs of the one before stay with its owner."""
         self.costs, self._workspaces = [], set()
 
-    def note(self, func: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
+    def note(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         """Note one call of an operator."""
         if self._choices is not None:
             workspace = self._choices.workspace(func)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oomdoctor.analysis.simulator.tape import Region, TapeBlock
@@ -24,7 +24,7 @@ class OptimizerWalk:
         self._updating = begins
         self._last, self._one_by_one = NOWHERE, False
 
-    def owners(self, args: Any, block_of: BlockOf) -> list[Place]:
+    def owners(self, args: Sequence[Any], block_of: BlockOf) -> list[Place]:
         """The places of an operator's first tensors, one for each result.
 
         A result without a tensor to follow belongs to the parameter that was updated last.

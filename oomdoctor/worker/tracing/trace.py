@@ -8,7 +8,7 @@ the measurement and enforces the budget. On CUDA it only says what the peak cons
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
-Watcher = Callable[["OpOverload", Any, Any, Any], None]  # operator, args, kwargs, result
+Watcher = Callable[
+    ["OpOverload", Sequence[Any], Mapping[str, Any], Any], None
+]  # operator, args, kwargs, result
 
 
 class AllocationTrace:
@@ -127,7 +129,9 @@ class AllocationTrace:
         self._known.clear()
         return self.tape
 
-    def note_operator(self, func: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
+    def note_operator(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         """Record the storages that an operator returned."""
         if self._paused:
             for tensor in tensors_in(result):
@@ -175,13 +179,13 @@ class AllocationTrace:
         number = self.block_of(tensor)
         return None if number is None else self.tape.blocks[number]
 
-    def _owners(self, args: Any) -> list[Place]:
+    def _owners(self, args: Sequence[Any]) -> list[Place]:
         """Where results belong if no module runs: in the optimizer step, to its parameters."""
         if self.where is None or self.where.region is not None or self.phase != "optimizer":
             return [NOWHERE]
         return self._optimizer.owners(args, self._known_block)
 
-    def _note_source(self, made: int, args: Any) -> None:
+    def _note_source(self, made: int, args: Sequence[Any]) -> None:
         for tensor in args:
             source = self.block_of(tensor)
             if source is not None and source != made:

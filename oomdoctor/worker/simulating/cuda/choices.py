@@ -6,7 +6,7 @@ the size of the cuBLAS workspaces. Cards that differ only in their workspaces sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.simulation import Target
@@ -45,7 +45,9 @@ class Choices:
         self._keep(card for card in self._others if choose_backend(call, card) == chosen)
         return chosen
 
-    def hidden(self, func: OpOverload, args: Any, kwargs: Any, result: Any) -> tuple[int, ...]:
+    def hidden(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> tuple[int, ...]:
         """Bytes of the blocks that a kernel holds while it runs, see `kernels`."""
         if not kernels.has_rule(func):
             return ()

@@ -13,7 +13,7 @@ scratch that is left out on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.simulating.cuda import attention_scratch as attention
@@ -36,7 +36,7 @@ def has_rule(func: OpOverload) -> bool:
 
 
 def hidden_blocks(
-    func: OpOverload, args: Any, kwargs: Any, result: Any, card: Card
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any, card: Card
 ) -> tuple[int, ...]:
     """Bytes (unrounded) of each block that the CUDA kernel of `func` holds while it runs.
 

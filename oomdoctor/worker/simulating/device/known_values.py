@@ -8,7 +8,7 @@ Positive elements count as evenly spread: each expert of a mixture gets the same
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
@@ -60,7 +60,7 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.new_empty((rows, tensor.dim()), dtype=torch.int64)
 
 
-def learn(func: OpOverload, args: Any, result: Any) -> None:
+def learn(func: OpOverload, args: Sequence[Any], result: Any) -> None:
     """Note the share of an operator's result, or forget it if the operator wrote to a tensor."""
     rule = _rules().get(func)
     if rule is not None:
