@@ -1,4 +1,4 @@
-"""Find the tensors in a result, and those that a quantised parameter carries."""
+"""Find the tensors in a result, and those that a quantized parameter carries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors_in(result: Any) -> Iterator[torch.Tensor]:
 
 
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor, and the ones that a quantised parameter of bitsandbytes also carries."""
+    """The tensor, and the ones that a quantized parameter of bitsandbytes also carries."""
     yield tensor
     state = getattr(tensor, "quant_state", None)
     while state is not None:

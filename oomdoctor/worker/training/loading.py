@@ -1,4 +1,4 @@
-"""Load a job's model, with synthetic or pretrained weights, plain or quantised."""
+"""Load a job's model, with synthetic or pretrained weights, plain or quantized."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
-    """The bitsandbytes configuration of a rung with quantised weights."""
+    """The bitsandbytes configuration of a rung with quantized weights."""
     from transformers import BitsAndBytesConfig
 
     if config.quantization == "int8":
@@ -48,7 +48,7 @@ def quantization_notes(model: torch.nn.Module) -> list[str]:
         return []
     return [
         f"{share:.0%} of the parameters are outside linear layers (experts stored in one tensor), "
-        "so bitsandbytes does not quantise them"
+        "so bitsandbytes does not quantize them"
     ]
 
 

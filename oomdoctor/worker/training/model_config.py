@@ -41,7 +41,7 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
             raise UnsupportedError(
                 f"this transformers does not know the architecture {spec.model_type!r}: {error}"
             ) from error
-    # The rung decides how weights are quantised, not the settings of the checkpoint.
+    # The rung decides how weights are quantized, not the settings of the checkpoint.
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
     text = config.get_text_config()

@@ -1,7 +1,7 @@
 """Build a model with random weights from its configuration, directly on the device.
 
 Parameters are declared on the meta device and then created one by one. So there is never a second
-copy, and a quantised model never exists in full precision. Buffers are computed on the device.
+copy, and a quantized model never exists in full precision. Buffers are computed on the device.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def declare_model(
     from accelerate import init_empty_weights
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    # Quantised parameters cannot be declared with fake tensors. Weights become fake later, when
+    # Quantized parameters cannot be declared with fake tensors. Weights become fake later, when
     # they are created.
     with unset_fake_temporarily(), init_empty_weights(include_buffers=False), device:
         return auto_class.from_config(
@@ -178,7 +178,7 @@ def _parameter(
 
     kind = type(declared).__name__
     if kind in ("Params4bit", "Int8Params"):
-        return _quantised_parameter(declared, kind, dtype, device)
+        return _quantized_parameter(declared, kind, dtype, device)
     value = torch.empty(declared.shape, dtype=wanted, device=device)
     if value.dim() >= 2:
         value.normal_(0.0, STANDARD_DEVIATION)
@@ -187,10 +187,10 @@ def _parameter(
     return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
 
 
-def _quantised_parameter(
+def _quantized_parameter(
     declared: torch.nn.Parameter, kind: str, dtype: torch.dtype, device: torch.device
 ) -> torch.nn.Parameter:
-    """One random weight, quantised on its way to the device as transformers' quantizers do."""
+    """One random weight, quantized on its way to the device as transformers' quantizers do."""
     import bitsandbytes
     import torch
 
@@ -198,14 +198,14 @@ def _quantised_parameter(
     value.normal_(0.0, STANDARD_DEVIATION)
     settings = dict(declared.__dict__)
     if is_fake(value):
-        return _fake_quantised(value, kind, settings)
+        return _fake_quantized(value, kind, settings)
     if kind == "Int8Params":
         settings.pop("SCB", None)
-        value = value.to("cpu")  # bitsandbytes quantises to int8 while it moves from the CPU
+        value = value.to("cpu")  # bitsandbytes quantizes to int8 while it moves from the CPU
     return getattr(bitsandbytes.nn, kind)(value, requires_grad=False, **settings).to(device)
 
 
-def _fake_quantised(value: torch.Tensor, kind: str, settings: dict[str, Any]) -> torch.nn.Parameter:
+def _fake_quantized(value: torch.Tensor, kind: str, settings: dict[str, Any]) -> torch.nn.Parameter:
     """A plain parameter with the attributes of bitsandbytes' parameter classes.
 
     These classes cannot wrap fake tensors, and the layers only look for the attributes.

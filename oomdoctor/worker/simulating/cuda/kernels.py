@@ -138,10 +138,10 @@ def _fits_cublas(matrix: torch.Tensor) -> bool:
 
 
 def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
-    """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantised weight.
+    """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
 
     Nested constants are added, twice in fp32. Fused kernels avoid this up to 1,536 tokens on some
-    cards and shapes. The backward pass always dequantises, so the peak stays the same.
+    cards and shapes. The backward pass always dequantizes, so the peak stays the same.
     """
     tokens = named["A"].numel() // named["A"].shape[-1]
     if tokens <= 4:  # `_GEMM_4BIT_CUSTOM_FLOOR_M`: always fused

@@ -53,7 +53,7 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     integrations = importlib.import_module("transformers.integrations")
     check = "validate_bnb_backend_availability"
     if hasattr(integrations, check):
-        # transformers 4 refuses to build a quantised model without a GPU.
+        # transformers 4 refuses to build a quantized model without a GPU.
         yield replaced(integrations, check, lambda raise_exception=False: True)
 
 

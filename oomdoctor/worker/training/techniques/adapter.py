@@ -1,4 +1,4 @@
-"""LoRA on a plain or a quantised base model, with peft."""
+"""LoRA on a plain or a quantized base model, with peft."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PEFT_TASKS: dict[Task, str] = {
 def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> PeftModel:
     """Add a trainable LoRA adapter to the model and freeze everything else.
 
-    A quantised base model is prepared first, as the rung's `kbit_prepare` says.
+    A quantized base model is prepared first, as the rung's `kbit_prepare` says.
 
     Raises:
         UnsupportedError: the architecture has none of the target modules.

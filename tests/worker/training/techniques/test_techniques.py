@@ -295,4 +295,4 @@ def test_experts_that_are_not_quantised_are_told() -> None:
     request = SimulationRequest((2,), ())
     (prediction,) = simulate(replace(job, mode="simulate", simulation=request), PhaseFile(None))
     fused = find_spec("transformers.integrations.moe") is not None
-    assert any("does not quantise" in note for note in prediction.notes) == fused
+    assert any("does not quantize" in note for note in prediction.notes) == fused
