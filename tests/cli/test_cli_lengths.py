@@ -128,7 +128,7 @@ def test_the_page_and_the_document(cli, planned, golden, file):
     (histogram,) = (line for line in page.splitlines() if line.split()[:3] == ["0", "to", "128"])
     assert histogram.split()[3:] == ["11", "11.0%"]
     (full,) = (line for line in page.splitlines() if line.startswith("  full  "))
-    assert "(40.0 GiB mb 1)" in full and full.endswith("20.0 GiB mb 1")
+    assert "(40.0 GiB, mb 1)" in full and full.endswith("20.0 GiB, mb 1")
     document = json.loads(cli("show", "--json").out)
     assert document["lengths"]["distribution"]["longest"] == {"row": 7, "tokens": 31902}
     assert document["lengths"]["limits"][0]["above"]["first_rows"] == [7]
