@@ -101,7 +101,7 @@ def test_what_cannot_be_read_costs_only_itself(cli: Callable[..., Any], folder: 
     ended = cli("explain", "good.out", "old", "broken.gz", "4711", "--quiet")
     assert ended.code == 0
     assert ended.out.startswith("Out of GPU memory")
-    for words in ("not read: old is a folder", "broken.gz is damaged", "not read: 4711"):
+    for words in ("skipped: old is a folder", "broken.gz is damaged", "skipped: 4711"):
         assert words in ended.out
     alone = cli("explain", "old", "broken.gz")
     assert (alone.code, alone.out) == (2, "")
