@@ -1,7 +1,7 @@
 """The built-in facts: architectures of well-known models and specifications of common cards.
 
-Read from the package's data files when first asked for; `scripts/build_catalogue.py` makes them.
-Nothing here touches the network or a device.
+The package's data files are read on first use; `scripts/build_catalogue.py` makes them. Neither the
+network nor a device is used.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from oomdoctor.records.codec import from_json
 from oomdoctor.records.machine import GpuFacts
 
-# Names less alike than this are no help as a suggestion.
+# Names that are less similar than this are not worth suggesting.
 _ALIKE = 0.5
-# Left out or added freely by drivers and people.
+# Words that drivers and people add or leave out.
 _MAKER = frozenset({"nvidia", "geforce"})
-# A card whose memory differs more from what the device reports is another variant or a slice of
-# one. ECC takes 6 %, the driver up to 6 % more.
+# If the reported memory differs by more than this, it is another variant or a slice of the card.
+# ECC takes 6 %, the driver up to 6 % more.
 _MEMORY_TOLERANCE = 0.15
-# More cards than these do not go by one name.
+# A name that fits more cards than this is too vague.
 _MOST_VARIANTS = 4
 
 
@@ -33,9 +33,9 @@ _MOST_VARIANTS = 4
 class CatalogueModel:
     """A model whose config.json is built in.
 
-    `parameters` counts what is trained, tied weights once; `published_parameters` is the exact
-    published total, None where only a rounded one is known, and `notes` says what the two differ
-    by. `aliases` are ids with the same parameter shapes: context length, RoPE or dtype may differ.
+    `parameters` counts what is trained, tied weights once. `published_parameters` is the exact
+    published total, None if only a rounded one is known; `notes` explains the difference.
+    `aliases` are ids with the same parameter shapes: context length, RoPE or dtype may differ.
     """
 
     id: str
@@ -64,7 +64,7 @@ def gpus() -> tuple[GpuFacts, ...]:
 
 
 def find_model(name: str) -> CatalogueModel | None:
-    """The model of that id or alias in any case, or of a unique tail such as `SmolLM2-135M`."""
+    """The model with that id or alias, ignoring case, or with that unique tail (`SmolLM2-135M`)."""
     wanted = name.strip().lower()
     for model in models():
         if wanted in _names(model):
@@ -76,20 +76,20 @@ def find_model(name: str) -> CatalogueModel | None:
 
 
 def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
-    """Up to `count` ids that are spelt like `name`, the most alike first."""
+    """Up to `count` ids that look like `name`, the most similar first."""
     ids = [name for model in models() for name in (model.id, *model.aliases)]
     return _nearest(name, ((known, (known, known.rpartition("/")[2])) for known in ids), count)
 
 
 @cache
 def model_types() -> frozenset[str]:
-    """The `model_type` of every built-in model: transformers has these without custom code."""
+    """The `model_type` of every built-in model: transformers supports them without custom code."""
     return frozenset(str(model.config["model_type"]) for model in models())
 
 
 @cache
 def causal_architectures() -> Mapping[str, str]:
-    """The causal language model class by `model_type`, for the types that have one built in."""
+    """The causal language model class of each built-in `model_type` that has one."""
     return {
         str(model.config["model_type"]): model.architecture()
         for model in models()
@@ -98,12 +98,12 @@ def causal_architectures() -> Mapping[str, str]:
 
 
 def find_gpu(name: str, total_bytes: int | None = None) -> GpuFacts | None:
-    """The card that a device or a person calls `name`; None when it is unknown or ambiguous.
+    """The card that a device or a person calls `name`; None if it is unknown or ambiguous.
 
-    `NVIDIA GeForce`, punctuation and case do not matter, and a part of a name will do where it
-    fits one card only ("4090"). Variants that share a name are told apart by `total_bytes`, the
-    memory the device reports; a memory size of no known variant (a MIG slice, a laptop part) is
-    an unknown card. Without it the variant whose own name was given is meant.
+    `NVIDIA GeForce`, punctuation and case do not matter. Part of a name is enough if it fits only
+    one card ("4090"). `total_bytes`, the memory that the device reports, selects among variants
+    with the same name; if it fits none (a MIG slice, a laptop part), the card is unknown. Without
+    it, the variant with exactly this name is chosen.
     """
     words = _words(name)
     called = [gpu for gpu in gpus() if words in _gpu_names(gpu)] or _gpus_with(frozenset(words))
@@ -118,9 +118,9 @@ def find_gpu(name: str, total_bytes: int | None = None) -> GpuFacts | None:
 
 
 def gpu_variants(name: str) -> tuple[GpuFacts, ...]:
-    """The few cards of one architecture that all go by a name such as `H100`, the smallest first.
+    """The few cards of one architecture that share a name such as `H100`, the smallest first.
 
-    Empty where the name is unknown, or too little to tell a card by.
+    Empty if the name is unknown or too vague.
     """
     called = _gpus_with(frozenset(_words(name)))
     if len(called) > _MOST_VARIANTS or len({gpu.compute_capability for gpu in called}) != 1:
@@ -129,7 +129,7 @@ def gpu_variants(name: str) -> tuple[GpuFacts, ...]:
 
 
 def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
-    """Up to `count` card names that are spelt like `name`, the most alike first."""
+    """Up to `count` card names that look like `name`, the most similar first."""
     words = frozenset(_words(name))
     parts = [g.name for g in gpus() if words and words <= frozenset(_words(g.name))]
     known = ((gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus())
@@ -171,7 +171,7 @@ def _gpu_names(gpu: GpuFacts) -> frozenset[tuple[str, ...]]:
 
 
 def _gpus_with(words: frozenset[str]) -> list[GpuFacts]:
-    """The cards with all the words in one of their names and the fewest others beside them."""
+    """The cards with all these words in one of their names, and the fewest other words."""
     extra: dict[str, int] = {}
     for gpu in gpus():
         sizes = [len(name) - len(words) for name in _gpu_names(gpu) if words <= frozenset(name)]

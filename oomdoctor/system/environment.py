@@ -1,7 +1,8 @@
-"""Environment variables: the only module that reads them.
+"""Environment variables, and the folders that depend on them. No other module reads variables.
 
-Nothing is read at import. A value is returned together with its origin, so that `oomdoctor env`
-can say why a run behaves as it does; secrets never leave this module in clear text.
+Nothing is read at import. Values come with their origin, so that `oomdoctor env` can explain why a
+run behaves as it does. Secrets never leave this module in clear text. The state folder is
+three lines here; platformdirs would be one more dependency and would not save any.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _SLURM = (
     "SLURM_MEM_PER_NODE",
     "SLURM_MEM_PER_CPU",
 )
-# A launcher's variables would make accelerate and torch join a process group that is not there.
+# A launcher's variables would make accelerate and torch join a process group that does not exist.
 _LAUNCHER_NAMES = frozenset(
     {
         "RANK",
@@ -99,10 +100,10 @@ _QUIET_WORKER = {
 
 @dataclass(frozen=True, slots=True)
 class SlurmFacts:
-    """What Slurm says about this process; every field None outside a job.
+    """What Slurm says about this process; all fields are None outside a job.
 
-    `memory_bytes` is the host memory granted on this node. `on_login_node` says that Slurm's
-    commands are installed but this process is not in a job.
+    `memory_bytes` is the host memory granted on this node. `on_login_node`: Slurm's commands are
+    installed, but this process is not in a job.
     """
 
     job_id: str | None
@@ -114,12 +115,12 @@ class SlurmFacts:
 
 
 def variable(name: str) -> str | None:
-    """The value of an environment variable, None when it is not set."""
+    """The value of an environment variable; None if it is not set."""
     return os.environ.get(name)
 
 
 def home() -> Path:
-    """The user's home folder; the current folder where there is none (a bare container)."""
+    """The user's home folder; the current folder if there is none, as in a bare container."""
     try:
         return Path.home()
     except RuntimeError:
@@ -127,9 +128,9 @@ def home() -> Path:
 
 
 def state_dir() -> Path:
-    """`$XDG_STATE_HOME/oomdoctor`, else `~/.local/state/oomdoctor`; it need not exist yet.
+    """`$XDG_STATE_HOME/oomdoctor`, else `~/.local/state/oomdoctor`; it may not exist yet.
 
-    A relative XDG_STATE_HOME is ignored, as the XDG base directory specification asks.
+    A relative XDG_STATE_HOME is ignored, as the XDG base directory specification requires.
     """
     given = Path(variable("XDG_STATE_HOME") or "")
     base = given if given.is_absolute() else home() / ".local" / "state"
@@ -137,7 +138,7 @@ def state_dir() -> Path:
 
 
 def hf_home() -> Path:
-    """The Hugging Face folder, found in the order huggingface_hub uses."""
+    """The Hugging Face folder, found in the same order as huggingface_hub does."""
     given = variable("HF_HOME")
     if given:
         return Path(os.path.expandvars(given)).expanduser()
@@ -147,15 +148,15 @@ def hf_home() -> Path:
 
 
 def is_true(name: str) -> bool:
-    """Whether a variable is switched on, in the spelling huggingface_hub accepts."""
+    """Whether a variable is switched on, in a spelling that huggingface_hub accepts."""
     return (variable(name) or "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def settings() -> tuple[Setting, ...]:
-    """Every variable that steers oomdoctor or the libraries below it, with value and origin.
+    """Every variable that affects oomdoctor or the libraries below it, with its value and origin.
 
-    The origin is "environment", "default" or the file a token was found in. A value None means
-    not set and without a default. Tokens, and credentials in addresses, are masked.
+    The origin is "environment", "default" or the file that holds a token. None means not set and
+    without a default. Tokens, and credentials in addresses, are hidden.
     """
     rows = [
         _setting("XDG_STATE_HOME", str(home() / ".local" / "state")),
@@ -172,7 +173,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def slurm() -> SlurmFacts:
-    """The Slurm job of this process; memory is MiB per node, or per CPU times the CPUs here."""
+    """The Slurm job of this process. Its memory is given in MiB, per node or per CPU."""
     job_id = variable("SLURM_JOB_ID")
     installed = any(shutil.which(command) for command in ("srun", "sinfo"))
     return SlurmFacts(
@@ -188,10 +189,10 @@ def slurm() -> SlurmFacts:
 
 
 def worker_environment(gpu_uuid: str | None) -> dict[str, str]:
-    """The environment of a worker process that may see one GPU, or none for the CPU.
+    """The environment of a worker process, which sees one GPU, or none for the CPU.
 
-    The user's settings stay as they are, except for a launcher's variables (torchrun, accelerate,
-    MPI), progress bars, telemetry and experiment trackers, which have no place in a measurement.
+    The user's settings are kept. Removed or switched off, because they would disturb a measurement:
+    launcher variables (torchrun, accelerate, MPI), progress bars, telemetry, experiment trackers.
     """
     kept = {
         name: value
@@ -236,7 +237,7 @@ def _offline() -> Setting:
 
 def _slurm_memory() -> int | None:
     per_node, per_cpu = _number("SLURM_MEM_PER_NODE"), _number("SLURM_MEM_PER_CPU")
-    if per_node:  # 0 means all memory of the node, which is no limit
+    if per_node:  # 0 means all memory of the node, so no limit
         return per_node * MIB
     cpus = _number("SLURM_CPUS_ON_NODE")
     return per_cpu * cpus * MIB if per_cpu and cpus else None

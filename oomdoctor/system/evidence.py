@@ -1,4 +1,4 @@
-"""The recorded errors of predictions, from the package's data.
+"""The recorded prediction errors, from the package's data files.
 
 `scripts/evaluation/accuracy.py --write` makes the file of peaks, `speed.py --write` that of times.
 """
@@ -16,13 +16,13 @@ from oomdoctor.records.evidence import ErrorRecord, SpeedErrorRecord
 
 @cache
 def prediction_errors() -> tuple[ErrorRecord, ...]:
-    """Every kind of predicted peak that was compared with measurements."""
+    """The error of every kind of predicted peak that was compared with measurements."""
     return tuple(from_json(ErrorRecord, row) for row in _rows("prediction_errors.json"))
 
 
 @cache
 def speed_errors() -> tuple[SpeedErrorRecord, ...]:
-    """Every kind of predicted speed that was compared with measurements."""
+    """The error of every kind of predicted speed that was compared with measurements."""
     return tuple(from_json(SpeedErrorRecord, row) for row in _rows("speed_errors.json"))
 
 

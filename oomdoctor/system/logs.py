@@ -1,6 +1,6 @@
-"""Logs as chunks of bytes: files, compressed files and standard input.
+"""Reads logs as chunks of bytes: files, compressed files and standard input.
 
-Nothing is held but one chunk, so a file may be of any size. What the bytes say is read elsewhere.
+Only one chunk is in memory, so files may have any size. Other modules interpret the bytes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 def read_chunks(path: str | None) -> Iterator[bytes]:
     """The bytes of a log in chunks of at most 256 KiB; None and "-" are standard input.
 
-    Compression is told by the first bytes, not by the name.
+    Compression is recognised by the first bytes, not by the name.
 
     Raises:
-        OomDoctorError: the file cannot be opened, or it is compressed with Zstandard and no
-            library for that is installed, or it is damaged.
+        OomDoctorError: the file cannot be opened, is damaged, or is compressed with Zstandard while
+            no library for that is installed.
     """
     try:
         with _opened(path) as stream:
@@ -36,26 +36,26 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
         raise usage_error(
             "log_unreadable",
             f"{path} is a folder",
-            f"name its files: oomdoctor explain {path}/*.out",
+            f"name the files in it: oomdoctor explain {path}/*.out",
         ) from None
     except PermissionError:
         raise usage_error(
             "log_unreadable",
-            f"{path} cannot be read: Permission denied",
+            f"cannot read {path}: Permission denied",
             f"ask its owner for a copy (ls -l {path}), or pipe the text: oomdoctor explain -",
         ) from None
     except OSError as error:
         raise usage_error(
             "log_unreadable",
-            f"{path or 'standard input'} cannot be read: {error.strerror or error}",
-            "give the path of a text file, or pipe the text: oomdoctor explain - < FILE",
+            f"cannot read {path or 'standard input'}: {error.strerror or error}",
+            "pass a text file, or pipe the text: oomdoctor explain - < FILE",
         ) from None
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file are no text: many control characters beside NUL.
+    """Whether the first bytes of a file are not text: many control characters other than NUL.
 
-    NUL alone is in UTF-16 and in logs that a full disk has torn.
+    NUL also occurs in UTF-16, and in logs that were cut by a full disk.
     """
     text = head.translate(None, b"\0")
     return len(text) - len(text.translate(None, _CONTROLS)) > len(text) // 32
@@ -68,7 +68,7 @@ def _opened(path: str | None) -> BufferedReader:
 
 
 def _decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
-    # A pipe may give its first bytes one by one.
+    # A pipe may deliver its first bytes one by one.
     head = b""
     while len(head) < 4 and (more := stream.read(4 - len(head))):
         head += more
@@ -84,13 +84,13 @@ def _decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
 def _rest(head: bytes, stream: BufferedReader) -> Iterator[bytes]:
     if head:
         yield head
-    # read1: on a terminal, read would ask for the end (Ctrl-D) a second time.
+    # read1, because on a terminal `read` would need Ctrl-D twice.
     while chunk := stream.read1(_CHUNK):
         yield chunk
 
 
 def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Members one after the other, as log rotation writes them; a cut end is told at the end."""
+    """All members of a gzip file, as log rotation writes them; raises at the end if it was cut."""
     unzip, fresh = zlib.decompressobj(wbits=31), True
     for chunk in chunks:
         data = chunk
@@ -119,10 +119,10 @@ def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     except ImportError:
         raise usage_error(
             "zstandard_missing",
-            f"{name} is compressed with Zstandard and Python has no library for it",
-            f"pip install zstandard; or: zstd -dc {name} | oomdoctor explain -",
+            f"{name} is compressed with Zstandard, and the Python package zstandard is missing",
+            f"run `pip install zstandard`, or: zstd -dc {name} | oomdoctor explain -",
         ) from None
-    source: Any = _Readable(chunks)  # the library asks no more of it than `read`
+    source: Any = _Readable(chunks)  # the library only calls `read`
     try:
         with zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True) as reader:
             told = False
@@ -136,7 +136,7 @@ def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 class _Readable:
-    """Chunks with the one method that a decompressor asks for."""
+    """Chunks with the one method that a decompressor needs."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

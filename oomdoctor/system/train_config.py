@@ -1,6 +1,6 @@
-"""Reads a training's configuration file: JSON, YAML or TOML into plain values.
+"""Reads a training configuration file: JSON, YAML or TOML into plain values.
 
-Only data is read: YAML by its safe loader, nothing is imported or run that a file names.
+Only data is read: YAML with its safe loader, and nothing that a file names is imported or run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
 
-_LIMIT = 8 * 1024**2  # bytes; no configuration is near it
-_WITHOUT = "mend it, or leave it out and give --model, --seq-len and --micro-batch"
+_LIMIT = 8 * 1024**2  # bytes; far above any configuration
+_WITHOUT = "fix the file, or drop --config and pass --model, --seq-len and --micro-batch"
 
 
 def read_train_config(path: Path) -> Mapping[str, Any]:
@@ -25,16 +25,16 @@ def read_train_config(path: Path) -> Mapping[str, Any]:
     """
     try:
         if path.stat().st_size > _LIMIT:
-            raise _bad(path, "is larger than 8 MiB, which no configuration is")
+            raise _bad(path, "is larger than 8 MiB, so it is not a configuration")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise usage_error("config_missing", f"--config: {path}: {reason}", _WITHOUT) from None
     except UnicodeDecodeError:
-        raise _bad(path, "is not a text in UTF-8") from None
+        raise _bad(path, "is not UTF-8 text") from None
     value = _parse(path, text)
     if not isinstance(value, Mapping):
-        raise _bad(path, "holds no settings (key: value)")
+        raise _bad(path, "has no settings (key: value)")
     return {str(key): item for key, item in value.items()}
 
 
@@ -58,8 +58,8 @@ def _yaml(path: Path, text: str) -> Any:
     except ImportError:
         raise usage_error(
             "no_yaml",
-            f"--config: {path} is YAML, and PyYAML is not installed",
-            "pip install pyyaml, or give the settings as JSON",
+            f"--config: {path} is YAML, but PyYAML is not installed",
+            "run `pip install pyyaml`, or pass the settings as JSON",
         ) from None
     try:
         return yaml.safe_load(text)

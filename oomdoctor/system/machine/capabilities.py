@@ -1,7 +1,7 @@
 """Which libraries are installed, and what they and the GPU make possible.
 
-Versions come from package metadata, so nothing is imported. Whether a library really works is
-only known when a rung used it.
+Versions come from package metadata, so nothing is imported. Whether a library really works is only
+known once a rung has used it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PACKAGES = (
     "kernels",
 )
 _ADDS = {
-    "torch": "everything that is measured",
+    "torch": "every measurement and simulation",
     "transformers": "the models",
-    "accelerate": "mixed precision and accumulation as Trainer does them",
+    "accelerate": "mixed precision and gradient accumulation, as in Trainer",
     "peft": "LoRA and QLoRA",
     "bitsandbytes": "8-bit and paged optimizers, QLoRA (nf4, int8)",
-    "liger-kernel": 'loss "liger": cross-entropy without whole logits',
-    "kernels": "attention kernels fetched from the Hugging Face hub",
+    "liger-kernel": 'loss "liger": cross-entropy without full logits',
+    "kernels": "attention kernels from the Hugging Face hub",
     **{package: f"attention {row.name}" for package, row in OF_PACKAGE.items()},
 }
 _HARDWARE = (
@@ -42,7 +42,7 @@ _HARDWARE = (
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Version of each package in this interpreter, None where it is missing, and of Python."""
+    """The versions of Python and of each package in this interpreter; None if not installed."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -55,14 +55,14 @@ def installed_versions() -> dict[str, str | None]:
 def capabilities(
     versions: Mapping[str, str | None], gpus: tuple[Gpu, ...]
 ) -> tuple[Capability, ...]:
-    """A row per library and per hardware feature: what it makes possible, or what is lacking."""
+    """One row per library and hardware feature: what it makes possible, or what is missing."""
     rows = [_library(package, versions.get(package), gpus) for package in PACKAGES]
     rows += [_feature(name, least, adds, gpus) for name, least, adds in _HARDWARE]
     return tuple(rows)
 
 
 def minimum_versions() -> dict[str, str]:
-    """The lowest version of each dependency that oomdoctor declares in its own metadata."""
+    """The lowest version of each dependency, from oomdoctor's own metadata."""
     try:
         declared = metadata.requires("oomdoctor") or []
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed
@@ -81,7 +81,7 @@ def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capabi
         text = f"too old: pip install '{package}>={least}' for {adds}"
         return Capability(package, version, "unfit", text)
     if package == "torch" and gpus and version.endswith("+cpu"):
-        text = "a build without CUDA, so the GPUs of this machine cannot be used"
+        text = "a build without CUDA, so it cannot use this machine's GPUs"
         return Capability(package, version, "unfit", text)
     capability = OF_PACKAGE[package].capability if package in OF_PACKAGE else None
     if capability is not None:
@@ -102,7 +102,7 @@ def _feature(name: str, least: str, adds: str, gpus: tuple[Gpu, ...]) -> Capabil
 
 
 def _fit(gpus: tuple[Gpu, ...], least: str, most: str | None) -> tuple[str, ...]:
-    """Names, each once, of the GPUs whose compute capability lies in the range."""
+    """The names, each once, of the GPUs whose compute capability is in the range."""
     names = {
         gpu.name: None
         for gpu in gpus
@@ -115,9 +115,9 @@ def _fit(gpus: tuple[Gpu, ...], least: str, most: str | None) -> tuple[str, ...]
 
 def _have(gpus: tuple[Gpu, ...]) -> str:
     if not gpus:
-        return "there is no GPU"
-    told = {f"{gpu.name} has {gpu.compute_capability or 'an unknown one'}": None for gpu in gpus}
-    return ", ".join(told)
+        return "this machine has no GPU"
+    owned = {f"{gpu.name} has {gpu.compute_capability or 'an unknown one'}": None for gpu in gpus}
+    return ", ".join(owned)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
-"""The machine: which device a survey runs on, and what the report says about it.
+"""Chooses the device that a survey runs on, and describes the machine for the report.
 
-A device is chosen by UUID, because NVML counts by PCI bus and ignores CUDA_VISIBLE_DEVICES while
-CUDA counts the fastest first. Where that order cannot be known, the user is asked, never guessed
-for. What torch makes of the device is the worker's business.
+A device is chosen by UUID: NVML counts by PCI bus and ignores CUDA_VISIBLE_DEVICES, but CUDA counts
+the fastest first. If CUDA's order is unknown, the user has to choose; we never guess.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ class Device:
 def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
     """The device for "auto", "cpu", "cuda", "cuda:N" or a (shortened) UUID of `list_gpus()`.
 
-    "auto" and "cuda" take the first GPU that CUDA_VISIBLE_DEVICES allows; of different GPUs without
-    that variable the one with the highest compute capability, then the most memory. "auto" falls
-    back to the CPU. "cuda:N" counts as CUDA does for this environment. A UUID is taken even when
-    CUDA_VISIBLE_DEVICES hides it, because it was asked for by name.
+    "auto" and "cuda" take the first GPU that CUDA_VISIBLE_DEVICES allows. If GPUs differ and that
+    variable is not set, they take the highest compute capability, then the most memory. "auto"
+    falls back to the CPU. "cuda:N" counts as CUDA does in this environment. A UUID is used even if
+    CUDA_VISIBLE_DEVICES hides it, because the user named it.
 
     Raises:
-        OomDoctorError: the name means nothing or more than one thing (exit 2); there is no GPU, or
-            none that may be used (exit 5).
+        OomDoctorError: the name is unknown or ambiguous (exit 2); there is no GPU, or none that may
+            be used (exit 5).
     """
     word = choice.strip().lower()
     if word == "cpu":
@@ -64,7 +63,7 @@ def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
         raise usage_error(
             "unknown_device",
             f"{choice!r} is not a device",
-            "write auto, cpu, cuda, cuda:N or the UUID of a GPU; `oomdoctor env` lists them",
+            "write auto, cpu, cuda, cuda:N or a UUID; for UUIDs run `oomdoctor env`",
         )
     allowed = _visible(gpus)
     if word == "auto":
@@ -78,14 +77,14 @@ def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
     if int(number) >= len(allowed):
         raise usage_error(
             "unknown_device",
-            f"there is no {word}: CUDA counts {_counted(allowed)} here",
+            f"there is no {word}: CUDA sees {_counted(allowed)}",
             _choices(allowed),
         )
     return Device("cuda", allowed[int(number)])
 
 
 def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
-    """The machine as the report shows it; processes other than this one that hold GPU memory."""
+    """The machine as the report shows it, with the other processes that hold GPU memory."""
     gpu, memory = device.gpu, total_memory()
     return Machine(
         device=device.type,
@@ -106,7 +105,7 @@ def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's name; None where the kernel does not tell, as on most ARM machines."""
+    """The processor's name; None if the kernel does not give it, as on most ARM machines."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
@@ -123,7 +122,7 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs in the order CUDA numbers them for this environment.
 
     The rules of CUDA_VISIBLE_DEVICES (CUDA C++ Programming Guide, environment variables): the list
-    ends at the first entry that names no device, and an entry given twice leaves nothing.
+    ends at the first entry that is not a device, and a repeated entry makes it empty.
     """
     value = variable("CUDA_VISIBLE_DEVICES")
     if value is None:
@@ -143,7 +142,7 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def _cuda_order_is_known(gpus: tuple[Gpu, ...]) -> bool:
-    """Whether CUDA's numbers are NVML's: alike GPUs, or numbering by PCI bus, and no slices."""
+    """Whether CUDA and NVML number alike: equal GPUs or numbering by PCI bus, and no MIG."""
     if len(gpus) < 2:
         return True
     if any(gpu.uuid.startswith("MIG-") for gpu in gpus):
@@ -158,7 +157,7 @@ def _slowness(gpu: Gpu) -> tuple[tuple[int, ...], int, int]:
 
 
 def _matching(uuid: str, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The GPUs whose UUID is or begins with this one, as CUDA also accepts it shortened."""
+    """The GPUs whose UUID starts with this text; CUDA also accepts shortened UUIDs."""
     if not uuid.lower().startswith(("gpu-", "mig-")):
         return ()
     return tuple(gpu for gpu in gpus if gpu.uuid.lower().startswith(uuid.lower()))
@@ -171,7 +170,7 @@ def _by_uuid(uuid: str, gpus: tuple[Gpu, ...]) -> Gpu:
     if len(found) != 1:
         what = "no GPU has" if not found else f"{len(found)} GPUs have"
         raise usage_error(
-            "unknown_device", f"{what} a UUID that begins with {uuid}", _choices(found or gpus)
+            "unknown_device", f"{what} a UUID that starts with {uuid}", _choices(found or gpus)
         )
     return found[0]
 
@@ -179,14 +178,14 @@ def _by_uuid(uuid: str, gpus: tuple[Gpu, ...]) -> Gpu:
 def _ambiguous(what: str, gpus: tuple[Gpu, ...]) -> OomDoctorError:
     sliced = any(gpu.uuid.startswith("MIG-") for gpu in gpus)
     reason = (
-        "a GPU is split into MIG instances, which have no fixed number"
+        "a GPU is split into MIG instances, which have no fixed numbers"
         if sliced
-        else "the GPUs differ, and only CUDA knows which it counts as the fastest"
+        else "the GPUs differ, and only CUDA knows which one it ranks fastest"
     )
     remedy = "" if sliced else "; or number them by PCI bus with CUDA_DEVICE_ORDER=PCI_BUS_ID"
     return usage_error(
         "ambiguous_device",
-        f"{what} does not say which GPU is meant: {reason}",
+        f"{what} is ambiguous: {reason}",
         _choices(gpus) + remedy,
     )
 
@@ -196,18 +195,18 @@ def _no_gpu(gpus: tuple[Gpu, ...]) -> OomDoctorError:
         value = variable("CUDA_VISIBLE_DEVICES")
         return machine_error(
             "no_gpu",
-            f"CUDA_VISIBLE_DEVICES={value!r} hides every one of the {_counted(gpus)} here",
-            f"unset CUDA_VISIBLE_DEVICES; or name a GPU: {_choices(gpus)}",
+            f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs ({len(gpus)} here)",
+            f"unset CUDA_VISIBLE_DEVICES, or name a GPU: {_choices(gpus)}",
         )
-    reason = why_no_driver() or "the NVIDIA driver shows no GPU that can be used"
+    reason = why_no_driver() or "the NVIDIA driver reports no usable GPU"
     hint = "measure on the CPU with --device cpu"
     if slurm().on_login_node:
-        hint = f"this is a Slurm login node: srun --gres=gpu:1 oomdoctor probe ...; or {hint}"
+        hint = f"on this Slurm login node, run srun --gres=gpu:1 oomdoctor probe MODEL; or {hint}"
     elif "nvidia-ml-py" in reason:
         hint = f"pip install nvidia-ml-py; or {hint}"
     else:
-        hint = f"see what `nvidia-smi` says; or {hint}"
-    return machine_error("no_gpu", f"there is no GPU to run on: {reason}", hint)
+        hint = f"check `nvidia-smi`; or {hint}"
+    return machine_error("no_gpu", f"no GPU to run on: {reason}", hint)
 
 
 def _counted(gpus: tuple[Gpu, ...]) -> str:

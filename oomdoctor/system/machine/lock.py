@@ -1,6 +1,6 @@
-"""One survey at a time on a device: a file lock that the kernel drops with its process.
+"""One survey at a time per device: a file lock that the kernel releases when its process ends.
 
-The lock holds among the processes of one user. Other users' work on a GPU is seen through NVML.
+The lock covers the processes of one user. NVML shows what other users run on a GPU.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ def device_lock(
     run: str | None = None,
     keep_waiting: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """Hold a device (GPU UUID or "cpu") against other surveys of this user.
+    """Lock a device (GPU UUID or "cpu") against other surveys of this user.
 
-    With `wait`, `on_wait` is told once who holds it, and the wait goes on while `keep_waiting`
-    says so (asked twice a second). `run` is the name that others are told. Where the file system
-    has no locks, the survey goes on without one.
+    With `wait`, `on_wait` is called once with the holder, and waiting continues as long as
+    `keep_waiting` returns true (checked twice a second). Others see the holder as `run`. On a file
+    system without locks the survey runs without one.
 
     Raises:
-        OomDoctorError: the device is busy and nobody wants to wait (any longer), or the state
-            folder cannot be written (exit 5).
+        OomDoctorError: the device is busy and we do not wait (any longer), or the state folder
+            cannot be written (exit 5).
     """
     path = _lock_path(device_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")  # not "w": the holder's name stays until we hold
+        file = path.open("a+", encoding="utf-8")  # not "w", which would erase the holder's name
     except OSError as error:
         raise machine_error(
             "state_unwritable",
-            f"the lock {path} cannot be made: {error.strerror}",
-            "free some space, or set XDG_STATE_HOME to a folder that can be written",
+            f"cannot create the lock {path}: {error.strerror}",
+            "free some space, or set XDG_STATE_HOME to a writable folder",
         ) from error
     with file:
         _take(file, device_id, wait, on_wait, keep_waiting)
@@ -74,9 +74,9 @@ def _take(
         if not wait or (told and not keep_waiting()):
             raise machine_error(
                 "device_busy",
-                f"another survey is measuring on {device_id}{holder}; two at once would falsify "
-                "both",
-                "add --wait to start when it has ended, or choose another --device",
+                f"another survey is measuring on {device_id}{holder}; two at once would give wrong "
+                "results",
+                "add --wait to start when it ends, or choose another --device",
             )
         if not told:
             on_wait(f"waiting for another survey on {device_id}{holder}")
@@ -90,7 +90,9 @@ def _try_lock(file: IO[str]) -> bool:
     except OSError as error:
         if error.errno in _BUSY:
             return False
-        _LOG.warning("this file system has no locks (%s): another survey goes unnoticed", error)
+        _LOG.warning(
+            "this file system has no locks (%s), so another survey would go unnoticed", error
+        )
     return True
 
 
@@ -98,12 +100,14 @@ def _write_holder(file: IO[str], run: str | None) -> None:
     try:
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), json.dumps({"pid": os.getpid(), "run": run}).encode(), 0)
-    except OSError as error:  # a full disk: the lock itself holds, only the name is missing
-        _LOG.debug("the lock's holder could not be written: %s", error)
+    except (
+        OSError
+    ) as error:  # for example a full disk: the lock still works, only the name is missing
+        _LOG.debug("cannot write the name of the lock's holder: %s", error)
 
 
 def _holder(file: IO[str]) -> str:
-    """Who holds the lock, as ` (process 123, run NAME)`; empty when it is not known."""
+    """Who holds the lock, as ` (process 123, run NAME)`; empty if unknown."""
     try:
         file.seek(0)
         holder: Any = json.loads(file.read())
@@ -114,6 +118,6 @@ def _holder(file: IO[str]) -> str:
 
 
 def _lock_path(device_id: str) -> Path:
-    # A UUID is one card in the world; "cpu" is another one on each host of a shared home.
+    # A UUID is unique, but "cpu" is another device on each host that shares the home folder.
     name = f"cpu-{platform.node()}" if device_id == "cpu" else device_id
     return state_dir() / "locks" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.lock"

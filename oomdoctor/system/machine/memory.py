@@ -1,6 +1,7 @@
-"""Host memory as this process may use it: the kernel's figure, lowered by every limit above it.
+"""The host memory that this process may use: the kernel's number, lowered by every limit on it.
 
-Limits come from cgroup v2, cgroup v1 and Slurm. Nothing here looks at a GPU.
+Limits come from cgroup v2, cgroup v1 and Slurm; psutil does not know them. Apart from the limits,
+psutil would read the same two fields of /proc/meminfo, but the light install does not have it.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def total_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes of host memory this process could ever have: MemTotal or the lowest limit."""
+    """The most host memory that this process can ever have, in bytes: MemTotal or a limit."""
     limits = [limit for limit, _ in _cgroup_limits(proc, cgroups)]
     return min([_meminfo(proc, "MemTotal"), *limits, *_slurm_limit()])
 
 
 def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes of host memory that can be had now without swapping and without being killed.
+    """The host memory that this process can use now without swapping or being killed, in bytes.
 
-    MemAvailable of the kernel, lowered by what each cgroup on the way to the root has left: its
-    limit minus its usage, where inactive file cache counts as free because the kernel drops it
-    first. Slurm's grant is a bound too; without a cgroup nobody knows how much of it is used.
+    This is the kernel's MemAvailable, or less if a cgroup above us has less left: its limit minus
+    its usage. Inactive file cache counts as free, because the kernel drops it first. Slurm's grant
+    is also a limit; without a cgroup its usage is unknown.
     """
     rooms = [max(0, limit - used) for limit, used in _cgroup_limits(proc, cgroups)]
     return min([_meminfo(proc, "MemAvailable"), *rooms, *_slurm_limit()])
@@ -43,19 +44,18 @@ def _meminfo(proc: Path, field: str) -> int:
     except OSError as error:
         raise machine_error(
             "no_memory_facts",
-            f"the host memory is unknown because {proc / 'meminfo'} cannot be read: "
-            f"{error.strerror}",
-            "oomdoctor needs Linux with /proc mounted",
+            f"cannot read the host memory from {proc / 'meminfo'}: {error.strerror}",
+            "run oomdoctor on Linux with /proc mounted",
         ) from None
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         if name == field:
             return int(rest.split()[0]) * 1024
-    raise machine_error("no_memory_facts", f"{proc / 'meminfo'} does not state {field}")
+    raise machine_error("no_memory_facts", f"{proc / 'meminfo'} has no {field}")
 
 
 def _cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
-    """(limit, usage that cannot be reclaimed) in bytes of each cgroup that limits memory."""
+    """(limit, unreclaimable usage) in bytes of each cgroup that limits memory."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -76,9 +76,10 @@ def _cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
-    """The cgroup and all above it. A path from outside a container's namespace leads nowhere,
+    """The cgroup and all its parents.
 
-    and then the mounted root is the container's own cgroup.
+    A path outside a container's namespace does not exist here; then the mounted root is the
+    container's own cgroup.
     """
     inner = PurePosixPath(path.lstrip("/"))
     if ".." not in inner.parts:
@@ -96,7 +97,7 @@ def _limit(folder: Path, limit: str, usage: str, cache: str) -> Iterator[tuple[i
 
 def _integer(path: Path) -> int | None:
     try:
-        return int(path.read_text())  # "max", which is no limit, is no integer either
+        return int(path.read_text())  # "max" means no limit, and is not an integer either
     except (OSError, ValueError):
         return None
 
@@ -110,10 +111,10 @@ def _statistic(path: Path, name: str) -> int:
 
 
 def oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """How often the kernel killed for memory so far, in our cgroups and machine-wide.
+    """How often the kernel has killed for lack of memory, in our cgroups and machine-wide.
 
-    A change across a child's life tells its SIGKILL from anybody else's. Sources: `memory.events`
-    and `memory.oom_control` (cgroup v2 and v1), `/proc/vmstat`.
+    If it grew during a child's life, the child's SIGKILL came from the kernel. Sources:
+    `memory.events` and `memory.oom_control` (cgroup v2 and v1), `/proc/vmstat`.
     """
     count = _statistic(proc / "vmstat", "oom_kill")
     try:

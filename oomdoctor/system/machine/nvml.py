@@ -1,7 +1,7 @@
 """The GPUs as the NVIDIA driver reports them, through NVML and without a CUDA context.
 
-What the driver does not say is None. With MIG switched on, the instances stand in the list instead
-of their GPU, because CUDA can use nothing else.
+What the driver does not report is None. In MIG mode the instances are listed instead of the GPU,
+because CUDA can only use instances.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def open_nvml() -> Any:
-    """The initialised NVML binding; `nvmlShutdown` is the caller's duty.
+    """The initialised NVML binding; the caller must call `nvmlShutdown`.
 
     Raises:
         ImportError: nvidia-ml-py is not installed.
@@ -30,7 +30,7 @@ def open_nvml() -> Any:
 
 
 def list_gpus() -> tuple[Gpu, ...]:
-    """All GPUs and MIG instances the driver shows this process; empty without a driver."""
+    """All GPUs and MIG instances that the driver shows this process; empty without a driver."""
     nvml, _ = _try_open()
     if nvml is None:
         return ()
@@ -57,7 +57,7 @@ def driver_version() -> str | None:
 
 
 def why_no_driver() -> str | None:
-    """Why NVML cannot be asked, as half a sentence; None when it answers."""
+    """Why NVML does not work, as half a sentence; None if it does."""
     nvml, reason = _try_open()
     if nvml is not None:
         _ask(nvml, "nvmlShutdown")
@@ -65,7 +65,7 @@ def why_no_driver() -> str | None:
 
 
 def process_name(pid: int, proc: Path = Path("/proc")) -> str | None:
-    """The command of a process; None where it is gone or lives in another pid namespace."""
+    """The command of a process; None if it has ended or is in another pid namespace."""
     try:
         return (proc / str(pid) / "comm").read_text(errors="replace").strip() or None
     except OSError:
@@ -82,7 +82,7 @@ def _try_open() -> tuple[Any | None, str | None]:
 
 
 def _ask(nvml: Any, function: str, *args: Any) -> Any:
-    """The driver's answer; None where it has none (not supported, no permission, too old)."""
+    """The driver's answer; None if it has none (not supported, no permission, too old)."""
     try:
         return getattr(nvml, function)(*args)
     except nvml.NVMLError as error:
@@ -100,21 +100,21 @@ def _gpus_of(nvml: Any, index: int, handle: Any) -> list[Gpu]:
     handles = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots]
     instances = [_gpu(nvml, index, h, capability) for h in handles if h is not None]
     if not instances:
-        _LOG.warning("GPU %d is in MIG mode but has no instance, so nothing can run on it", index)
+        _LOG.warning("GPU %d is in MIG mode without an instance, so nothing can run on it", index)
     return [gpu for gpu in instances if gpu]
 
 
 def _gpu(nvml: Any, index: int, handle: Any, capability: str | None) -> Gpu | None:
     uuid = _text(_ask(nvml, "nvmlDeviceGetUUID", handle))
-    if uuid is None:  # without it no process can be pinned to this device
-        _LOG.warning("GPU %d has no UUID and is left out", index)
+    if uuid is None:  # without a UUID, no process can be pinned to this device
+        _LOG.warning("GPU %d has no UUID and is ignored", index)
         return None
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     return Gpu(
         index=index,
         uuid=uuid,
         name=_text(_ask(nvml, "nvmlDeviceGetName", handle)) or "unnamed GPU",
-        # An integrated GPU (GB10, Jetson) has no memory of its own: it uses the host's.
+        # An integrated GPU (GB10, Jetson) uses the host's memory.
         total_bytes=int(memory.total) if memory else total_memory(),
         free_bytes=int(memory.free) if memory else None,
         compute_capability=capability,
@@ -131,7 +131,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
     used: dict[int, int | None] = {}
     for kind in ("Compute", "Graphics"):
         for process in _ask(nvml, f"nvmlDeviceGet{kind}RunningProcesses", handle) or ():
-            # A process with both kinds of context is reported twice with the same figure.
+            # A process with both kinds of context is reported twice, with the same number.
             used[process.pid] = used.get(process.pid) or process.usedGpuMemory
     return tuple(GpuProcess(pid, process_name(pid), size) for pid, size in sorted(used.items()))
 

@@ -1,4 +1,4 @@
-"""Reads the config.json of a folder, and says what a folder without a good one is instead."""
+"""Reads the config.json of a folder, or says what the folder is instead of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oomdoctor.errors import OomDoctorError, model_error
 
 
 def config_beside(path: Path) -> Path:
-    """The config.json of a folder; a path to the file itself will do.
+    """The config.json of a folder; `path` may also be the file itself.
 
     Raises:
         OomDoctorError: not_a_folder, no_config or peft_adapter.
@@ -20,13 +20,13 @@ def config_beside(path: Path) -> Path:
     if not path.is_dir():
         raise model_error(
             "not_a_folder",
-            f"{path} is a file; a model is a folder with config.json",
-            f"give the folder: {path.parent}",
+            f"{path} is a file, not a folder with config.json",
+            f"pass the folder: {path.parent}",
         )
     if (path / "config.json").is_file():
         return path / "config.json"
     adapter = path / "adapter_config.json"
-    # By length first, so that checkpoint-1000 comes after checkpoint-500.
+    # Sorted by length first, so that checkpoint-1000 comes after checkpoint-500.
     found = (file.parent.name for file in path.glob("*/config.json"))
     inside = sorted(found, key=lambda name: (len(name), name))
     raise missing_config(str(path), adapter if adapter.is_file() else None, tuple(inside))
@@ -35,28 +35,28 @@ def config_beside(path: Path) -> Path:
 def missing_config(name: str, adapter: Path | None, inside: tuple[str, ...] = ()) -> OomDoctorError:
     """The error for a folder or repository `name` without config.json.
 
-    `adapter` is its adapter_config.json, `inside` its folders that do have a config.json.
+    `adapter` is its adapter_config.json, `inside` its subfolders with a config.json.
     """
     if adapter is not None:
         base = _base_model(adapter) or "BASE_MODEL"
         return model_error(
             "peft_adapter",
-            f"{name} holds a PEFT adapter without the model it belongs to",
+            f"{name} is a PEFT adapter without its base model",
             f"probe the base model: oomdoctor probe {base} --recipe lora",
         )
     if inside:
-        hint = f"it has checkpoints inside: try {name.rstrip('/')}/{inside[-1]}"
+        hint = f"try the checkpoint inside: {name.rstrip('/')}/{inside[-1]}"
     else:
-        hint = "give a checkpoint in the transformers format; GGUF files cannot be trained"
+        hint = "pass a checkpoint in transformers format; GGUF files cannot be trained"
     return model_error("no_config", f"{name} has no config.json", hint)
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The content of a config.json that transformers could use.
+    """The content of a config.json in transformers format.
 
     Raises:
         OomDoctorError: broken_config (unreadable, not a JSON object, no model_type) or
-            unsupported_architecture (the file of another library).
+            unsupported_architecture (a file of another library).
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise _broken(path, "is not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise _broken(path, f"is not JSON: {error.msg} in line {error.lineno}") from None
+        raise _broken(path, f"is not valid JSON: {error.msg} in line {error.lineno}") from None
     if not isinstance(config, dict):
         raise _broken(path, "is not a JSON object")
     if isinstance(config.get("model_type"), str) and config["model_type"]:
@@ -73,14 +73,14 @@ def read_config(path: Path) -> dict[str, Any]:
     if library := _other_library(config):
         raise model_error(
             "unsupported_architecture",
-            f"{path} describes a model of {library}, not of transformers",
-            "give a model that transformers can load",
+            f"{path} describes a {library} model, not a transformers model",
+            "pass a model that transformers can load",
         )
     raise _broken(path, "has no model_type")
 
 
 def _broken(path: Path, what: str) -> OomDoctorError:
-    hint = 'fetch it again, or correct it; it needs at least "model_type" and "architectures"'
+    hint = 'download it again; it needs at least "model_type" and "architectures"'
     return model_error("broken_config", f"{path} {what}", hint)
 
 
@@ -90,7 +90,7 @@ def _other_library(config: dict[str, Any]) -> str | None:
     if "architecture" in config and "architectures" not in config:
         return "timm"
     if "dim" in config and "n_layers" in config:
-        return "the original (consolidated) checkpoint format"
+        return "consolidated-checkpoint (original format)"
     return None
 
 

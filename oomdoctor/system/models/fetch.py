@@ -1,8 +1,8 @@
-"""Gets the config.json of a model from the Hugging Face cache or the hub, or says why not.
+"""Gets the config.json of a model from the Hugging Face cache or the hub, or explains why not.
 
-The only module that knows huggingface_hub, which it imports when asked for something. Endpoint,
-cache folder and offline switch are read from the environment at each call, because
-huggingface_hub freezes them at its import.
+The only module that uses huggingface_hub, which it imports on demand. Endpoint, cache folder and
+offline switch are read from the environment at each call, because huggingface_hub reads them once,
+when it is imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oomdoctor.system.environment import hf_home, is_true, variable
 from oomdoctor.system.models.checkpoint import missing_config
 
 CONFIG = "config.json"
-# A login node often drops packets instead of refusing them; longer would look like a hang.
+# Login nodes often drop packets instead of refusing them; a longer timeout would look like a hang.
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -42,13 +42,13 @@ def cached_config(ref: ModelRef) -> Path:
         raise model_error(
             "not_cached",
             f"{ref.name} is not in the Hugging Face cache ({_cache_dir()})",
-            f"fetch it with `hf download {ref.name} {CONFIG}`, or leave --source away",
+            f"run `hf download {ref.name} {CONFIG}`, or leave out --source",
         )
     return Path(path)
 
 
 def hub_config(ref: ModelRef) -> Path:
-    """config.json fetched from the hub into the cache.
+    """config.json, downloaded from the hub into the cache.
 
     Raises:
         OomDoctorError: offline, hub_unreachable, gated, bad_token, model_not_found,
@@ -60,25 +60,25 @@ def hub_config(ref: ModelRef) -> Path:
             cached = "" if ref.source == "hub" else "is not in the Hugging Face cache and "
             raise model_error(
                 "offline",
-                f"{ref.name} {cached}cannot be fetched: {name} is set",
-                suggest(ref.name, f"unset {name}, or fetch it where there is a network"),
+                f"{ref.name} {cached}cannot be downloaded: {name} is set",
+                suggest(ref.name, f"unset {name}, or download it on a machine with a network"),
             )
     return _download(ref, CONFIG)
 
 
 def bad_name(ref: ModelRef) -> OomDoctorError:
-    """The error for a name that no model can have."""
+    """The error for a name that is not a valid model name."""
     return model_error(
         "bad_model_name",
-        f"{ref.name!r} is neither a folder nor a name the hub could have",
-        suggest(ref.name, "give a folder, or a Hugging Face id (ORG/NAME)"),
+        f"{ref.name!r} is not a folder and not a valid Hugging Face id",
+        suggest(ref.name, "pass a folder, or a Hugging Face id (ORG/NAME)"),
     )
 
 
 def suggest(name: str, hint: str) -> str:
-    """The hint, and built-in models that are spelt alike."""
+    """The hint, plus built-in models with similar names."""
     near = nearest_models(name)
-    return f"{hint}; built in are {', '.join(near)}" if near else hint
+    return f"{hint}; similar built-in models: {', '.join(near)}" if near else hint
 
 
 def _download(ref: ModelRef, file: str) -> Path:
@@ -101,16 +101,16 @@ def _download(ref: ModelRef, file: str) -> Path:
         )
     except OomDoctorError:
         raise
-    except Exception as error:  # the network library below differs by version
+    except Exception as error:  # the network library differs by version
         raise _explain(ref, file, error, hub.errors) from error
 
 
 def _explain(ref: ModelRef, file: str, error: Exception, errors: Any) -> OomDoctorError:
-    """What a failed download means to a person. Order matters: gated is a kind of not found."""
+    """The error for a failed download. Order matters: a gated repository is also "not found"."""
     if isinstance(error, errors.HFValidationError):
         return bad_name(ref)
     if isinstance(error, errors.LocalEntryNotFoundError):
-        # What huggingface_hub makes of any failure to ask; the reason is behind it.
+        # huggingface_hub raises this for any connection failure; its cause is the real reason.
         cause = error.__cause__
         error = cause if isinstance(cause, Exception) else error
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -119,28 +119,28 @@ def _explain(ref: ModelRef, file: str, error: Exception, errors: Any) -> OomDoct
     if isinstance(error, errors.RepositoryNotFoundError):
         return model_error(
             "model_not_found",
-            f"{ref.name} is not on the hub, or it is private and this machine may not see it",
+            f"{ref.name} is not on the hub, or it is private and this machine has no access",
             suggest(ref.name, "check the spelling; for a private model run `hf auth login`"),
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return model_error(
             "revision_not_found",
             f"{ref.name} has no revision {ref.revision} on the hub",
-            "leave --revision away for the main branch",
+            "leave out --revision to use the main branch",
         )
     if isinstance(error, errors.EntryNotFoundError) and status == 404:
         return missing_config(ref.name, _adapter_config(ref) if file == CONFIG else None)
     if status == 401:
         return model_error(
             "bad_token",
-            "the hub does not accept the token of this machine",
-            "run `hf auth login` again or correct HF_TOKEN; --source catalogue uses built-in facts",
+            "the hub rejected this machine's token",
+            "run `hf auth login` again or fix HF_TOKEN; or use built-in facts: --source catalogue",
         )
     if isinstance(error, OSError) and error.filename:
         return model_error(
             "cache_unwritable",
-            f"{ref.name} cannot be kept in the cache: {error.filename}: {error.strerror}",
-            "free some space, or set HF_HUB_CACHE to a folder you may write to",
+            f"cannot write {ref.name} to the cache: {error.filename}: {error.strerror}",
+            "free some space, or set HF_HUB_CACHE to a writable folder",
         )
     return _unreachable(ref, type(error).__name__)
 
@@ -148,16 +148,16 @@ def _explain(ref: ModelRef, file: str, error: Exception, errors: Any) -> OomDoct
 def _unreachable(ref: ModelRef, reason: str) -> OomDoctorError:
     return model_error(
         "hub_unreachable",
-        f"the hub could not be reached for {ref.name} ({reason})",
+        f"cannot reach the hub for {ref.name} ({reason})",
         suggest(ref.name, "check the network, HF_ENDPOINT and the proxy"),
     )
 
 
 def _silence(url: str) -> str | None:
-    """Why nobody answers at `url`; None when somebody does, be it with a refusal.
+    """Why `url` does not answer; None if it does, even with a refusal.
 
-    Asked once and first: huggingface_hub, depending on its version, tries for up to a minute,
-    which on a node without a network is the usual case.
+    Checked first, because some versions of huggingface_hub retry for up to a minute on a node
+    without a network.
     """
     try:
         with urlopen(Request(url, method="HEAD"), timeout=CONNECT_TIMEOUT_S):
@@ -167,14 +167,14 @@ def _silence(url: str) -> str | None:
         return f"HTTP {error.code}" if error.code >= 500 else None
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):  # huggingface_hub has certificates of its own
+        if isinstance(reason, ssl.SSLError):  # huggingface_hub may have its own certificates
             return None
         return str(getattr(reason, "strerror", None) or reason)
 
 
 def _refused(ref: ModelRef, status: int | None) -> OomDoctorError:
     if status == 403:
-        why, way = "this account may not read it", "ask for access on its page on the hub"
+        why, way = "this account has no access", "request access on its page on the hub"
     else:
         why, way = "this machine is not logged in", "run `hf auth login` or set HF_TOKEN"
     if find_model(ref.name):
@@ -183,7 +183,7 @@ def _refused(ref: ModelRef, status: int | None) -> OomDoctorError:
 
 
 def _adapter_config(ref: ModelRef) -> Path | None:
-    """adapter_config.json of a repository without config.json, where there is one."""
+    """adapter_config.json of a repository without config.json; None if it has none."""
     try:
         return _download(ref, "adapter_config.json")
     except OomDoctorError:
@@ -205,7 +205,7 @@ def _huggingface_hub() -> Any:
     except ImportError:
         raise model_error(
             "no_huggingface_hub",
-            "huggingface_hub is not installed, so neither its cache nor the hub can be read",
+            "huggingface_hub is not installed, so neither the cache nor the hub can be read",
             "run `pip install huggingface_hub`, or use --source catalogue or a local folder",
         ) from None
     return huggingface_hub

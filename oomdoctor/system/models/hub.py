@@ -1,7 +1,7 @@
 """Finds a model: local folder, Hugging Face cache, hub (config.json only), built-in catalogue.
 
-Never loads weights and never imports torch; huggingface_hub is imported only when a name is not a
-local folder. What was done instead of what was asked comes back as notes for the report.
+Never loads weights or imports torch, and imports huggingface_hub only for a name that is not a
+local folder. Fallbacks are returned as notes for the report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oomdoctor.system.models.tasks import (
 
 __all__ = ["TASK_ARCHITECTURES", "resolve", "resolve_with_notes", "task_of"]
 
-# Failures of the hub that built-in facts may stand in for.
+# Hub failures after which built-in facts may be used instead.
 _STAND_IN = frozenset(
     {
         "gated",
@@ -50,7 +50,7 @@ _TASK_CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A config and where it is from, before it is known what it can be trained for."""
+    """A config and its source, before its task is known."""
 
     id: str
     source: ModelSource
@@ -67,10 +67,10 @@ def resolve(ref: ModelRef) -> ModelSpec:
 
 
 def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
-    """The model that `ref` names, and sentences for the report about what is not as asked.
+    """The model that `ref` names, and notes for the report about anything that differs from it.
 
-    `ref.source` forces one place; "auto" takes the first of local folder, cache, hub and built-in
-    catalogue that has it, the catalogue also when the hub cannot be asked or refuses.
+    `ref.source` selects one place. "auto" takes the first that has the model: local folder, cache,
+    hub, built-in catalogue. The catalogue is also used if the hub cannot be reached or refuses.
 
     Raises:
         OomDoctorError: exit 4. Codes: model_path_missing, not_a_folder, no_config, peft_adapter,
@@ -84,20 +84,20 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
     if ref.task == "causal-lm" and (foreign := other_input(config)):
         part = text_part(config)
         if part is not None:
-            notes.append(f"the language model alone: the parts for {foreign} are left out")
+            notes.append(f"only the language model is used; the parts for {foreign} are left out")
             config = dict(part)
     task = task_of(config, ref.task)
     if quantised := config.pop("quantization_config", None):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else None
         notes.append(
-            f"the checkpoint is stored quantised ({method or 'unknown method'}); "
-            "synthetic weights are built in each rung's own weights_dtype and quantization"
+            f"the checkpoint is quantized ({method or 'unknown method'}); synthetic weights "
+            "use each rung's weights_dtype and quantization instead"
         )
     model_type = str(config["model_type"])
     if config.get("auto_map") and model_type not in model_types() and not ref.trust_remote_code:
         notes.append(
-            "config.json names code of its own (auto_map), which is not run without "
-            f"--trust-remote-code; transformers must know {model_type} itself"
+            "config.json refers to custom code (auto_map), which does not run without "
+            f"--trust-remote-code; without it, transformers must support {model_type}"
         )
     counted = found.known is not None and found.known.auto_class == _TASK_CLASSES.get(task)
     spec = ModelSpec(
@@ -134,11 +134,11 @@ def _find(ref: ModelRef) -> _Found:
     except OomDoctorError as error:
         if error.code not in _STAND_IN or find_model(ref.name) is None:
             raise
-        return _from_catalogue(ref, f"{error.message}; built-in facts used")
+        return _from_catalogue(ref, f"{error.message}; using built-in facts")
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name means a folder: by its spelling, or because there is one."""
+    """Whether a name means a folder: by its spelling, or because the folder exists."""
     return name.startswith((".", "/", "~")) or name.endswith("/") or _exists(Path(name))
 
 
@@ -148,12 +148,12 @@ def _from_folder(ref: ModelRef) -> _Found:
     except RuntimeError:  # ~name of an unknown user
         given = Path(ref.name)
     if not _exists(given):
-        hint = fetch.suggest(given.name, "check the path, or give a Hugging Face id (ORG/NAME)")
-        raise model_error("model_path_missing", f"{ref.name} is not there", hint)
+        hint = fetch.suggest(given.name, "check the path, or pass a Hugging Face id (ORG/NAME)")
+        raise model_error("model_path_missing", f"{ref.name} does not exist", hint)
     config = read_config(config_beside(given))
     folder = given if given.is_dir() else given.parent
     name = str(folder) if folder.name else folder.resolve().name
-    notes = (f"--revision {ref.revision} means nothing for a local folder",) if ref.revision else ()
+    notes = (f"--revision {ref.revision} is ignored for a local folder",) if ref.revision else ()
     return _Found(name, "local", config, path=str(folder.resolve()), notes=notes)
 
 
@@ -163,7 +163,7 @@ def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
         raise model_error(
             "not_in_catalogue",
             f"{ref.name} is not in the built-in catalogue",
-            fetch.suggest(ref.name, "`oomdoctor models` lists what is"),
+            fetch.suggest(ref.name, "run `oomdoctor models` for the list"),
         )
     notes = [reason] if reason else []
     wanted = ref.name.strip().lower()
@@ -171,11 +171,11 @@ def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
     name = next(i for i in ids if wanted in (i.lower(), i.lower().rpartition("/")[2]))
     if name != known.id:
         notes.append(
-            f"built-in facts are those of {known.id}, which has the same parameter shapes; "
-            "context length and RoPE may differ"
+            f"using the built-in facts of {known.id}, which has the same parameter shapes; context "
+            "length and RoPE may differ"
         )
     if ref.revision:
-        notes.append(f"--revision {ref.revision} means nothing for built-in facts")
+        notes.append(f"--revision {ref.revision} is ignored for built-in facts")
     return _Found(name, "catalogue", known.config, known=known, notes=tuple(notes))
 
 
@@ -196,5 +196,5 @@ def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> _Found:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # too long for a file name, or in a folder that may not be read
+    except OSError:  # too long for a file name, or in an unreadable folder
         return False

@@ -1,7 +1,7 @@
-"""Which training task a config.json is for, decided from its text alone.
+"""Decides which training task a config.json is for, from its text alone.
 
-transformers cannot be imported here, so the names of the architecture classes, a few keys and the
-built-in models have to do; whether the installed transformers knows the class is the worker's say.
+transformers cannot be imported here, so this uses the names of the architecture classes, a few keys
+and the built-in models. The worker checks whether the installed transformers knows the class.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from oomdoctor.errors import OomDoctorError, model_error
 from oomdoctor.records.model import Task, TaskChoice
 from oomdoctor.system.catalogue import causal_architectures, model_types
 
-# How the class of a pretrained model ends, per task. A bare encoder or decoder ("BertModel") is
-# settled by `task_of`.
+# The endings of pretrained model classes, by task. `task_of` decides about bare encoders and
+# decoders ("BertModel").
 TASK_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
     "causal-lm": ("ForCausalLM", "LMHeadModel"),
     "masked-lm": ("ForMaskedLM", "ForPreTraining"),
@@ -22,7 +22,7 @@ TASK_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
     "seq2seq-lm": ("ForConditionalGeneration", "MTModel", "WithLMHeadModel"),
     "image-classification": ("ForImageClassification",),
 }
-# Keys that only models with another input than text have. Images alone are a task of ours.
+# Keys that only models with other inputs than text have. Images alone are a supported task.
 _SOUND_KEYS = (
     "audio_config",
     "audio_encoder",
@@ -36,7 +36,7 @@ _VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "i
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """The class the config names, else its `model_type`."""
+    """The class that the config names, else its `model_type`."""
     named = config.get("architectures")
     if isinstance(named, list) and named:
         return str(named[0])
@@ -44,22 +44,22 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 
 
 def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
-    """The task to train: `asked`, or with "auto" what the architecture was made for.
+    """The task to train: `asked`, or with "auto" the one that the architecture was made for.
 
-    A bare decoder is a causal-lm, a bare encoder-decoder a seq2seq-lm, a bare image encoder an
-    image-classification, and any other bare encoder a sequence-classification.
+    Bare models without a head: a decoder gets causal-lm, an encoder-decoder seq2seq-lm, an image
+    encoder image-classification, any other encoder sequence-classification.
 
     Raises:
-        OomDoctorError: code "unsupported_task", when the model takes other inputs, was made for
-            another task, or can by its inputs not do what was asked.
+        OomDoctorError: code "unsupported_task": the model takes other inputs, was made for another
+            task, or its inputs do not fit the requested task.
     """
     if foreign := other_input(config):
-        raise _unsupported(config, f"takes {foreign}, which no supported task covers")
+        raise _unsupported(config, f"takes {foreign}, and no supported task does")
     if asked == "auto":
         task = _made_for(config)
         if task is None:
-            why = "is made for none of the supported tasks"
-            raise _unsupported(config, why, "; --task chooses one of them")
+            why = "is not made for any supported task"
+            raise _unsupported(config, why, "; choose one with --task")
         return task
     if (asked == "image-classification") != _is_image(config):
         inputs = "images" if _is_image(config) else "text"
@@ -70,7 +70,7 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
 
 
 def other_input(config: Mapping[str, Any]) -> str | None:
-    """ "sound" or "images beside text", when the model takes them; None for text or images only."""
+    """ "sound" or "images beside text" if the model takes them; None for text or images alone."""
     if any(config.get(key) is not None for key in _SOUND_KEYS):
         return "sound"
     if any(config.get(key) is not None for key in _VISION_KEYS):
@@ -79,7 +79,7 @@ def other_input(config: Mapping[str, Any]) -> str | None:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The language model inside a vision-language config; None where it is no class of its own."""
+    """The language model inside a vision-language config; None if it has no class of its own."""
     text = config.get("text_config")
     if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
         return None
@@ -89,7 +89,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if own is None:
         return None
     part = {**text, "architectures": [own]}
-    if "tie_word_embeddings" in config:  # the composed model decides it, not its text part
+    if "tie_word_embeddings" in config:  # set by the whole model, not by its text part
         part.setdefault("tie_word_embeddings", config["tie_word_embeddings"])
     return part
 
@@ -111,7 +111,7 @@ def _made_for(config: Mapping[str, Any]) -> Task | None:
 
 
 def _possible(task: Task, config: Mapping[str, Any]) -> bool:
-    """Whether the inputs go with the task: old T5 files call their class T5WithLMHeadModel."""
+    """Whether the inputs fit the task: old T5 files name the class T5WithLMHeadModel."""
     if (task == "image-classification") != _is_image(config):
         return False
     if task in ("causal-lm", "seq2seq-lm"):
@@ -130,5 +130,5 @@ def _is_encoder_decoder(config: Mapping[str, Any]) -> bool:
 def _unsupported(config: Mapping[str, Any], why: str, more: str = "") -> OomDoctorError:
     hint = f"oomdoctor trains {', '.join(get_args(Task))}{more}"
     if text_part(config) is not None:
-        hint += "; --task causal-lm probes the language model inside alone"
+        hint += "; to train only the language model inside, add --task causal-lm"
     return model_error("unsupported_task", f"{architecture_of(config)} {why}", hint)

@@ -1,7 +1,7 @@
-"""What measured rungs taught about this machine, kept for later predictions.
+"""What measured rungs taught about this machine, stored for later predictions.
 
-One small file for each GPU, driver and set of libraries, because each of them changes the context's
-bytes and the kernels' speed. A file that cannot be read counts as none: it is made again.
+One small file per GPU, driver and set of libraries, because each of them changes the size of the
+CUDA context and the speed of the kernels. A file that cannot be read is ignored and written again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _DECIDING = ("torch", "cuda", "transformers", "bitsandbytes", "peft")
 class Learned:
     """Constants measured on a machine.
 
-    `overhead_bytes` is what a process takes beside the caching allocator. `speed` are the factors
-    of the roofline. `rungs` counts the measured rungs they come from.
+    `overhead_bytes` is what a process uses outside the caching allocator. `speed` holds the factors
+    of the roofline. `rungs` counts the measured rungs behind them.
     """
 
     gpu_name: str
@@ -39,7 +39,7 @@ class Learned:
 def recall(
     gpu_name: str, driver_version: str | None, versions: Mapping[str, str | None]
 ) -> Learned | None:
-    """What is known of a GPU with this driver and these libraries; None where nothing is."""
+    """What is known about a GPU with this driver and these libraries; None if nothing is."""
     path = _path(gpu_name, driver_version, versions)
     if not path.is_file():
         return None
@@ -50,10 +50,10 @@ def recall(
 
 
 def newest(is_meant: Callable[[str], bool]) -> Learned | None:
-    """What was learned last of a GPU, with whatever driver and libraries; None where nothing was.
+    """The latest facts about a GPU, with any driver and libraries; None if there are none.
 
-    `is_meant` is asked the names that drivers gave. For plans, which are made where the GPU is not:
-    a home folder shared with the compute nodes has what `probe` learned there.
+    `is_meant` decides by the name that the driver gave. For plans on a machine without the GPU: a
+    home folder shared with the compute nodes holds what `probe` learned there.
     """
     paths = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in paths:
@@ -65,7 +65,7 @@ def newest(is_meant: Callable[[str], bool]) -> Learned | None:
 
 
 def remember(learned: Learned, versions: Mapping[str, str | None]) -> None:
-    """Keep what was learned for later runs.
+    """Store what was learned for later runs.
 
     Raises:
         OomDoctorError: the folder cannot be written (exit 5).

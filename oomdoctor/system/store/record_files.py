@@ -1,4 +1,4 @@
-"""Records as JSON files that appear whole or not at all: written beside, then renamed."""
+"""Records as JSON files that appear whole or not at all: a temporary file is renamed."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def read_record(kind: type[T], path: Path) -> T:
         reason = str(error)
     raise machine_error(
         "unreadable_run",
-        f"{path.parent.name}/{path.name} cannot be read: {reason}",
-        f"the folder {path.parent} was left as it is; start a new run",
+        f"cannot read {path.parent.name}/{path.name}: {reason}",
+        f"start a new run; the folder {path.parent} was not changed",
     )
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write within the block into a machine error with a remedy (exit 5)."""
+    """Turn a failed write in the block into a machine error with a hint (exit 5)."""
     try:
         yield
     except OSError as error:
         raise machine_error(
             "state_unwritable",
-            f"the run cannot be written to {error.filename or path}: {error.strerror or error}",
-            "free some space, or set XDG_STATE_HOME to a folder that can be written",
+            f"cannot write the run to {error.filename or path}: {error.strerror or error}",
+            "free some space, or set XDG_STATE_HOME to a writable folder",
         ) from error

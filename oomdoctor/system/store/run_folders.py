@@ -1,10 +1,10 @@
-"""Run folders on disk: every survey and plan is written as it happens, to be shown later.
+"""Run folders: every survey and plan is written to disk as it happens, so it can be shown later.
 
     <state_dir>/runs/20261121-143000-smollm2-135m-a1b2/
         request.json  report.json  01-inspect/  02-full-fp32-mb1/{job.json, attempt.json, ...}
 
-A survey can be gone on with. Nothing is ever deleted here: a damaged or a foreign folder is told
-and stays as it is.
+A survey can be resumed from its folder. Nothing is ever deleted here: damaged and foreign folders
+are reported and left alone.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _NAME_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One folder among the runs, for a listing.
+    """One folder in the list of runs.
 
-    `status` is that of the report, "unfinished" without one, "unreadable" when a file is damaged
-    and "foreign" for a folder that is no run; `problem` says more about the last three. `fits`
-    counts the rungs that fit, of `rungs`.
+    `status` is the status of the report; "unfinished" if there is none, "unreadable" if a file is
+    damaged, "foreign" if the folder is not a run. `problem` explains the last three. `fits` of
+    `rungs` rungs fit.
     """
 
     name: str
@@ -72,42 +72,42 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The name to type at `show` and `--resume`."""
+        """The name for `show` and `--resume`."""
         return self.path.name
 
     def write_request(self, request: SurveyRequest) -> None:
-        """Write what was asked for, complete enough to go on with."""
+        """Write the request, which is enough to resume the run."""
         write_record(self.path / REQUEST, request)
 
     def read_request(self) -> SurveyRequest:
-        """What was asked for; a machine error where it is missing or damaged."""
+        """The request; a machine error if it is missing or damaged."""
         return read_record(SurveyRequest, self.path / REQUEST)
 
     def write_report(self, report: Report) -> None:
-        """Write the report, or the partial one of a survey that was broken off."""
+        """Write the report, or the partial report of an interrupted survey."""
         write_record(self.path / REPORT, report)
 
     def read_report(self) -> Report:
-        """The report; a machine error where it is damaged or the run never wrote one."""
+        """The report; a machine error if it is damaged or was never written."""
         if not _exists(self.path / REPORT):
             raise machine_error(
                 "no_report",
-                f"the run {self.name} has no report: it is still going on or was killed",
-                self._how_to_go_on(),
+                f"the run {self.name} has no report: it is still running or was killed",
+                self._how_to_continue(),
             )
         return read_record(Report, self.path / REPORT)
 
-    def _how_to_go_on(self) -> str:
+    def _how_to_continue(self) -> str:
         request = self.read_request()
         if request.plan is None:
             return f"oomdoctor probe --resume {shlex.quote(self.name)}"
         model = shlex.quote(request.model.name)
-        return f"run `oomdoctor plan {model}` with its options again: it takes seconds"
+        return f"run `oomdoctor plan {model}` again with the same options: it takes seconds"
 
     def job_folder(self, label: str, micro_batch: int | None) -> Path:
         """A new folder for one worker process, such as `03-full-bf16-ckpt-mb4`.
 
-        The number is one above the highest there is, so a resumed run never writes over anything.
+        The number is one above the highest, so a resumed run never overwrites anything.
         """
         size = "" if micro_batch is None else f"-mb{micro_batch}"
         name = _slug(label, "job") + size
@@ -120,31 +120,31 @@ class RunFolder:
     def attempts(
         self, on_note: Callable[[str], None] | None = None
     ) -> tuple[tuple[ProbeJob, Attempt], ...]:
-        """Measuring jobs that came to an end, with how each ended, oldest first.
+        """Finished measuring jobs and their results, oldest first.
 
-        A job that was cut off, or whose files are damaged, is left out; `on_note` is told.
+        Interrupted jobs and jobs with damaged files are left out and reported to `on_note`.
         """
         found = []
         for _, folder in _numbered(self.path):
             try:
                 job = read_record(ProbeJob, folder / JOB)
-                # Such an answer is cheap, and depends on today's machine and data.
+                # Other answers are cheap, and depend on today's machine and data.
                 if job.mode != "measure":
                     continue
                 found.append((job, read_record(Attempt, folder / ATTEMPT)))
             except OomDoctorError as error:
                 if on_note:
-                    on_note(f"{folder.name} is tried again: {error.message}")
+                    on_note(f"repeating {folder.name}: {error.message}")
         return tuple(found)
 
 
 def save_attempt(folder: Path, attempt: Attempt) -> None:
-    """Write how the worker process of a job folder ended; from now on `--resume` knows it."""
+    """Write the result of a job to its folder, so that `--resume` does not repeat it."""
     write_record(folder / ATTEMPT, attempt)
 
 
 def runs_dir() -> Path:
-    """Where the run folders are; it need not exist yet."""
+    """The folder of the run folders; it may not exist yet."""
     return state_dir() / "runs"
 
 
@@ -152,7 +152,7 @@ def create(model_id: str) -> RunFolder:
     """A new, empty run folder, named after the local time and the model.
 
     Raises:
-        OomDoctorError: the state folder cannot be written (exit 5).
+        OomDoctorError: the state folder is not writable (exit 5).
     """
     root = runs_dir()
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -167,7 +167,7 @@ def create(model_id: str) -> RunFolder:
 
 
 def open_run(name: str | None = None) -> RunFolder:
-    """A run by name, by folder, or the latest one (None or "latest").
+    """A run by name or folder, or the latest run (None or "latest").
 
     Raises:
         OomDoctorError: there is no such run (exit 2).
@@ -178,8 +178,8 @@ def open_run(name: str | None = None) -> RunFolder:
         if not runs:
             raise usage_error(
                 "no_runs",
-                f"there are no runs yet in {root}",
-                "oomdoctor probe MODEL makes one, and so does oomdoctor plan MODEL",
+                f"there are no runs in {root} yet",
+                "make one: oomdoctor probe MODEL, or oomdoctor plan MODEL",
             )
         return RunFolder(max(runs, key=_age))
     named = Path(str(name)).expanduser()
@@ -190,13 +190,13 @@ def open_run(name: str | None = None) -> RunFolder:
     meant = f"did you mean {' or '.join(nearest)}? " if nearest else ""
     raise usage_error(
         "unknown_run",
-        f"{name} is neither a run in {root} nor a folder with a {REQUEST}",
-        f"{meant}oomdoctor show --list lists the runs",
+        f"{name} is not a run in {root} and not a folder with {REQUEST}",
+        f"{meant}list the runs: oomdoctor show --list",
     )
 
 
 def list_runs() -> tuple[RunSummary, ...]:
-    """All folders among the runs, latest first; damaged and foreign ones say so."""
+    """All folders in the runs folder, latest first; damaged and foreign ones are marked."""
     return tuple(_summary(path) for path in sorted(_folders(runs_dir()), key=_age, reverse=True))
 
 
@@ -204,11 +204,11 @@ def _summary(path: Path) -> RunSummary:
     request: SurveyRequest | None = None
     report: Report | None = None
     problem: str | None
-    status, problem = "foreign", "no run of oomdoctor; left as it is"
+    status, problem = "foreign", "not a run of oomdoctor; left alone"
     try:
         if _exists(path / REQUEST):
             request = read_record(SurveyRequest, path / REQUEST)
-            status, problem = "unfinished", "no report yet: going on, or killed"
+            status, problem = "unfinished", "no report: still running, or killed"
         if _exists(path / REPORT):
             report = read_record(Report, path / REPORT)
             status, problem = report.status, None
@@ -235,7 +235,7 @@ def _device_of(report: Report | None) -> str | None:
 
 
 def _stamp(name: str) -> str | None:
-    """The start from a run's name as local ISO time; None for a name of another kind."""
+    """The start time in a run's name as local ISO time; None for other names."""
     if not _RUN_NAME.fullmatch(name):
         return None
     try:
@@ -245,7 +245,7 @@ def _stamp(name: str) -> str | None:
 
 
 def _age(path: Path) -> tuple[str, float, str]:
-    """Orders runs by their start; within one second by the request's time on disk."""
+    """Sorts runs by start time; within one second, by when the request was written."""
     try:
         written = (path / REQUEST).stat().st_mtime
     except OSError:
@@ -264,7 +264,7 @@ def _exists(path: Path) -> bool:
     try:
         path.stat()
     except OSError as error:
-        # A file behind a closed door is there: reading it will say what is wrong.
+        # A file without read permission exists: reading it reports the error.
         return isinstance(error, PermissionError)
     return True
 

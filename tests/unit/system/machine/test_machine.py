@@ -232,7 +232,7 @@ def test_an_invalid_entry_ends_the_list(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7,0")
     refusal = refused("cuda:1", ALIKE)
     assert refusal.code == "unknown_device"
-    assert "1 GPU here" in refusal.message
+    assert "CUDA sees 1 GPU" in refusal.message
 
 
 def test_different_gpus_have_no_number_but_by_bus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +429,7 @@ def test_what_is_lacking_comes_with_the_line_to_type() -> None:
     rows = {row.name: row for row in capabilities(dict.fromkeys(capabilities_module.PACKAGES), ())}
     assert rows["peft"].text == "pip install peft for LoRA and QLoRA"
     assert "--no-build-isolation" in rows["flash-attn"].text
-    assert "there is no GPU" in rows["bf16"].text
+    assert "this machine has no GPU" in rows["bf16"].text
 
 
 def test_minimum_versions_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_a_file_is_no_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b'{"model_type": ', "is not JSON: Expecting value in line 1"),
+        (b'{"model_type": ', "is not valid JSON: Expecting value in line 1"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"[1]", "is not a JSON object"),
         (b"{}", "has no model_type"),

@@ -150,7 +150,7 @@ def test_gated(hub: Hub) -> None:
     assert error.hint == "run `hf auth login` or set HF_TOKEN"
     hub.refusals["org/name"] = (403, "GatedRepo")
     error = _error(ModelRef("org/name"))
-    assert error.message == "org/name is gated and this account may not read it"
+    assert error.message == "org/name is gated and this account has no access"
 
 
 def test_gated_but_built_in(hub: Hub) -> None:
@@ -158,7 +158,7 @@ def test_gated_but_built_in(hub: Hub) -> None:
     hub.refusals[name] = (401, "GatedRepo")
     spec, notes = resolve_with_notes(ModelRef(name))
     assert spec.source == "catalogue"
-    assert notes == (f"{name} is gated and this machine is not logged in; built-in facts used",)
+    assert notes == (f"{name} is gated and this machine is not logged in; using built-in facts",)
     assert "--source catalogue" in (_error(ModelRef(name, source="hub")).hint or "")
 
 
@@ -215,7 +215,7 @@ def test_connection_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(Connection refused)" in error.message
     spec, notes = resolve_with_notes(ModelRef("gpt2"))
     assert spec.source == "catalogue"
-    assert "could not be reached" in notes[0]
+    assert "cannot reach the hub" in notes[0]
     assert time.monotonic() - began < 5, "a login node must not wait for retries"
 
 

@@ -92,7 +92,7 @@ def test_a_local_folder_needs_no_huggingface_hub(
 
 def test_revision_of_a_local_folder_is_noted(tmp_path: Path) -> None:
     _, notes = resolve_with_notes(ModelRef(str(_folder(tmp_path, LLAMA)), revision="v1"))
-    assert notes == ("--revision v1 means nothing for a local folder",)
+    assert notes == ("--revision v1 is ignored for a local folder",)
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "~/nothing", "~nobody_/x", "x/"])
@@ -159,7 +159,7 @@ def test_offline_with_nothing(isolated: Path) -> None:
     error = _error(ModelRef("org/name"))
     assert error.code == "offline"
     assert error.message == (
-        "org/name is not in the Hugging Face cache and cannot be fetched: HF_HUB_OFFLINE is set"
+        "org/name is not in the Hugging Face cache and cannot be downloaded: HF_HUB_OFFLINE is set"
     )
     assert "not in the" not in _error(ModelRef("org/name", source="hub")).message
 
@@ -176,8 +176,8 @@ def test_catalogue_when_offline() -> None:
     assert spec.parameters == 8_030_261_248
     assert (spec.path, spec.revision) == (None, None)
     assert notes == (
-        "meta-llama/Llama-3.1-8B is not in the Hugging Face cache and cannot be fetched: "
-        "HF_HUB_OFFLINE is set; built-in facts used",
+        "meta-llama/Llama-3.1-8B is not in the Hugging Face cache and cannot be downloaded: "
+        "HF_HUB_OFFLINE is set; using built-in facts",
     )
 
 
@@ -190,8 +190,8 @@ def test_alias_of_a_built_in_model() -> None:
     name = "meta-llama/Llama-3.1-8B-Instruct"
     spec, notes = resolve_with_notes(ModelRef(name, source="catalogue", revision="v1"))
     assert spec.id == name
-    assert "those of meta-llama/Llama-3.1-8B, " in notes[0]
-    assert notes[1] == "--revision v1 means nothing for built-in facts"
+    assert "facts of meta-llama/Llama-3.1-8B, " in notes[0]
+    assert notes[1] == "--revision v1 is ignored for built-in facts"
 
 
 def test_parameters_only_where_the_head_is_the_counted_one() -> None:
@@ -208,7 +208,7 @@ def test_built_in_facts_stand_in_for_the_hub(code: str, dead_hub: list[str]) -> 
     dead_hub.append(code)
     spec, notes = resolve_with_notes(ModelRef("gpt2"))
     assert spec.source == "catalogue"
-    assert notes == (f"gpt2 failed with {code}; built-in facts used",)
+    assert notes == (f"gpt2 failed with {code}; using built-in facts",)
     assert _error(ModelRef("gpt2", source="hub")).code == code
     assert _error(ModelRef("org/name")).code == code
 
@@ -235,7 +235,7 @@ def test_quantised_checkpoint(tmp_path: Path) -> None:
     config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "bits": 8}}
     spec, notes = resolve_with_notes(ModelRef(str(_folder(tmp_path, config))))
     assert spec.config == LLAMA
-    assert "stored quantised (fp8)" in notes[0]
+    assert "is quantized (fp8)" in notes[0]
 
 
 def test_remote_code(tmp_path: Path) -> None:
@@ -267,7 +267,9 @@ def test_language_model_of_a_vision_language_model(tmp_path: Path) -> None:
     assert _error(ModelRef(name)).code == "unsupported_task"
     spec, notes = resolve_with_notes(ModelRef(name, task="causal-lm"))
     assert (spec.model_type, spec.architecture) == ("mistral", "MistralForCausalLM")
-    assert notes == ("the language model alone: the parts for images beside text are left out",)
+    assert notes == (
+        "only the language model is used; the parts for images beside text are left out",
+    )
     del config["text_config"]
     _folder(tmp_path, config)
     assert _error(ModelRef(name, task="causal-lm")).code == "unsupported_task"

@@ -85,8 +85,8 @@ def test_the_hint_offers_what_helps() -> None:
         with pytest.raises(OomDoctorError) as caught:
             task_of(config, "auto")
         hints.append(caught.value.hint or "")
-    assert "--task causal-lm probes the language model inside alone" in hints[0]
-    assert "--task chooses one of them" in hints[1]
+    assert "to train only the language model inside, add --task causal-lm" in hints[0]
+    assert "choose one with --task" in hints[1]
 
 
 @pytest.mark.parametrize(
