@@ -24,15 +24,15 @@ MEANINGS = {
     "XDG_STATE_HOME": "The folder that holds oomdoctor/runs and what earlier probes learned.",
     "HF_HOME": "The Hugging Face folder: the cache and the saved token. Default: "
     "huggingface in XDG_CACHE_HOME.",
-    "HF_HUB_CACHE": "The Hugging Face cache, where models are looked up before the hub is asked.",
+    "HF_HUB_CACHE": "The Hugging Face cache. Models are looked up here before on the hub.",
     "HF_TOKEN": "The token for gated models, never shown. HUGGING_FACE_HUB_TOKEN and the file "
     "HF_TOKEN_PATH count too.",
     "HF_ENDPOINT": "The address of the hub, for a mirror.",
-    "HF_HUB_OFFLINE": "1 means that the hub is never asked. TRANSFORMERS_OFFLINE=1 counts too.",
+    "HF_HUB_OFFLINE": "1 means that the hub is never contacted. TRANSFORMERS_OFFLINE=1 counts too.",
     "CUDA_VISIBLE_DEVICES": "The GPUs that oomdoctor may choose from.",
     "CUDA_DEVICE_ORDER": "How `--device cuda:N` counts: fastest first, or PCI_BUS_ID.",
     "CUDA_LAUNCH_BLOCKING": "1 makes the CPU wait for every kernel, which slows a step down.",
-    "NVIDIA_TF32_OVERRIDE": "0 forbids TF32, whatever the training asks for.",
+    "NVIDIA_TF32_OVERRIDE": "0 forbids TF32, even if the training turns it on.",
     "PYTORCH_ALLOC_CONF": "Settings of PyTorch's allocator, in the newer spelling.",
     "PYTORCH_CUDA_ALLOC_CONF": "Settings of PyTorch's allocator.",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1 turns the caching allocator off: slower, and other peaks.",

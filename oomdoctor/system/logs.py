@@ -125,13 +125,13 @@ def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     source: Any = _Readable(chunks)  # the library only calls `read`
     try:
         with zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True) as reader:
-            told = False
+            empty = True
             while piece := reader.read(_CHUNK):
-                told = True
+                empty = False
                 yield piece
     except zstandard.ZstdError as error:
         raise _damaged(name, str(error), "zstd -dc") from None
-    if not told:
+    if empty:
         raise _damaged(name, "nothing in it can be decompressed", "zstd -dc")
 
 

@@ -153,5 +153,5 @@ def test_progress_tells_each_simulation_once(cli, planned, golden):
     assert told[1:] == [
         "inspecting m (hub)",
         "[1/2] rung-1: fits on 3 of 5 cards",
-        "[2/2] rung-0: no answer",
+        "[2/2] rung-0: no result",
     ]

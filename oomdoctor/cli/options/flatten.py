@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter
 from typing import Any, get_type_hints
 
@@ -51,16 +51,23 @@ def typed_options(context: typer.Context) -> frozenset[str]:
 
 
 def _parameters(name: str, hint: Any, default: Any) -> Iterator[Parameter]:
-    if not is_dataclass(hint):
+    if not _is_options(hint):
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         return
-    hints = get_type_hints(hint, include_extras=True)
     for field in fields(hint):
-        yield from _parameters(field.name, hints[field.name], field.default)
+        yield from _parameters(field.name, _hints(hint)[field.name], field.default)
 
 
 def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:
-    if not (isinstance(hint, type) and is_dataclass(hint)):
+    if not _is_options(hint):
         return given[name]
-    hints = get_type_hints(hint, include_extras=True)
-    return hint(**{f.name: _collected(hints[f.name], f.name, given) for f in fields(hint)})
+    return hint(**{f.name: _collected(_hints(hint)[f.name], f.name, given) for f in fields(hint)})
+
+
+def _is_options(hint: object) -> bool:
+    return isinstance(hint, type) and is_dataclass(hint)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)

@@ -143,8 +143,8 @@ def summary(attempts: list[Attempt]) -> str:
         size, peak = max(fitting)
         return f"fits, micro-batch {size}, peak {format_bytes(peak)}"
     least = min(attempts, key=lambda attempt: int(attempt.config.micro_batch_size))
-    told = least.reason or (least.failure.message if least.failure else None)
+    reason = least.reason or (least.failure.message if least.failure else None)
     words = OUTCOME_WORDS[least.outcome]
     if least.outcome != "unsupported":  # that does not depend on the micro-batch size
         words += f" at micro-batch {least.config.micro_batch_size}"
-    return f"{words}: {told.splitlines()[0]}" if told else words
+    return f"{words}: {reason.splitlines()[0]}" if reason else words

@@ -60,7 +60,7 @@ def build_rung(
     effective_batch_size: int | None,
     micro_batch_size: int | None,
 ) -> tuple[Rung, list[KeyFault]]:
-    """A rung from valid values, and the contradictions in it. It may fix sizes of its own."""
+    """A rung from valid values, and the contradictions in it. The values override the sizes."""
     sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
     merged |= {key: value for key, value in values.items() if key != LABEL}
