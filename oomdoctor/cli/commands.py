@@ -11,7 +11,6 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError
 
@@ -65,7 +64,7 @@ def interrupted() -> OomDoctorError:
 
 
 def _write_sections(parameters: list[Any], context: Any, formatter: Any) -> None:
-    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{name: [] for name in PANELS}}
+    sections: dict[str, list[tuple[str, str]]] = {}
     named = any(getattr(parameter, "rich_help_panel", None) for parameter in parameters)
     rest = "Other options" if named else "Options"
     for parameter in parameters:
@@ -74,7 +73,8 @@ def _write_sections(parameters: list[Any], context: Any, formatter: Any) -> None
             continue
         if parameter.param_type_name == "argument":
             # A new click overwrites the help of an old typer's argument with None.
-            sections["Arguments"].append((parameter.metavar, parameter.help or ""))
+            row = (parameter.metavar, parameter.help or "")
+            sections.setdefault("Arguments", []).append(row)
         else:
             panel = getattr(parameter, "rich_help_panel", None) or rest
             # Old versions of typer escape brackets for rich, even in plain help.
@@ -83,9 +83,8 @@ def _write_sections(parameters: list[Any], context: Any, formatter: Any) -> None
     names = [name for rows in sections.values() for name, _ in rows]
     width = max((len(name) for name in names if len(name) <= _WIDEST_NAME), default=0)
     for section, rows in sections.items():
-        if rows:
-            with formatter.section(section):
-                formatter.write_dl([(name.ljust(width), text) for name, text in rows], width)
+        with formatter.section(section):
+            formatter.write_dl([(name.ljust(width), text) for name, text in rows], width)
 
 
 def _printed_here(option: Any) -> Any:

@@ -15,6 +15,8 @@ from typing import Any, get_type_hints
 
 import typer
 
+from oomdoctor.cli.options import PANELS
+
 
 def flatten(verb: Callable[..., None]) -> Callable[..., None]:
     """Replace each dataclass parameter of a verb by one parameter for each of its fields."""
@@ -26,7 +28,7 @@ def flatten(verb: Callable[..., None]) -> Callable[..., None]:
         verb(**{name: _collected(hints[name], name, given) for name in own})
 
     found = [new for name in own for new in _parameters(name, hints[name], own[name].default)]
-    flat.__dict__["__signature__"] = inspect.Signature(found)
+    flat.__dict__["__signature__"] = inspect.Signature(sorted(found, key=_place))
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
     return flat
 
@@ -62,6 +64,13 @@ def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:
     if not _is_options(hint):
         return given[name]
     return hint(**{f.name: _collected(_hints(hint)[f.name], f.name, given) for f in fields(hint)})
+
+
+def _place(parameter: Parameter) -> int:
+    """Sorts parameters: arguments first, then the options in the order of the panels."""
+    (info,) = getattr(parameter.annotation, "__metadata__", (None,))
+    panel = getattr(info, "rich_help_panel", None)
+    return PANELS.index(panel) if panel in PANELS else -1
 
 
 def _is_options(hint: object) -> bool:
