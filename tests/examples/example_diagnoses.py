@@ -1,4 +1,4 @@
-"""Reports of `explain` made by hand, in which everything that the page can say occurs."""
+"""Example reports of `explain` that cover everything the page can say."""
 
 from __future__ import annotations
 
@@ -166,12 +166,12 @@ def _gpu() -> Report:
 
 
 def _host() -> Report:
-    told = (
+    job = (
         "job 4711 of me on gpu01: OUT_OF_MEMORY after 00:12:44 of 1-00:00:00, exit code 0:125; "
         "host memory: 63.8 GiB at the highest sample of a task, 64.0 GiB asked for"
     )
     lost = "no output file of job 4711 was found; looked for /home/me/slurm-4711.out"
-    return explained(HOST, warnings=tuple(quoted("slurm", (told, lost))))
+    return explained(HOST, warnings=tuple(quoted("slurm", (job, lost))))
 
 
 def _table() -> Report:

@@ -1,4 +1,4 @@
-"""Plans to render. Every number here is invented: made to look plausible, predicted by nobody."""
+"""Plans to render. Every number here is invented, to look plausible; none was predicted."""
 
 from __future__ import annotations
 

@@ -124,11 +124,11 @@ def test_the_card_is_drawn_to_scale() -> None:
         Numbers(capacity_bytes=8, free_bytes=4, other_processes_bytes=5),
     ],
 )
-def test_no_bar_from_figures_that_make_none(numbers: Numbers) -> None:
+def test_no_bar_without_enough_numbers(numbers: Numbers) -> None:
     assert "[#" not in _page(replace(FOUND, numbers=numbers))
 
 
-def test_figures_that_make_no_bar_are_listed() -> None:
+def test_numbers_that_make_no_bar_are_listed() -> None:
     numbers = Numbers(requested_bytes=GIB, allocated_bytes=9 * GIB, allowed_bytes=10 * GIB)
     page = _page(replace(FOUND, numbers=numbers))
     assert "this process  9.00 GiB\nlimit         10.0 GiB for this process\nrequested" in page
@@ -195,6 +195,7 @@ def test_verbose_has_everything() -> None:
     page = _page(FOUND, verbose=True)
     assert "7.  change 6" in page and "trl           B(1)" in page
     assert "other process (medium): others hold 16 GiB" in page
+    assert page.count("a frame") == 1
 
 
 def test_more_than_the_card_is_not_freed() -> None:

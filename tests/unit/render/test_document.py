@@ -95,8 +95,8 @@ def test_the_schema_misses_no_key(schema: Any) -> None:
 
 
 def test_the_committed_schema_is_what_the_records_say(builder: ModuleType) -> None:
-    told = "run scripts/build_schema.py"
-    assert SCHEMA_FILE.read_text(encoding="utf-8") == builder.text(), told
+    hint = "run scripts/build_schema.py"
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == builder.text(), hint
 
 
 def test_records_and_schema_have_the_same_fields(schema: Any) -> None:

@@ -163,7 +163,7 @@ def test_hostile_text_does_not_reach_the_terminal(attack: str) -> None:
         assert f"a{attack}b" in table(hostile, verbose=True)
 
 
-def test_the_cpu_says_what_its_memory_is() -> None:
+def test_the_cpu_page_says_how_memory_is_counted() -> None:
     text = plain(cpu_report())
     assert "memory is tensor bytes, counted by a trace" in text
     assert "RSS 2.40 GiB" in text
@@ -182,7 +182,7 @@ def test_a_cap_does_not_limit_the_speed() -> None:
     assert "usable = 16.0 GiB free" in above and "(--vram)" not in above
 
 
-def test_relative_speed_is_of_the_fastest_whatever_the_order() -> None:
+def test_relative_speed_is_of_the_fastest_in_any_order() -> None:
     report = gpu_report()
     turned = plain(replace(report, ranking=report.ranking[::-1]))
     first = next(line for line in turned.splitlines() if line.lstrip().startswith("1  "))
@@ -235,9 +235,9 @@ def test_the_tokens_of_the_request_name_the_column() -> None:
         assert name in plain(asked)
 
 
-def test_verbose_tells_everything_about_a_rung() -> None:
+def test_verbose_shows_everything_about_a_rung() -> None:
     text = plain(gpu_report(), verbose=True)
-    for told in (
+    for text_part in (
         "method=lora, weights_dtype=bfloat16, activation_checkpointing=full",
         "the most tokens/s",
         "3 allocation retries",
@@ -251,9 +251,26 @@ def test_verbose_tells_everything_about_a_rung() -> None:
         "signal      SIGSEGV",
         "micro-step 421 ms +-0.4%",
     ):
-        assert told in text, told
+        assert text_part in text, text_part
     assert "Loading  10%" not in text
     assert "attn_output" not in plain(gpu_report())
+
+
+def test_a_reason_that_holds_for_some_cards_names_them() -> None:
+    report = PLANS["plan-sweep"]()
+    assert report.sweep is not None
+    assert "full-bf16 was not simulated: aten::nonzero" in plain(report)
+    first, *others = report.sweep.lines[1::2]
+    lines = (*report.sweep.lines[::2], first, *(replace(line, reason="b") for line in others))
+    text = plain(replace(report, sweep=replace(report.sweep, lines=lines)))
+    assert "full-bf16 was not simulated for L4: aten::nonzero" in text
+    assert "full-bf16 was not simulated for RTX 4090: b" in text
+
+
+def test_why_leaves_out_what_is_negligible() -> None:
+    text = plain(PLANS["plan-why"]())
+    head = next(line for line in text.splitlines() if line.lstrip().startswith("phase  "))
+    assert head.split()[-2:] == ["activations", "logits"]  # not the 96 KiB of inputs
 
 
 def test_all_examples_end_with_one_newline() -> None:
