@@ -1,1 +1,1 @@
-"""Frozen records: the only thing that crosses floors. Standard library only, no I/O."""
+"""Frozen records, the only values that pass between layers. Standard library only, no I/O."""

@@ -1,9 +1,8 @@
-"""Records to JSON and back, strictly: a wrong type or a key that nobody knows is an error.
+"""Records to JSON and back, strictly: a wrong type or an unknown key is an error.
 
-The type hints are the schema, so a record and its document cannot drift apart. A key that a later
-version added has a default in its record, which stands in where an earlier document lacks the key.
-The other way round nothing is guessed: to leave out what a newer version says could change what the
-rest means.
+The type hints are the schema, so a record and its document cannot differ. A key that was added
+later has a default in its record, so documents of earlier versions can still be read. Documents of
+newer versions cannot: ignoring a key could change what the others mean.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ T = TypeVar("T")
 
 
 class CodecError(ValueError):
-    """A document does not have the shape of the record; the message names the place."""
+    """A document does not match the record; the message names the place."""
 
 
 def to_json(record: object) -> Any:
     """The record as plain JSON values (dict, list, str, int, float, bool, None).
 
     Raises:
-        CodecError: a float is not finite, which JSON cannot say.
+        CodecError: a float is not finite, which JSON cannot express.
     """
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
@@ -36,7 +35,7 @@ def to_json(record: object) -> Any:
     if isinstance(record, tuple | list):
         return [to_json(value) for value in record]
     if isinstance(record, float) and not math.isfinite(record):
-        raise CodecError(f"{record} has no place in JSON; unknown is None")
+        raise CodecError(f"JSON cannot express {record}; use None for unknown")
     if record is None or isinstance(record, str | int | float | bool):
         return record
     raise CodecError(f"{type(record).__name__} has no JSON form")
@@ -61,7 +60,7 @@ def loads(kind: type[T], text: str) -> T:
     """A record from a JSON text.
 
     Raises:
-        CodecError: the text is not JSON or does not have the shape of the record.
+        CodecError: the text is not JSON or does not match the record.
     """
     try:
         value = json.loads(text)
@@ -100,11 +99,11 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return _read_union(args, value, where)
     if origin is tuple:
         if not isinstance(value, list):
-            raise CodecError(f"{where}: a list is needed, not {_word(value)}")
+            raise CodecError(f"{where}: expected a list, got {_word(value)}")
         return tuple(_read(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, dict):
-            raise CodecError(f"{where}: an object is needed, not {_word(value)}")
+            raise CodecError(f"{where}: expected an object, got {_word(value)}")
         return {key: _read(args[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float and type(value) is int:
         return float(value)
@@ -112,20 +111,20 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return None
     if isinstance(kind, type) and type(value) is kind:
         return value
-    raise CodecError(f"{where}: {getattr(kind, '__name__', kind)} is needed, not {_word(value)}")
+    raise CodecError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {_word(value)}")
 
 
 def _read_record(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise CodecError(f"{where}: an object is needed, not {_word(value)}")
+        raise CodecError(f"{where}: expected an object, got {_word(value)}")
     hints = _hints(kind)
     unknown = sorted(set(value) - set(hints))
     missing = [name for name in _needed(kind) if name not in value]
     if unknown or missing:
-        newer = "which a newer version of oomdoctor may have written"
-        told = [f"unknown {', '.join(unknown)}, {newer}"] if unknown else []
-        told += [f"missing {', '.join(missing)}"] if missing else []
-        raise CodecError(f"{where}: {'; '.join(told)}")
+        newer = "perhaps from a newer version of oomdoctor"
+        found = [f"unknown {', '.join(unknown)}, {newer}"] if unknown else []
+        found += [f"missing {', '.join(missing)}"] if missing else []
+        raise CodecError(f"{where}: {'; '.join(found)}")
     return kind(
         **{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     )
@@ -138,7 +137,7 @@ def _read_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
             return _read(arg, value, where)
         except CodecError as error:
             errors.append(error)
-    # The deepest complaint is about the alternative that came closest.
+    # The error at the deepest place is about the alternative that came closest.
     raise max(errors, key=lambda error: len(str(error).split(":")[0]))
 
 

@@ -1,7 +1,7 @@
-"""One rung of the ladder: a complete training configuration, and a recipe of several.
+"""One rung of the ladder, which is a complete training configuration, and recipes of several.
 
-The field names are the public keys of recipes, `--rung` and the JSON report. What is faulty about
-a combination of values is decided here, once, so that recipes, flags and files agree.
+The field names are the public keys of recipes, `--rung` and the JSON report. Combinations of values
+are checked here, so that recipes, options and files report the same errors.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class TrainConfig:
     """Settings of PyTorch's caching allocator."""
 
     def key(self) -> str:
-        """A content hash of 12 hex digits: equal configurations have equal keys."""
+        """A content hash of 12 hex digits; equal configurations have equal keys."""
         content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def rung_key(self) -> str:
-        """The key of the rung whatever the micro-batch: what all tries of a search share."""
+        """The key without the micro-batch size, which all tries of a search share."""
         return self.with_micro_batch(AUTO).key()
 
     def with_micro_batch(self, size: int | Literal["auto"]) -> TrainConfig:
@@ -101,11 +101,11 @@ class TrainConfig:
     def accumulation_steps(self) -> int:
         """Gradient accumulation steps; the micro-batch size must be known."""
         if self.micro_batch_size == AUTO:
-            raise ValueError("the micro-batch size is not chosen yet")
+            raise ValueError("the micro-batch size has not been chosen yet")
         return self.effective_batch_size // self.micro_batch_size
 
     def label(self) -> str:
-        """A short name of what differs from the plain case, such as `qlora-nf4+ckpt+paged8bit`."""
+        """A short name of what differs from the defaults, such as `qlora-nf4+ckpt+paged8bit`."""
         if self.method == "full":
             head = "full-" + _precision(self)
         elif self.method == "lora":
@@ -136,7 +136,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A configuration with the name people see."""
+    """A configuration with the name that people see."""
 
     label: str
     config: TrainConfig
@@ -144,7 +144,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A named ladder. `source` says where it came from: built-in, a file, or the command line."""
+    """A named ladder. `source` is where it came from: built-in, a file, or the command line."""
 
     name: str
     description: str
@@ -169,10 +169,10 @@ def _precision(config: TrainConfig) -> str:
 
 
 def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
-    """What is wrong with a combination of values, as (key, sentence); empty when it can be tried.
+    """Contradictions in a combination of values, as (key, sentence); empty if it can be tried.
 
-    Only contradictions are faults. What this machine or this version cannot do is for the worker
-    to say (`unsupported`), because it depends on where the rung runs.
+    What this machine or this version cannot do is not an error here: it depends on where the rung
+    runs, so the worker reports it as `unsupported`.
     """
     faults: list[tuple[str, str]] = []
     for key in ("checkpoint_every", "lora_rank", "lora_alpha", "sequence_length"):
@@ -185,7 +185,7 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
     if not 0.0 <= config.lora_dropout < 1.0:
         faults.append(("lora_dropout", "must be at least 0 and below 1"))
     if not config.lora_targets:
-        faults.append(("lora_targets", "is empty; name modules or write all-linear"))
+        faults.append(("lora_targets", "is empty; name modules or use all-linear"))
     if config.micro_batch_size != AUTO:
         if config.micro_batch_size < 1:
             faults.append(("micro_batch_size", 'must be "auto" or at least 1'))

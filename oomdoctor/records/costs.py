@@ -1,8 +1,8 @@
-"""What operators cost and how long they are expected to take.
+"""What operators cost, and how long they are estimated to take.
 
-A cost is a property of the operator and its tensors, not of a card: `analysis.roofline` turns costs
-and the facts of a card into time. All amounts add up and are affine in the micro-batch size, so two
-simulated batch sizes tell every one between them.
+A cost depends on the operator and its tensors, not on the card: `analysis.speed.roofline` computes
+the time from costs and the facts of a card. All amounts add up and are affine in the micro-batch
+size, so two simulated sizes give all sizes between them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Bound = Literal["compute", "bandwidth", "launch"]
 class OpCost:
     """One launched operator: arithmetic in FLOP, traffic to and from device memory in bytes.
 
-    "quantised" covers bitsandbytes' packing, unpacking and 4-bit products, "elementwise" what is
-    bound by bandwidth (activations, optimizers), "irregular" the same where tensors differ in
-    size, layout or type (broadcasts, casts, reductions, gathers), "copy" what crosses between the
-    host and the device. `dtype` is torch's name of the type the arithmetic is done in.
-    `unpacked_bytes` are moved by a kernel of its own that unpacks the weight of a 4-bit product.
+    "quantised" covers bitsandbytes' packing, unpacking and 4-bit products. "elementwise" operators
+    are limited by bandwidth (activations, optimizers); "irregular" ones too, but their tensors
+    differ in size, layout or type (broadcasts, casts, reductions, gathers). "copy" moves data
+    between host and device. `dtype` is torch's name of the type that the arithmetic is done in.
+    `unpacked_bytes` are moved by a separate kernel that unpacks the weight of a 4-bit product.
     """
 
     name: str
@@ -36,7 +36,7 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured over predicted time on one machine, by what binds; 1.0 is uncalibrated."""
+    """Measured / estimated time on one machine, by what limits the speed; 1.0 is uncalibrated."""
 
     compute: float = 1.0
     bandwidth: float = 1.0
@@ -45,11 +45,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedTime:
-    """Predicted seconds of a sequence of operators, and what they are made of.
+    """The estimated time of a sequence of operators, and its parts.
 
     `seconds` is the larger of the device's and the host's time, because the host runs ahead of the
-    device. `bound_by` gives the shares of `seconds` and adds up to 1. `notes` are sentences for the
-    report.
+    device. `bound_by` gives the shares of `seconds`, which add up to 1. `notes` are sentences for
+    the report.
     """
 
     seconds: float

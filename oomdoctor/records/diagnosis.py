@@ -1,7 +1,7 @@
-"""What `explain` reads out of a log, and what it answers.
+"""What `explain` finds in a log, and its diagnosis.
 
-`Incident` and `LogFacts` are what the reading found; `Diagnosis` is the public answer, whose field
-names are the JSON keys. Sizes are integers in bytes, unknown is None.
+`Incident` and `LogFacts` are what was read. `Diagnosis` is the public answer, and its field names
+are the JSON keys. Sizes are integers in bytes, unknown is None.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SettingValue = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a traceback; `code` is the quoted source line, None where it is not shown."""
+    """One frame of a traceback; `code` is the quoted source line, None if it is not shown."""
 
     file: str
     line: int | None
@@ -64,7 +64,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ListedProcess:
-    """A process that a message lists as holding memory of the device, not the speaker itself."""
+    """Another process that a message lists as using memory of the device."""
 
     pid: int
     used_bytes: int
@@ -72,9 +72,9 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Memory in use as one line of the log prints it; `step` None where no step is known.
+    """Memory in use, from one line of the log; `step` is None if unknown.
 
-    `source` tells what printed it: "step_line", "nvidia_smi" or "torch".
+    `source` is what printed it: "step_line", "nvidia_smi" or "torch".
     """
 
     step: int | None
@@ -87,11 +87,11 @@ class MemorySample:
 class Incident:
     """One failure found in a log, out of memory or a look-alike.
 
-    `event.dialect` is the contract's, "not_oom" for look-alikes; then `look_alike` names which
-    (`device_mismatch`, `device_assert`, ...) and `resource` is "none". `frames` stand outermost
-    first; `where` is the innermost line of the user's own code. `lines` quotes the log. `survived`:
-    the run went on afterwards. `consequence`: another incident of the same log explains this one
-    (NCCL aborts of the other ranks, a worker's exit after the real failure).
+    `event.dialect` is "not_oom" for a look-alike; then `look_alike` names it (`device_mismatch`,
+    `device_assert`, ...) and `resource` is "none". `frames` are outermost first; `where` is the
+    innermost line of the user's own code. `lines` quotes the log. `survived` means that the run
+    continued. `consequence` means that another incident of the log caused this one (NCCL aborts
+    of other ranks, a worker that exits after the real failure).
     """
 
     event: OomEvent
@@ -116,11 +116,11 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What else a log tells. `settings` use the names of transformers' arguments where they exist.
+    """Other facts in a log. `settings` use the names of transformers' arguments if they exist.
 
-    `evidence` quotes, by key (a setting, "model_id", "last_step", "traceback", ...), the lines
-    that told it. `step_memory` is bounded: the first and the last of a long log. `finished`: a line
-    tells that the run came to its end.
+    `evidence` quotes the lines that a fact was read from, by key (a setting, "model_id",
+    "last_step", "traceback", ...). `step_memory` keeps only the first and last samples of a long
+    log. `finished` means that a line says that the run ended.
     """
 
     settings: Mapping[str, SettingValue] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The figures of the message, as printed x unit; None where it does not print them."""
+    """The numbers in the message, in bytes; None if it does not print them."""
 
     requested_bytes: int | None = None
     capacity_bytes: int | None = None
@@ -155,7 +155,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the model whose size is the requested one; `arithmetic` is the product."""
+    """A tensor of the model that has the requested size; `arithmetic` is the product."""
 
     bytes: int
     shape: tuple[int, ...]
@@ -167,7 +167,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause with the quoted lines that speak for it; `why` says it in a sentence."""
+    """One cause, with the quoted lines that are its evidence; `why` is the reason in a sentence."""
 
     cause: CauseName
     confidence: Confidence
@@ -177,7 +177,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change, what it gives back, on what basis, and the line to type for each library.
+    """One change, how much memory it frees and how that is known, and what to type per library.
 
     `lines` has the keys transformers, trl, accelerate, deepspeed, pytorch, shell as they apply.
     """
@@ -194,11 +194,11 @@ class Remedy:
 class Diagnosis:
     """The answer about one failure of one source.
 
-    `look_alike` names what it is when `is_oom` is false, with `short_answer`. `tensors` are all
-    matches of the requested size, `tensor` the likeliest. `assumed` lists what was not in the
-    text, `oddities` what is strange about the figures,
-    `needs` the closed form of what the training needs, `framework` the library of the traceback.
-    `survived`: the run went on afterwards.
+    If `is_oom` is false, `look_alike` names the error and `short_answer` says what to do. `tensors`
+    are all tensors of the requested size, `tensor` the most likely one. `assumed` lists what was
+    not in the text, `oddities` what is strange about the numbers, and `needs` the memory that the
+    training needs by formula. `framework` is the library in the traceback. `survived` means that
+    the run continued.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""How far predictions were from measurements, as recorded, and what follows for a new one."""
+"""Recorded errors of predictions, and the uncertainty that follows for a new one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Slower = Literal["device", "host"]
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """Errors of predictions of one kind, as shares of the measured bytes.
+    """Errors of predicted peaks of one kind, relative to the measured bytes.
 
-    `origin` is "measured" for runs of our own with the same libraries, "published" for runs that
+    `origin` is "measured" for our own runs with the same libraries, "published" for runs that
     others reported. `p95` is the 95th percentile of the absolute errors.
     """
 
@@ -31,11 +31,11 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True)
 class SpeedErrorRecord:
-    """Errors of predicted tokens a second of one kind, as shares of the measured ones.
+    """Errors of estimated tokens per second of one kind, relative to the measured ones.
 
-    `compute_capability` is the cards', `slower` what the others waited for by the prediction: the
-    device, or the host that issues its operators. `p95` is the 95th percentile of the absolute
-    errors.
+    `compute_capability` is that of the cards. `slower` is what limited the speed by the estimate:
+    the device, or the host that launches its operators. `p95` is the 95th percentile of the
+    absolute errors.
     """
 
     origin: Origin
@@ -49,9 +49,9 @@ class SpeedErrorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """A prediction may be off by `share` of itself either way; None where nothing is recorded.
+    """A prediction may be off by `share` of itself either way; None if nothing is recorded.
 
-    `evidence` is a sentence on what the figure rests on.
+    `evidence` is a sentence on where the figure comes from.
     """
 
     share: float | None

@@ -1,4 +1,4 @@
-"""The machine, its GPUs as the driver reports them, and published facts of cards."""
+"""The machine, its GPUs as the driver reports them, and published facts about cards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DeviceType = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of a GPU; name and bytes are None where the driver hides them."""
+    """A process that uses memory of a GPU; name and bytes are None if the driver hides them."""
 
     pid: int
     name: str | None
@@ -20,7 +20,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the driver reports it. `index` is NVML's, by PCI bus; `uuid` identifies it."""
+    """One GPU as the driver reports it. `index` is NVML's (PCI bus order); `uuid` identifies it."""
 
     index: int
     uuid: str
@@ -33,10 +33,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """Published facts of a card: peaks are dense, in FLOP/s; None where not verified.
+    """Published facts about a card. Peaks are dense, in FLOP/s; None if not verified.
 
-    `memory_bytes` is the marketed size, `total_bytes` what the driver reports, and
-    `torch_total_bytes` the smallest total that PyTorch was seen to report.
+    `memory_bytes` is the advertised size, `total_bytes` what the driver reports, and
+    `torch_total_bytes` the smallest total that PyTorch has been seen to report.
     """
 
     name: str
@@ -58,7 +58,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value that steers oomdoctor or the libraries, and where it came from."""
+    """A value that controls oomdoctor or the libraries, and where it came from."""
 
     name: str
     value: str | None
@@ -67,9 +67,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A library or a hardware feature that some rungs need, and what follows for this machine.
+    """A library or a hardware feature that some rungs need, and its state on this machine.
 
-    `text` is what it makes possible when the state is "ok", else what is lacking and the remedy.
+    `text` says what it makes possible if the state is "ok", else what is missing and what to do.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What one worker measured, or one simulation predicts, and what an out-of-memory says.
+"""What a worker measured or a simulation predicted, and what an out-of-memory message says.
 
 Sizes are integers in bytes, times floats in seconds, unknown is None.
 """
@@ -14,7 +14,7 @@ PhaseName = Literal["init", "load", "forward", "backward", "optimizer", "eval", 
 
 @dataclass(frozen=True, slots=True)
 class PhaseMemory:
-    """Peaks within one phase, the worst over all memory steps. Reserved is None on the CPU."""
+    """Peaks within one phase, the highest of all memory steps. Reserved is None on the CPU."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None = None
@@ -22,7 +22,7 @@ class PhaseMemory:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """What was alive at the moment of the highest allocation; adds up to the peak allocated."""
+    """What was alive at the peak; adds up to the peak of allocated bytes."""
 
     weights_bytes: int
     gradients_bytes: int
@@ -54,11 +54,11 @@ class Timing:
 class Measurement:
     """What one worker measured at one micro-batch size.
 
-    `peak_device_bytes` is what the device really gave up for this process, context and libraries
-    included (None on the CPU); `overhead_bytes` the part of it outside the caching allocator.
+    `peak_device_bytes` is all device memory that the process used, context and libraries included
+    (None on the CPU); `overhead_bytes` is the part outside the caching allocator.
     `peak_rss_bytes` is the host memory of the process. `phases` has the keys load, forward,
-    backward, optimizer and, when asked for, eval; `first_step` and `steady` hold the same peaks
-    for the step in which optimizer states are born and for the later ones.
+    backward, optimizer and, if requested, eval. `first_step` and `steady` hold the same peaks for
+    the step that creates the optimizer states and for later steps.
     """
 
     peak_allocated_bytes: int
@@ -84,9 +84,9 @@ class Measurement:
     memory_stats: Mapping[str, int] = field(default_factory=dict)
 
     def deciding_peak_bytes(self) -> int:
-        """The peak that is held against the budget: the widest that is known.
+        """The peak that is compared with the budget: the most complete one that is known.
 
-        Device use on a GPU, else what the allocator reserved, tensor bytes on the CPU.
+        Device memory on a GPU, else what the allocator reserved; tensor bytes on the CPU.
         """
         known = (self.peak_device_bytes, self.peak_reserved_bytes)
         return next((peak for peak in known if peak is not None), self.peak_allocated_bytes)
@@ -94,7 +94,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:
-    """One out-of-memory message read into numbers; every figure as printed x unit, in bytes."""
+    """The numbers of one out-of-memory message, in bytes (the printed figure times its unit)."""
 
     message: str
     dialect: str

@@ -1,4 +1,4 @@
-"""What was asked for (`ModelRef`) and what it turned out to be (`ModelSpec`)."""
+"""The model that the user named (`ModelRef`) and the one that was found (`ModelSpec`)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that was found: enough to build it in another process without the network.
+    """A model that was found, with all that another process needs to build it offline.
 
-    `config` is the content of config.json. `parameters` counts tied weights once and is None until
-    somebody counted (catalogue fact or a build on the meta device). `path` is the local folder
-    that holds config.json (local folder or cache snapshot), None for catalogue facts.
+    `config` is the content of config.json. `parameters` counts tied weights once; None until they
+    are counted (from the catalogue or by a build on the meta device). `path` is the local folder
+    with config.json (a folder or a cache snapshot), None for facts from the catalogue.
     """
 
     id: str
@@ -55,14 +55,14 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCounts:
-    """Parameters of a model by the role that decides their bytes, counted on the meta device.
+    """Parameters of a model by the role that decides their size, counted on the meta device.
 
-    `linear` are weights of linear layers that quantisation replaces (not the output head),
+    `linear` are weights of linear layers that quantization replaces (not the output head),
     `embedding` the input embeddings and the output head (tied weights once), `rest` everything
     else (norms, biases, convolutions, stacked experts). `total = linear + embedding + rest`.
-    `routed_experts` is the share of these that belongs to routed experts, of which only
-    `experts_per_token` of `experts` work on a token (0, 0, 0 for a dense model). `buffers_bytes`
-    are the registered buffers in the configured dtype.
+    `routed_experts` of these belong to routed experts, of which each token uses
+    `experts_per_token` of `experts` (0, 0, 0 for a dense model). `buffers_bytes` are the
+    registered buffers in the configured dtype.
     """
 
     total: int
@@ -79,7 +79,7 @@ class ParameterCounts:
 class LayerStack:
     """A list of layers: `prefix` layers, then `units` times `period` layers, then a tail.
 
-    `kinds` has a word for each layer; equal words mean equal layers. `units` is 0 where nothing
+    `kinds` has a word for each layer; equal words mean equal layers. `units` is 0 if nothing
     repeats.
     """
 

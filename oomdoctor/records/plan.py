@@ -1,4 +1,4 @@
-"""What `plan` is asked beyond a survey, and the parts of its answer that no survey has.
+"""What only `plan` has: the devices and questions of its request, and parts of its report.
 
 Sizes are integers in bytes, unknown is None. Field names are public JSON keys.
 """
@@ -15,7 +15,7 @@ SweptKey = Literal["sequence_length", "micro_batch_size"]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One key of every rung, taken through some values in ascending order."""
+    """One key that is set to several values in every rung, in ascending order."""
 
     key: SweptKey
     values: tuple[int, ...]
@@ -25,8 +25,8 @@ class Sweep:
 class PlanRequest:
     """The devices and the question of a plan.
 
-    `gpus` are published names of cards, or sizes with their unit. With `all_gpus` they are all that
-    oomdoctor knows. `why` is the label of the rung to be taken apart.
+    `gpus` are published names of cards, or sizes with a unit. With `all_gpus` they are all cards
+    that oomdoctor knows. `why` is the label of the rung to explain in detail.
     """
 
     gpus: tuple[str, ...]
@@ -37,7 +37,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes that are likely, and between which they were found; `source` says on what grounds."""
+    """A likely number of bytes and the range that was observed; `source` is the evidence."""
 
     low: int
     likely: int
@@ -47,10 +47,10 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class CardPick:
-    """The best rung of a method on a card: the fastest that fits, else the one that lacks least.
+    """The best rung of a method on a card: the fastest that fits, else the closest to fitting.
 
-    `missed_by_bytes` is None where it fits. With `by_formula` it is what a formula's lower bound
-    says, because no rung of the method could be simulated: the true lack is larger.
+    `missed_by_bytes` is None if it fits. With `by_formula` it comes from the formula's lower bound,
+    because no rung of the method could be simulated: the rung is short by more than that.
     """
 
     key: str
@@ -68,7 +68,7 @@ class CardPick:
 
 @dataclass(frozen=True, slots=True)
 class CardPicks:
-    """A pick a method; None where nothing of the method was predicted."""
+    """The pick of each method; None if no rung of the method was predicted."""
 
     full: CardPick | None
     lora: CardPick | None
@@ -77,11 +77,11 @@ class CardPicks:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """A device that was predicted for: what a rung may use of it, and what is best on it.
+    """A device of the plan: its usable memory, and the best rungs on it.
 
-    `memory_bytes` is the size it is sold with, `total_bytes` what PyTorch reports, by
-    `total_source`. `usable_bytes` is without the headroom; `context` is the part of it that no
-    tensor gets. `fitting` of `rungs` rungs fit.
+    `memory_bytes` is the advertised size, `total_bytes` what PyTorch reports, according to
+    `total_source`. `usable_bytes` excludes the headroom; `context` is the part of it that tensors
+    cannot use. `fitting` of `rungs` rungs fit.
     """
 
     name: str
@@ -99,10 +99,10 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class SweptPeak:
-    """A rung at one value of the sweep; None where not predicted.
+    """A rung at one value of the sweep; None if not predicted.
 
-    `least_bytes` is the least that the device has to give: the highest sum of tensors and the
-    context, without what the allocator holds free, which depends on what there is.
+    `least_bytes` is the least device memory it needs: the peak of all tensors plus the context.
+    What the allocator keeps free is left out, because it depends on the size of the device.
     """
 
     value: int
@@ -112,11 +112,11 @@ class SweptPeak:
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
-    """A rung on a card through all values.
+    """A rung on a card at all values of the sweep.
 
-    `largest_fitting` is the largest value that was predicted to fit. `crossed_at` is where the
-    straight line from a value that fits to the next one meets what may be used, None where it never
-    does. `reason` is why nothing was predicted.
+    `largest_fitting` is the largest value predicted to fit. `crossed_at` is where the straight line
+    from a value that fits to the next one reaches the usable memory, None if it never does.
+    `reason` says why nothing was predicted.
     """
 
     card: str
@@ -131,7 +131,7 @@ class SweepLine:
 
 @dataclass(frozen=True, slots=True)
 class SweepAnswer:
-    """How the peaks grow: one line a card and rung."""
+    """How the peaks grow: one line for each card and rung."""
 
     key: SweptKey
     values: tuple[int, ...]
@@ -140,10 +140,10 @@ class SweepAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FormulaTerm:
-    """A term of the formula view: bytes a parameter times parameters, beside what was simulated.
+    """A term of the formula view: bytes per parameter times parameters, next to the simulation.
 
-    `bytes_per_parameter` and `parameters` are None for what no formula knows. `simulated_bytes` is
-    the term's part of the highest moment.
+    `bytes_per_parameter` and `parameters` are None if there is no formula. `simulated_bytes` is the
+    term's share of the simulated peak.
     """
 
     name: str
@@ -155,10 +155,10 @@ class FormulaTerm:
 
 @dataclass(frozen=True, slots=True)
 class FormulaView:
-    """What bytes a parameter explain of a peak, and how far the rule of thumb is off.
+    """How much of a peak per-parameter formulas explain, and the error of the 16-byte rule.
 
-    `rule_bytes` is 16 bytes for each parameter; `rule_error` its relative error against the
-    simulated peak use of the device. `remarks` say where it is wrong.
+    `rule_bytes` is 16 bytes per parameter; `rule_error` is its error relative to the simulated peak
+    memory of the device. `remarks` say where it is wrong.
     """
 
     terms: tuple[FormulaTerm, ...]
@@ -170,10 +170,10 @@ class FormulaView:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """One rung at one micro-batch size taken apart: every phase's highest moment, and formulas.
+    """One rung at one micro-batch size in detail: the peak of every phase, and formulas.
 
-    `peak_allocated_bytes` is the highest of all; what the allocator holds beyond it and the context
-    come on top.
+    `peak_allocated_bytes` is the highest of all phases. What the allocator keeps beyond it and the
+    context are added to it.
     """
 
     label: str

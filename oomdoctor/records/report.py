@@ -1,4 +1,4 @@
-"""What was asked for and the finished report. A report as JSON is the public document."""
+"""The request of a run and its report. A report as JSON is the public document."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a rung may use. `cap_bytes` is --vram; usable = min(free, cap) - headroom."""
+    """The memory a rung may use. `cap_bytes` is --vram; usable = min(free, cap) - headroom."""
 
     total_bytes: int
     cap_bytes: int | None
@@ -47,14 +47,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class SurveyRequest:
-    """A survey as it was asked for, complete enough to go on with it (`--resume`).
+    """The request of a survey, complete enough to resume it (`--resume`).
 
-    `device` is "auto", "cpu", "cuda", "cuda:N" or a GPU UUID. `micro_batch_size` None searches.
-    `time_limit_s` bounds the survey, `rung_limit_s` one worker process. `python` is the
-    interpreter the user trains with. `tokens` is the amount for which the report states the time.
-    `plan` is set where the rungs are simulated instead of measured; `device` is "cuda" then.
-    `lengths` names a data file, whose longest row then is the sequence length.
-    With `predict` they are simulated before they are measured.
+    `device` is "auto", "cpu", "cuda", "cuda:N" or a GPU UUID. With `micro_batch_size` None the size
+    is searched for. `time_limit_s` limits the survey, `rung_limit_s` one worker process. `python`
+    is the interpreter that the user trains with. The report gives the time for `tokens` tokens.
+    If `plan` is set, rungs are simulated instead of measured, and `device` is "cuda". `lengths`
+    names a data file; its longest row is the sequence length. With `predict` rungs are simulated
+    before they are measured.
     """
 
     model: ModelRef
@@ -81,7 +81,7 @@ class SurveyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """The key of the best rung of each method, because they are not the same training."""
+    """The key of the best rung of each method, because the methods train differently."""
 
     full: str | None
     lora: str | None
@@ -90,7 +90,7 @@ class Picks:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Keys of the rungs that fit, best first; why each stands where it does; a pick per method."""
+    """Keys of the rungs that fit, best first; the reason for each place; a pick per method."""
 
     order: tuple[str, ...]
     reasons: Mapping[str, str]
@@ -107,7 +107,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something to know that did not stop the survey; `code` is a stable lower-case word."""
+    """A warning that did not stop the survey; `code` is a stable lower-case word."""
 
     code: str
     message: str
@@ -115,7 +115,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why it came to no result; `code` is a stable lower-case word, `hint` the line to type."""
+    """An error; `code` is a stable lower-case word, `hint` a line to type or what to do."""
 
     code: str
     message: str
@@ -124,10 +124,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The public document of `probe`, `plan` and `explain`; null where it did not come that far.
+    """The public document of `probe`, `plan` and `explain`; null for what is unknown.
 
-    `results` and what belongs to them are of `probe` and of a `plan` for one device; `cards`,
-    `sweep` and `why` are of `plan`, `diagnoses` of `explain`.
+    `probe`, and `plan` for one device, fill `results` and what belongs to them. Only `plan` fills
+    `cards`, `sweep` and `why`, and only `explain` fills `diagnoses`.
     """
 
     schema: str

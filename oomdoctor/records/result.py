@@ -1,4 +1,4 @@
-"""A job for one worker process, what the worker answers, and what the survey makes of it.
+"""A job for one worker process, its reply, and the results that the survey derives from it.
 
 Sizes are integers in bytes, times floats in seconds, unknown is None. Field names of `ProbeResult`
 are the public JSON keys.
@@ -29,11 +29,11 @@ Evidence = Literal["measured", "predicted"]
 class ProbeJob:
     """Everything one worker process needs; written as job.json.
 
-    `config.micro_batch_size` is an integer except in mode "inspect", which builds the model on the
-    meta device and reports counts, versions and the device, and in mode "lengths", which counts the
-    tokens of a data file. `budget_bytes` is what the process may
-    use, headroom taken off; it is enforced (allocator fraction on CUDA, the allocation trace on the
-    CPU). `device_id` tells devices apart when a run is resumed.
+    `config.micro_batch_size` is an integer except in two modes: "inspect" builds the model on the
+    meta device and reports counts, versions and the device; "lengths" counts the tokens of a data
+    file. `budget_bytes` is what the process may use, without the headroom. It is enforced: by the
+    allocator's fraction on CUDA, by the allocation trace on the CPU. `device_id` identifies the
+    device when a run is resumed.
     """
 
     mode: Mode
@@ -57,7 +57,7 @@ class ProbeJob:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a worker ended when it gave no measurement; `log_tail` is the end of its output."""
+    """How a worker ended without a measurement; `log_tail` is the end of its output."""
 
     code: str
     message: str
@@ -69,7 +69,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the user's interpreter and device look like from inside a worker."""
+    """What a worker finds out about the model, the user's interpreter and the device."""
 
     architecture: str
     parameters: ParameterCounts
@@ -84,7 +84,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A worker's answer, written as reply.json. The worker reports; the survey judges."""
+    """A worker's reply, written as reply.json. The worker reports; the survey decides."""
 
     status: Literal[
         "inspected", "measured", "predicted", "counted", "oom", "host_oom", "unsupported", "failed"
@@ -100,7 +100,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one worker process ended: the total outcome of launching one job."""
+    """How one worker process ended, in every case."""
 
     config: TrainConfig
     outcome: Outcome
@@ -114,7 +114,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One micro-batch size that was tried within a rung, for the report."""
+    """One micro-batch size that was tried for a rung, for the report."""
 
     micro_batch_size: int
     outcome: Outcome
@@ -125,7 +125,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class PredictedPeak:
-    """What the simulator expected of a rung (None where nothing was predicted)."""
+    """The predicted peaks of a rung; None if nothing was predicted."""
 
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
@@ -134,9 +134,9 @@ class PredictedPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One row of the report: the chosen micro-batch of a rung and everything known about it.
+    """One row of the report: a rung at its chosen micro-batch size.
 
-    `missed_by_bytes` is how much the leanest try lacked, where that is known.
+    `missed_by_bytes` is by how much the smallest try was short, if known.
     """
 
     key: str
@@ -177,6 +177,6 @@ class ProbeResult:
     elapsed_s: float
 
     def deciding_peak_bytes(self) -> int | None:
-        """The peak that was held against the budget, as of its measurement; None without one."""
+        """The peak that was compared with the budget; None without a measurement."""
         known = (self.peak_device_bytes, self.peak_reserved_bytes, self.peak_allocated_bytes)
         return next((peak for peak in known if peak is not None), None)

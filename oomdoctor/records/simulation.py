@@ -1,4 +1,4 @@
-"""What a worker is asked to simulate, and what it predicts. Sizes are integers in bytes."""
+"""What a worker has to simulate, and what it predicts. Sizes are integers in bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from oomdoctor.records.model import LayerStack
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device to predict for. `usable_bytes` is what a rung may use, headroom taken off;
+    """A device to predict for.
 
-    `overhead_bytes` is the part of it that no tensor gets (context, libraries). `total_bytes` is
-    what the driver calls the capacity. `gpu` has the published peaks, None for a bare size, and
-    `calibration` what measuring on this machine corrected them by.
+    `usable_bytes` is what a rung may use, without the headroom. `overhead_bytes` is the part of it
+    that tensors cannot use (context, libraries). `total_bytes` is the capacity that the driver
+    reports. `gpu` has the published peaks, None for a bare size; `calibration` corrects them by
+    what was measured on this machine.
     """
 
     name: str
@@ -29,17 +30,17 @@ class Target:
 
     @property
     def limit_bytes(self) -> int:
-        """What the caching allocator may reserve."""
+        """How much the caching allocator may reserve."""
         return self.usable_bytes - self.overhead_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """The micro-batch sizes to predict for some devices, all by one simulation of the rung.
+    """The micro-batch sizes to predict for some devices, all from one simulation of the rung.
 
-    `stacks` are the repeating layers, so that few of them have to be run. `detail` asks what the
-    peak is made of. Sizes above one that no device has room for are left out unless `every_size`.
-    `as_cuda` is False only where a CPU's own measurement is to be matched.
+    `stacks` are the repeating layers, so that only a few of them are run. `detail` adds what the
+    peak consists of. Sizes above one that fits no device are left out unless `every_size`.
+    `as_cuda` is False only to compare with a measurement on the CPU.
     """
 
     micro_batch_sizes: tuple[int, ...]
@@ -52,9 +53,9 @@ class SimulationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Blocks alike that are alive at a peak: `count` of `size_bytes` each.
+    """Equal blocks that are alive at a peak: `count` of `size_bytes` each.
 
-    `module` is the path of the module that made them, with `*` for the number of a layer.
+    `module` is the path of the module that allocated them, with `*` for the number of a layer.
     """
 
     size_bytes: int
@@ -66,7 +67,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class PhasePeak:
-    """The highest moment of one phase: what is alive by category, adding up to the peak."""
+    """The peak of one phase: the bytes alive then by category, which add up to the peak."""
 
     step: str
     phase: str
@@ -79,8 +80,8 @@ class PhasePeak:
 class DevicePrediction:
     """A micro-batch size on one device: whether it fits, and how long a step would take.
 
-    `peak_reserved_bytes` is None where the peak allocated alone decides, and `oom` tells the first
-    request that could not be met, None where only the size of the excess is known.
+    `peak_reserved_bytes` is None if the peak of allocated bytes alone decides. `oom` is the first
+    request that could not be met, None if only the missing bytes are known.
     """
 
     target: str
@@ -93,7 +94,7 @@ class DevicePrediction:
 
 @dataclass(frozen=True, slots=True)
 class PredictedSize:
-    """What is predicted at one micro-batch size; `measurement` holds for a device without limit."""
+    """The prediction for one micro-batch size; `measurement` assumes a device of unlimited size."""
 
     micro_batch_size: int
     measurement: Measurement
@@ -103,7 +104,7 @@ class PredictedSize:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A simulated rung. `simulated_layers` of `layers` were run, the others follow from them."""
+    """A simulated rung. `simulated_layers` of `layers` were run, the others derived from them."""
 
     sizes: tuple[PredictedSize, ...]
     simulated_layers: int

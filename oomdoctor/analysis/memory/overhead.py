@@ -1,9 +1,9 @@
-"""Device memory that no tensor shows: the CUDA context, and what the driver keeps for itself.
+"""Device memory that belongs to no tensor: the CUDA context, and what the driver keeps.
 
-The context holds the stack of every thread that the card can have resident and the kernels that
-were loaded, so its size goes with the number of multiprocessors. cuBLAS workspaces are tensors of
-the allocator and NCCL's buffers belong to the number of ranks: neither is here. Where facts are
-missing, the figures are on the side that predicts "fits" too rarely: a wrong "fits" costs a night.
+The context holds the stacks of all threads that can be resident and the loaded kernels, so its size
+grows with the number of multiprocessors. cuBLAS workspaces are not included, because they are
+tensors of the allocator; NCCL's buffers are not either, because they depend on the number of ranks.
+If facts are missing, the figures err towards "does not fit": a wrong "fits" costs a night.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 ModuleLoading = Literal["lazy", "eager"]
 
 _MIB = 1 << 20
-# Bytes of the context for each resident thread and beside them, by the middle of the 24 runs
-# in tests/data/published_context.json (nvidia-smi's bytes of a process less PyTorch's reserved
-# bytes, as PyTorch's own out-of-memory messages print them, PyTorch 2.1-2.10). 1 KiB of it is the
-# default stack of a CUDA thread (cudaLimitStackSize), the rest are kernels.
+# Bytes of the context per resident thread, and a constant part: the middle of the 24 runs in
+# tests/data/published_context.json (nvidia-smi's bytes of a process minus PyTorch's reserved bytes,
+# both from PyTorch's out-of-memory messages, PyTorch 2.1-2.10). 1 KiB per thread is the default
+# stack of a CUDA thread (cudaLimitStackSize); the rest are kernels.
 _BYTES_A_THREAD = 2304
 _BASE_BYTES = 40 * _MIB
-# How far single runs are from that: a process that only has a context lies 20 % below; libraries
-# that load kernels of their own add up to 70 MiB, on any card. Chosen after seeing the runs; one of
-# the 24 (an A100 at 860 MiB) still lies outside.
+# How far single runs are from that: a process with only a context uses 20% less; libraries with
+# their own kernels add up to 70 MiB on any card. Chosen after looking at the runs; one of the 24
+# (an A100 with 860 MiB) is still outside.
 _LOW, _HIGH = 0.75, 1.2
 LIBRARY_BYTES = 64 * _MIB
-# All kernels at once instead of those that are used: +362 MiB with PyTorch 1.13 (github
+# Loading all kernels instead of only those used adds 362 MiB with PyTorch 1.13 (github
 # pytorch/pytorch#86509), "more than 1000 MB" (#107667) with the larger libraries since.
 _EAGER_BYTES = (360 * _MIB, 700 * _MIB, 1100 * _MIB)
-# Without facts of the card: from the smallest current card to the largest one.
+# If nothing is known about the card: from the smallest current card to the largest.
 _UNKNOWN_BYTES = (100 * _MIB, 520 * _MIB, 950 * _MIB)
 
 # By compute capability: float32 units and resident threads of a multiprocessor (CUDA programming
-# guide, technical specifications by compute capability), and the usual boost clock in Hz, with
-# which the float32 peak tells the number of multiprocessors.
+# guide, technical specifications by compute capability), and the usual boost clock in Hz, which
+# with the float32 peak gives the number of multiprocessors.
 _MULTIPROCESSORS = {
     "6.0": (64, 2048, 1.33e9),
     "6.1": (128, 2048, 1.6e9),
@@ -51,12 +51,12 @@ _MULTIPROCESSORS = {
     "12.0": (128, 1536, 2.41e9),
 }
 
-# What Linux drivers keep of nvidia-smi's total, largest seen by size of the card (facts collected
-# from public logs: 220-510 MiB on 8-32 GB, 460-770 on 48-80 GB, 615 on an H200, 720 on a B200).
+# What Linux drivers keep of nvidia-smi's total: the largest observed, by size of the card (from
+# public logs: 220-510 MiB on 8-32 GB, 460-770 on 48-80 GB, 615 on an H200, 720 on a B200).
 _KEPT_BYTES = ((32 << 30, 510 * _MIB), (80 << 30, 770 * _MIB))
 _KEPT_BYTES_ABOVE = 900 * _MIB
-# Cards whose driver reports less than the marketed size: ECC takes a sixteenth of GDDR6 and is on
-# by default, and of the newest cards as much is set aside (B300: 268.6 of 288 GiB).
+# Cards whose driver reports less than the advertised size: ECC takes a sixteenth of GDDR6 and is on
+# by default, and the newest cards reserve as much (B300: 268.6 of 288 GiB).
 _BELOW_MARKETED = frozenset(
     ("T4", "P40", "A2", "A10", "A10G", "A40", "L4", "L40", "L40S", "B100", "GB200", "GB10")
 )
@@ -64,7 +64,7 @@ _BELOW_MARKETED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes: what is likely, and what runs were found between. `source` says on what grounds."""
+    """A likely number of bytes and the range that was observed; `source` is the evidence."""
 
     low: int
     likely: int
@@ -73,7 +73,7 @@ class Range:
 
 
 def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") -> Range:
-    """Device bytes of a training process beside the allocator's, on one GPU without NCCL.
+    """Device bytes of a training process outside the allocator, on one GPU without NCCL.
 
     `module_loading` is CUDA_MODULE_LOADING: "lazy" is the default since CUDA 11.7.
     """
@@ -90,39 +90,42 @@ def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") 
 
 
 def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:
-    """The total that `torch.cuda.get_device_properties` reports, and a sentence on its basis."""
+    """The total that `torch.cuda.get_device_properties` reports, and where the figure is from."""
     seen = gpu.torch_total_bytes
     # On Windows PyTorch reports the driver's whole total; on Linux the driver keeps some of it.
     if seen is not None and (gpu.total_bytes is None or seen < gpu.total_bytes):
         return seen, "the smallest total that PyTorch was seen to report"
     if gpu.vendor != "NVIDIA":
-        return gpu.total_bytes or gpu.memory_bytes, "the marketed size; nothing is known to be kept"
+        return (
+            gpu.total_bytes or gpu.memory_bytes,
+            "the advertised size; the driver may keep some",
+        )
     if gpu.total_bytes is not None:
         total, basis = gpu.total_bytes, "the driver's total"
     elif _BELOW_MARKETED & frozenset(gpu.name.split()):
-        total, basis = round(gpu.memory_bytes * 15 / 16), "15/16 of the marketed size"
+        total, basis = round(gpu.memory_bytes * 15 / 16), "15/16 of the advertised size"
     else:
-        total, basis = gpu.memory_bytes, "the marketed size"
+        total, basis = gpu.memory_bytes, "the advertised size"
     kept = next((b for limit, b in _KEPT_BYTES if gpu.memory_bytes <= limit), _KEPT_BYTES_ABOVE)
-    return total - kept, f"{basis}, less the most that Linux drivers keep ({kept // _MIB} MiB)"
+    return total - kept, f"{basis} minus the most that Linux drivers keep ({kept // _MIB} MiB)"
 
 
 def _context(gpu: GpuFacts | None) -> Range:
     threads = _resident_threads(gpu) if gpu is not None else None
     if threads is None:
         low, likely, high = _UNKNOWN_BYTES
-        return Range(low, likely, high, "the card's multiprocessors are not known")
+        return Range(low, likely, high, "the card's number of multiprocessors is unknown")
     likely = _BASE_BYTES + round(threads * _BYTES_A_THREAD)
     return Range(
         low=round(likely * _LOW),
         likely=likely,
         high=round(likely * _HIGH) + LIBRARY_BYTES,
-        source="2.25 KiB a resident thread, from out-of-memory messages of 14 kinds of cards",
+        source="2.25 KiB per resident thread, from out-of-memory messages of 14 card models",
     )
 
 
 def _resident_threads(gpu: GpuFacts) -> float | None:
-    """About as many as the card can hold: within 20 %, by its float32 peak."""
+    """The number of threads that can be resident, to within 20%, from the float32 peak."""
     sizes = _MULTIPROCESSORS.get(gpu.compute_capability or "")
     if sizes is None or gpu.fp32_flops is None:
         return None

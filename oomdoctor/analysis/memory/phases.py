@@ -11,9 +11,9 @@ Window = tuple[str, str]  # step, phase
 
 def peak_phase(phases: dict[str, PhaseMemory]) -> PhaseName:
     """The phase with the highest peak."""
-    told: Any = max(phases, key=lambda name: _decisive(phases[name]))
-    name: PhaseName = told
-    return name
+    name: Any = max(phases, key=lambda name: _decisive(phases[name]))
+    highest: PhaseName = name
+    return highest
 
 
 def _decisive(memory: PhaseMemory) -> tuple[int, int]:
@@ -21,7 +21,7 @@ def _decisive(memory: PhaseMemory) -> tuple[int, int]:
 
 
 def worst_by_phase(windows: dict[Window, PhaseMemory]) -> dict[str, PhaseMemory]:
-    """The worst peaks of each phase over all steps."""
+    """The highest peaks of each phase over all steps."""
     worst: dict[str, PhaseMemory] = {}
     for (_, phase), memory in windows.items():
         before = worst.get(phase, memory)

@@ -1,10 +1,10 @@
 """Whether one rung certainly needs at least as much memory as another: a partial order.
 
-A rung may be skipped only for a certain reason, so every rule below holds for each moment of the
-step, not just on average; whatever has no rule must be equal. Two traps shape the rules: 16-bit
-training holds *more* than 32-bit training where a library casts to float32 (the logits of the
-loss, the scores of eager attention), and a micro-batch as large as the effective batch needs no
-gradients while it computes activations.
+A rung may be skipped only if the reason is certain. So every rule below holds for each moment of
+the step, not just on average, and values without a rule must be equal. Two traps shape the rules.
+16-bit training needs *more* than 32-bit training where a library casts to float32 (the logits of
+the loss, the scores of eager attention). And a micro-batch as large as the effective batch has no
+gradients yet while it computes activations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HANDLED = {*_FOLLOW, *_CHECKPOINTING, "micro_batch_size", "effective_batch_size
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the rules need to know besides the two rungs; None where unknown."""
+    """What the rules need to know besides the two rungs; None if unknown."""
 
     counts: ParameterCounts | None
     model_config: Mapping[str, Any]
@@ -41,9 +41,9 @@ class Setting:
 
 
 def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[str, ...] | None:
-    """The respects in which `more` needs more than `less`, if it needs at least as much in all.
+    """The keys in which `more` needs more than `less`, if it needs at least as much in all others.
 
-    Both have an integer micro-batch size. None when the two are equal or cannot be compared.
+    Both have an integer micro-batch size. None if the two are equal or cannot be compared.
     """
     more, less = _relevant(more), _relevant(less)
     micro_more, micro_less = _micro(more), _micro(less)
@@ -71,7 +71,7 @@ def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[
 
 
 def _relevant(config: TrainConfig) -> TrainConfig:
-    """The configuration without the values that change no memory."""
+    """The configuration without the values that do not change memory."""
     plain = TrainConfig()
     values: dict[str, Any] = {"lora_alpha": plain.lora_alpha}
     if config.method == "full":
@@ -89,7 +89,7 @@ def _relevant(config: TrainConfig) -> TrainConfig:
         values["checkpoint_every"] = plain.checkpoint_every
     values["optimizer"] = canonical(config.optimizer)
     if config.offload == "optimizer":
-        values["optimizer"] = plain.optimizer  # the device has nothing of it
+        values["optimizer"] = plain.optimizer  # the device has none of its states
     return replace(config, **values)
 
 
@@ -98,7 +98,7 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
     if name in ("sequence_length", "lora_rank"):
         return bool(a >= b)
     if name == "lora_dropout":
-        return bool(b == 0)  # dropout keeps a mask and the thinned input
+        return bool(b == 0)  # dropout keeps a mask and its output
     if name == "double_quant":
         return bool(b)
     if name == "kbit_prepare":
@@ -120,11 +120,11 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
 
 
 def _keeps_at_least(more: TrainConfig, less: TrainConfig) -> bool:
-    """Whether `more` checkpoints a part of what `less` does.
+    """Whether `more` checkpoints a subset of what `less` checkpoints.
 
-    The layer that is recomputed has all its activations then, as it would have without, so fewer
-    checkpoints are never less. Checkpoints of attention or MLP alone recompute less at once than
-    those of whole layers, which counts where there are few layers: no order between these.
+    A layer that is recomputed then has all its activations, just as without checkpointing, so fewer
+    checkpoints never need less. Checkpoints of attention or MLP alone recompute less at a time than
+    those of whole layers, which matters if there are few layers; these are not compared.
     """
     a, b = more.activation_checkpointing, less.activation_checkpointing
     if a == "none":
@@ -156,7 +156,7 @@ def _states_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> 
 def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
     """float32 weights, alone or with autocast, against the same training in 16 bits.
 
-    Certain only where the wider weights outweigh the float32 copies that 16-bit training makes of
+    Certain only if the wider weights outweigh the float32 copies that 16-bit training makes of
     its logits: at most 8 bytes for each of micro-batch x length x vocabulary.
     """
     computed = compute_dtype(less)
@@ -177,9 +177,9 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
 
 
 def _fast_attention(dtype: str, setting: Setting) -> bool:
-    """Whether scaled-dot-product attention has a kernel without stored scores for `dtype`.
+    """Whether scaled-dot-product attention has a kernel for `dtype` that stores no scores.
 
-    Before compute capability 8.0 there is none for bfloat16, and PyTorch computes in float32.
+    Below compute capability 8.0 there is none for bfloat16, so PyTorch computes in float32.
     """
     if setting.device_type == "cpu" or dtype != "bfloat16":
         return True
@@ -192,8 +192,9 @@ def _fast_attention(dtype: str, setting: Setting) -> bool:
 def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
     """Whether whole logits are larger than the extra head gradient of the fused loss.
 
-    The fused loss makes the gradient of the output head during the forward pass, twice while it
-    adds up its chunks; whole logits cost at least 8 bytes a token and entry and one such gradient.
+    The fused loss computes the gradient of the output head in the forward pass, and holds it twice
+    while it adds up the chunks. Whole logits cost at least 8 bytes per token and vocabulary entry,
+    and one such gradient.
     """
     hidden = shape_of(setting.model_config).hidden
     if hidden is None:
@@ -205,5 +206,5 @@ def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
 def _micro(config: TrainConfig) -> int:
     size = config.micro_batch_size
     if not isinstance(size, int):
-        raise ValueError("the micro-batch size is not chosen yet")
+        raise ValueError("the micro-batch size has not been chosen yet")
     return size

@@ -173,5 +173,5 @@ def test_it_is_an_order(a, b, c):
 
 
 def test_a_try_has_a_size():
-    with pytest.raises(ValueError, match="not chosen"):
+    with pytest.raises(ValueError, match="has not been chosen"):
         needs_more(TrainConfig(), config(), AMPERE)
