@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -32,6 +33,8 @@ COMMANDS = sorted(
         if re.match(r"(\$ )?oomdoctor [a-z]", line) and block["kind"] != "text"
     }
 )
+ARGUMENT = ("| `MODEL`", "| `NAME`", "| `PATH`", "| `FILE`", "| `RUN`", "| `FILE\\|")
+OLD_TYPER = tuple(map(int, typer.__version__.split(".")[:2])) < (0, 17)
 # A path of the repository in backticks: folders end in a slash.
 NAMED = re.compile(r"`((?:oomdoctor|scripts|tests|recipes|docs|\.ci)/[\w./*-]*)`")
 
@@ -45,7 +48,12 @@ def test_there_is_something_to_check():
 @pytest.mark.parametrize("page", PAGES)
 def test_tables_and_outputs_are_those_of_the_code(page):
     told = "run `python scripts/build_docs.py` and read the diff"
-    assert renewed(PAGES[page]).splitlines() == PAGES[page].splitlines(), told
+    assert comparable(renewed(PAGES[page])) == comparable(PAGES[page]), told
+
+
+def comparable(page: str) -> list[str]:
+    """The lines of a page, without arguments: a new click takes the help of an old typer's."""
+    return [line for line in page.splitlines() if not (OLD_TYPER and line.startswith(ARGUMENT))]
 
 
 @pytest.mark.parametrize("command", RUN)
