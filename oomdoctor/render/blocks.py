@@ -15,7 +15,7 @@ class Column:
 
     A column with `importance` 0 stays at any width. The highest number leaves a narrow table first
     and goes to the line below the row, in the words of `detail`. `tone` marks an outcome, which is
-    coloured by its words. `wraps` lets text in the last column take several lines.
+    colored by its words. `wraps` lets text in the last column take several lines.
     """
 
     name: str

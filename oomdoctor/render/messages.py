@@ -24,5 +24,5 @@ def message_sections(title: str, texts: Sequence[str]) -> list[Section]:
 
 
 def next_sections(report: Report) -> list[Section]:
-    """The commands to go on with."""
+    """The commands to run next."""
     return [Section("Next:", (Verbatim(report.next_commands),))] if report.next_commands else []

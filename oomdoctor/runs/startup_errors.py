@@ -45,7 +45,7 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
     if "No module named" in reason:
         return machine_error(
             "library_missing",
-            f"the interpreter {python} lacks a library: {reason}",
+            f"a library is missing for {python}: {reason}",
             f"install what you train with: {python} -m pip install torch transformers accelerate "
             "peft bitsandbytes; or pass another interpreter with --python",
         )

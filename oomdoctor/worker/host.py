@@ -162,7 +162,7 @@ def _child(
 
 
 def cuda_was_touched(descriptors: Path = Path("/proc/self/fd")) -> bool:
-    """Whether this process has initialised CUDA, which opens the unified-memory device."""
+    """Whether this process has initialized CUDA, which opens the unified-memory device."""
     links = []
     for descriptor in descriptors.iterdir():
         with contextlib.suppress(OSError):  # the descriptor that lists the folder is closed

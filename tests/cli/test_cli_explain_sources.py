@@ -56,7 +56,7 @@ def test_a_job_with_an_empty_log_is_answered(cli: Callable[..., Any], folder: Pa
 @pytest.mark.parametrize(
     ("state", "words"),
     [("TIMEOUT", "time limit"), ("PREEMPTED", "the scheduler preempted the job"),
-     ("CANCELLED by 1000", "a person or a script cancelled the job"),
+     ("CANCELLED by 1000", "a person or a script canceled the job"),
      ("NODE_FAIL", "the node failed")],
 )  # fmt: skip
 def test_a_job_that_slurm_ended(

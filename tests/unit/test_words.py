@@ -63,7 +63,11 @@ PAGES = [
     *sorted((ROOT / "recipes").glob("*.toml")),
     *sorted((ROOT / "tests" / "data" / "golden").glob("*-pipe.txt")),
 ]
-MODULES = sorted((ROOT / "oomdoctor" / "cli").rglob("*.py"))
+MODULES = sorted(
+    module
+    for module in (ROOT / "oomdoctor").rglob("*.py")
+    if not {"records", "system"} & set(module.parts)
+)
 # By file: words that are not ours, because a log, a library or a name has them.
 QUOTED: dict[str, str] = {}
 

@@ -30,7 +30,7 @@ The releases differ in some rules:
   model follows the newer rule.
 - One division per power of two once kept a size unchanged; now it falls back to 512 bytes, as here.
 - A memory fraction of 1 was a limit in the older copy, which also turned garbage collection on; in
-  the newer one it is not. Set `limit_bytes` to the whole device to get the older behaviour.
+  the newer one it is not. Set `limit_bytes` to the whole device to get the older behavior.
 - The message of some builds says PYTORCH_ALLOC_CONF, and its last link has changed.
 
 Two things only the driver knows: the address of a new segment (here above all earlier ones; it

@@ -15,7 +15,7 @@ from oomdoctor.units import format_bytes
 # peft keeps trainable adapters in float32 (autocast_adapter_dtype).
 ADAPTER_BYTES = FLOAT32_BYTES
 _NF4_BLOCK = 64  # bitsandbytes: weights that share one scale
-_NF4_NESTED_BLOCK = 256  # scales that share one float32 scale when double-quantised
+_NF4_NESTED_BLOCK = 256  # scales that share one float32 scale when double-quantized
 _STATE_BLOCK = 256  # 8-bit states that share one float32 constant
 
 
@@ -46,12 +46,12 @@ def trained_bytes(method: str, weights_dtype: str) -> int:
 
 
 def packed_bytes(count: int, quantization: str) -> int:
-    """Bytes of quantised weights without their block constants."""
+    """Bytes of quantized weights without their block constants."""
     return count if quantization == "int8" else count // 2
 
 
 def constant_bytes(count: int, quantization: str, *, double_quant: bool = True) -> int:
-    """Bytes of the scales of bitsandbytes' blocks; one byte each when quantised themselves."""
+    """Bytes of the scales of bitsandbytes' blocks; one byte each when quantized themselves."""
     if quantization == "int8":
         return 0
     blocks = count // _NF4_BLOCK

@@ -132,7 +132,7 @@ def _predicted_to_miss(rung: Rung, context: Context) -> SkipRung | None:
 
 
 def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tuple[Attempt, ...]:
-    """The attempts at a rung: of all sizes, or of its own if it has a fixed one."""
+    """The attempts at a rung: of all sizes, or of the size that it fixes."""
     found = attempts.get(rung.config.rung_key(), ())
     size = rung.config.micro_batch_size
     if size == AUTO:

@@ -1,7 +1,7 @@
 """Tokens per second from measured times, their spread, and the share of the card's peak.
 
 Model FLOPs follow appendix B of PaLM (Chowdhery et al., 2022, arXiv:2204.02311): 6N + 12LHQT per
-token. Recomputed activations do not count; this distinguishes MFU from hardware utilisation.
+token. Recomputed activations do not count; this distinguishes MFU from hardware utilization.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def mfu(
     task: Task | None,
     peak: float | None,
 ) -> float | None:
-    """Model FLOPs utilisation at `rate` tokens per second against `peak` FLOP/s.
+    """Model FLOPs utilization at `rate` tokens per second against `peak` FLOP/s.
 
     None if the peak, the counts or the formula are missing (see `flops_per_token`).
     """

@@ -64,7 +64,7 @@ ANSWERS: tuple[Answer, ...] = (
            "find the rank that was late or dead; the first error of any rank is the cause"),
     Answer("preemption", "", "the scheduler preempted the job",
            "use #SBATCH --requeue, and save checkpoints to resume from"),
-    Answer("cancelled", "", "a person or a script cancelled the job",
+    Answer("cancelled", "", "a person or a script canceled the job",
            "sacct -j JOB --format=State%40 says who did"),
     Answer("context_length", "",
            "a request is longer than the model's context: a limit on tokens, not on memory",

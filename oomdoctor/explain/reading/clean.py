@@ -1,6 +1,6 @@
 """Strips everything that terminals and loggers add to the text of a log.
 
-It removes colours and other escapes, overwritten states of progress bars, rich's boxes with the
+It removes colors and other escapes, overwritten states of progress bars, rich's boxes with the
 values of variables, escapes of JSON and HTML around tracebacks, and curly quotation marks.
 """
 

@@ -49,7 +49,7 @@ def render(report: Report, style: Style) -> str:
 
 
 def to_plain(sections: Sequence[Section]) -> str:
-    """The page for a pipe: unboxed full-width rows, no colour, nothing cut."""
+    """The page for a pipe: unboxed full-width rows, no color, nothing cut."""
     lines: list[str] = []
     for section in sections:
         if lines:

@@ -108,7 +108,7 @@ def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
 
 
 def _run(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending) -> None:
-    """Look at the model, then measure its rungs until all are settled or it is told to stop."""
+    """Look at the model, then measure its rungs until all are settled or a stop is requested."""
     if not _prepare(state, jobs, on_event):
         return
     take_finished(state, on_event)

@@ -1,4 +1,4 @@
-"""Measure the rungs of a survey one after the other, until all are settled or it is told to end."""
+"""Measure the rungs of a survey in turn, until all are settled or an end is requested."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def parse_oom(text: str, phase: str = "unknown") -> OomEvent | None:
 
 
 def flatten(text: str) -> str:
-    """The text on one line, without colours, rank prefixes and comment signs."""
+    """The text on one line, without colors, rank prefixes and comment signs."""
     return _WRAP.sub(" ", _ANSI.sub("", text))
 
 
@@ -109,7 +109,7 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
 
 @cache
 def _figure(pattern: str) -> re.Pattern[str]:
-    """Compiled on first use: a message needs only the figures of its own dialect."""
+    """Compiled on first use: a message needs only the figures of its dialect."""
     return re.compile(pattern, re.IGNORECASE)
 
 

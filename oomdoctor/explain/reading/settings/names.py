@@ -40,7 +40,7 @@ Names = Mapping[str, str | tuple[str, ...]]
 class Setting:
     """A field of `training.known.Setup`, the reader of its value, and its names by program.
 
-    A name matches a key or the end of its dotted path, so nested files need no rows of their own.
+    A name matches a key or the end of its dotted path, so nested files need no rows.
     `names` are read from files and logs. `in_files` are read from files only: they are too common
     as words, or no log prints them.
     """
