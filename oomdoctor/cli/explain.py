@@ -15,7 +15,7 @@ import typer
 from oomdoctor import __version__
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.show import publish_report
+from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.units import GIB
 

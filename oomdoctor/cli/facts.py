@@ -43,7 +43,7 @@ def gpus(
     if name is not None:
         card = catalogue.find_gpu(name)
         if card is None:
-            raise _unknown("gpu", name, catalogue.nearest_gpus(name))
+            raise _unknown("GPU", name, catalogue.nearest_gpus(name))
         found = (card,)
     output.publish_listing(partial(render_gpus, found), json_)
 
@@ -73,7 +73,7 @@ def models(
 
 def _unknown(kind: str, name: str, nearest: tuple[str, ...]) -> OomDoctorError:
     return usage_error(
-        f"unknown_{kind}",
+        f"unknown_{kind.lower()}",
         f"oomdoctor knows no {kind} named {name!r}",
-        f"did you mean {' or '.join(nearest)}?" if nearest else f"run `oomdoctor {kind}s`",
+        f"did you mean {', '.join(nearest)}?" if nearest else f"run `oomdoctor {kind.lower()}s`",
     )

@@ -8,7 +8,7 @@ import typer
 
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.planning import PlanOptions
-from oomdoctor.cli.show import publish_report
+from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.cli.streams.running import carry_out
 
 EPILOG = """\b

@@ -9,7 +9,7 @@ import typer
 
 from oomdoctor.cli.options.flatten import flatten, typed_options
 from oomdoctor.cli.options.probing import ProbeOptions
-from oomdoctor.cli.show import publish_report
+from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.cli.streams.running import carry_out
 
 if TYPE_CHECKING:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.showing import ShowOptions
 from oomdoctor.cli.streams import output
-
-if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+from oomdoctor.cli.streams.report import publish_report
 
 EPILOG = """\b
 Examples:
@@ -38,21 +34,3 @@ def show(options: ShowOptions) -> None:
         return
     report = run_folders.open_run(options.run).read_report()
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
-
-
-def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | None) -> None:
-    """Print a report in the chosen format, and also write it to `file` if there is one."""
-    from oomdoctor.render import render_report
-
-    def render(name: str, screen: output.Screen) -> str:
-        return render_report(
-            report,
-            name,
-            terminal=screen.terminal,
-            width=screen.width,
-            color=screen.color,
-            verbose=verbose,
-            signs=screen.signs,
-        )
-
-    output.publish(render, chosen, file)

@@ -184,7 +184,7 @@ def test_two_signals_end_a_survey_that_does_not_listen(survey_child, number, cod
         (("models",), b""),
         (("gpus", "--json"), b""),
         (("probe", "--help"), b""),
-        (("gpus", "no such card", "--json"), b"error: oomdoctor knows no gpu"),
+        (("gpus", "no such card", "--json"), b"error: oomdoctor knows no GPU"),
     ],
 )
 def test_a_closed_pipe_is_1_and_quiet(arguments, told):

@@ -80,6 +80,7 @@ OURS = {
     "oomdoctor.cli.options.showing",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
+    "oomdoctor.cli.streams.report",
     "oomdoctor.cli.plan",
     "oomdoctor.cli.probe",
     "oomdoctor.cli.recipes",

@@ -59,7 +59,7 @@ def test_json_is_utf8_whatever_the_locale_says(child):
     [
         (("gpus",), []),
         (("gpus", "--json"), []),
-        (("gpus", "no such card", "--json"), ["knows no gpu named", "hint:"]),
+        (("gpus", "no such card", "--json"), ["knows no GPU named", "hint:"]),
         (("--version",), []),
         (("--help",), []),
         (("plan", "--help"), []),

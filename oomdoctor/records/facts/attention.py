@@ -55,7 +55,7 @@ _ROWS = (
         "flash3",
         package="flash-attn-3",
         module="flash_attn_interface",
-        install="build the folder hopper of github.com/Dao-AILab/flash-attention",
+        install="build the hopper folder of github.com/Dao-AILab/flash-attention",
         capability=("9.0", "9.0"),
         sixteen_bit_only=True,
         stand_in="sdpa",

@@ -68,19 +68,19 @@ def _take(
     on_wait: Callable[[str], None],
     keep_waiting: Callable[[], bool],
 ) -> None:
-    told = False
+    announced = False
     while not _try_lock(file):
         holder = _holder(file)
-        if not wait or (told and not keep_waiting()):
+        if not wait or (announced and not keep_waiting()):
             raise machine_error(
                 "device_busy",
                 f"another survey is measuring on {device_id}{holder}; two at once would give wrong "
                 "results",
                 "add --wait to start when it ends, or choose another --device",
             )
-        if not told:
+        if not announced:
             on_wait(f"waiting for another survey on {device_id}{holder}")
-            told = True
+            announced = True
         time.sleep(_POLL_S)
 
 

@@ -157,7 +157,7 @@ def _read(path: Path, sizes: Sizes) -> tuple[str, tuple[Rung, ...], list[str]]:
         return "", (), [_syntax_fault(path, text, error)]
     reader = _Reader(path, find_lines(text), sizes)
     reader.read(document)
-    return str(document.get("description", "")), tuple(reader.rungs), reader.told()
+    return str(document.get("description", "")), tuple(reader.rungs), reader.errors()
 
 
 def _syntax_fault(path: Path, text: str, error: Exception) -> str:
@@ -179,7 +179,7 @@ class _Reader:
         self._labels: dict[str, int] = {}
         self._configs: dict[str, int] = {}
 
-    def told(self) -> list[str]:
+    def errors(self) -> list[str]:
         """The errors as lines of text, in file order."""
         ordered = sorted(self._faults, key=lambda fault: fault[0])
         return [f"{self.path}:{line}: {what}" for line, what in ordered]

@@ -105,10 +105,10 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
         looked = ", ".join(map(str, dict.fromkeys([*named, *places])))
         notes = (f"found no output file of job {name}; looked for {looked}",)
     account = joined(records)
-    told = summary(account[0])
+    sentence = summary(account[0])
     if not readable and not any(r.tells_the_end or r.alive for r in account):
-        raise _unread(name, told, notes)
-    return SlurmJob(name, readable, tuple(record.line() for record in account), (told, *notes))
+        raise _unread(name, sentence, notes)
+    return SlurmJob(name, readable, tuple(record.line() for record in account), (sentence, *notes))
 
 
 def _ask_sacct(job: str) -> _Answer:
@@ -195,16 +195,16 @@ def _unknown(job: str, scontrol: _Answer, sacct: _Answer) -> OomDoctorError:
     faults = [answer.fault for answer in (scontrol, sacct) if answer.fault]
     if scontrol.refused or sacct.refused:
         return machine_error("slurm_silent", f"job {job}: {'; '.join(faults)}", give)
-    told = "; ".join([*faults, *([] if sacct.fault else ["sacct has no record of it"])])
+    answers = "; ".join([*faults, *([] if sacct.fault else ["sacct has no record of it"])])
     return usage_error(
         "no_such_job",
-        f"{job}: no such file and no such Slurm job: {told}",
+        f"{job}: no such file and no such Slurm job: {answers}",
         f"list last week's jobs: sacct -X -S now-7days; or {give}",
     )
 
 
-def _unread(job: str, told: str | None, notes: Iterable[str]) -> OomDoctorError:
-    message = "; ".join([told or f"job {job}", *notes])
+def _unread(job: str, sentence: str | None, notes: Iterable[str]) -> OomDoctorError:
+    message = "; ".join([sentence or f"job {job}", *notes])
     return usage_error(
         "no_job_output", message, "pass the job's output file: oomdoctor explain FILE"
     )

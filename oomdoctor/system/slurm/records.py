@@ -110,14 +110,14 @@ def from_sacct(text: str) -> list[JobRecord]:
                 teller="sacct",
                 id=row["JobID"],
                 state=row["State"],
-                user=_told(row["User"]),
-                exit_code=_told(row["ExitCode"]),
+                user=_known(row["User"]),
+                exit_code=_known(row["ExitCode"]),
                 peak_bytes=_size(row["MaxRSS"]),
                 requested_bytes=_size(row["ReqMem"], row["NNodes"], row["AllocCPUS"]),
-                nodes=_told(row["NodeList"]),
-                elapsed=_told(row["Elapsed"]),
-                time_limit=_told(row["Timelimit"]),
-                work_dir=_told(row["WorkDir"]),
+                nodes=_known(row["NodeList"]),
+                elapsed=_known(row["Elapsed"]),
+                time_limit=_known(row["Timelimit"]),
+                work_dir=_known(row["WorkDir"]),
                 outputs=_paths(row.get("StdOut"), row.get("StdErr")),
             )
         )
@@ -140,12 +140,12 @@ def from_scontrol(text: str) -> list[JobRecord]:
                 teller="scontrol",
                 id=f"{row.get('ArrayJobId')}_{task}" if task else row["JobId"],
                 state=row.get("JobState", ""),
-                user=_told(row.get("UserId", "").partition("(")[0]),
-                exit_code=_told(row.get("ExitCode")),
-                nodes=_told(row.get("NodeList")),
-                elapsed=_told(row.get("RunTime")),
-                time_limit=_told(row.get("TimeLimit")),
-                work_dir=_told(row.get("WorkDir")),
+                user=_known(row.get("UserId", "").partition("(")[0]),
+                exit_code=_known(row.get("ExitCode")),
+                nodes=_known(row.get("NodeList")),
+                elapsed=_known(row.get("RunTime")),
+                time_limit=_known(row.get("TimeLimit")),
+                work_dir=_known(row.get("WorkDir")),
                 outputs=_paths(row.get("StdOut"), row.get("StdErr")),
             )
         )
@@ -160,16 +160,16 @@ def joined(records: list[JobRecord]) -> list[JobRecord]:
     killed.
     """
     tellers = {record.teller for record in records}
-    told = [r for r in records if r.teller == ("sacct" if "sacct" in tellers else "scontrol")]
-    head = next((record for record in told if not record.is_step), told[0])
+    chosen = [r for r in records if r.teller == ("sacct" if "sacct" in tellers else "scontrol")]
+    head = next((record for record in chosen if not record.is_step), chosen[0])
     head = replace(
         head,
-        peak_bytes=max((r.peak_bytes for r in told if r.peak_bytes), default=None),
-        requested_bytes=max((r.requested_bytes for r in told if r.requested_bytes), default=None),
+        peak_bytes=max((r.peak_bytes for r in chosen if r.peak_bytes), default=None),
+        requested_bytes=max((r.requested_bytes for r in chosen if r.requested_bytes), default=None),
     )
     others = [
         record
-        for record in told
+        for record in chosen
         if record.is_step
         and record.tells_the_end
         and not record.state.startswith("CANCELLED")
@@ -200,12 +200,12 @@ def _first_word(state: str) -> str:
     return state.partition(" ")[0]
 
 
-def _told(value: str | None) -> str | None:
+def _known(value: str | None) -> str | None:
     return None if value is None or value in _NOTHING else value
 
 
 def _paths(*values: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(path for path in map(_told, values) if path))
+    return tuple(dict.fromkeys(path for path in map(_known, values) if path))
 
 
 def _size(text: str, nodes: str = "", cpus: str = "") -> int | None:
