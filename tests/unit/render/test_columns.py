@@ -9,7 +9,8 @@ from example_gpu import gpu_report
 
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
-from oomdoctor.units import GIB
+from oomdoctor.render.report.notes import shared_notes, why_not_run
+from oomdoctor.units import GIB, format_bytes
 
 _FULL_FP32, _FULL_BF16, _LORA = gpu_report().results[:3]
 # One row a column: what it shows of a rung.
@@ -87,3 +88,14 @@ def test_one_row_shares_nothing() -> None:
     grid, same = table(FITS, [_row()])
     assert same == []
     assert len(grid.columns) == len(FITS)
+
+
+def test_only_notes_of_every_row_are_shared() -> None:
+    assert shared_notes([["a", "b"], ["b", "c"], ["b"]]) == ["b"]
+    assert shared_notes([["a"], ["b"]]) == []
+    assert shared_notes([["a"]]) == []
+
+
+def test_an_amount_of_memory_is_said_once_in_a_reason() -> None:
+    missed = f"short by {format_bytes(_FULL_FP32.missed_by_bytes)}"
+    assert why_not_run(replace(_FULL_FP32, reason=missed)) == missed
