@@ -50,7 +50,7 @@ def _nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
 
 
 def _by_formula(row: ProbeResult) -> bool:
-    """Whether only a lower bound is known of what a rung needs."""
+    """Whether the only figure for what a rung needs is a lower bound."""
     return row.missed_by_bytes is not None and row.measurement is None
 
 

@@ -35,9 +35,9 @@ Key = tuple[str, str]  # name of the card, key of the rung's configuration
 class Findings:
     """One plan in progress; only the methods here change it.
 
-    Invariant: `request` and `rungs` are those that were asked for, with sequence lengths as the
-    data file and the model allow them. `contexts` are by name of the card; what is not known yet
-    is None or empty.
+    Invariant: `request` and `rungs` are the requested ones, with sequence lengths adapted to the
+    data file and to the positions of the model. `contexts` are by name of the card. What is not
+    known yet is None or empty.
     """
 
     def __init__(

@@ -146,7 +146,7 @@ def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
 
 
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
-    """What a reader of the report has to know about the devices."""
+    """Warnings about the devices."""
     found = []
     sizes = [card.name for card in cards if card.facts is None]
     if sizes:

@@ -20,9 +20,9 @@ def take_finished(state: SurveyState, on_event: Listener) -> None:
     setup, usable = state.setup, state.context.usable_bytes
     for job, attempt in setup.folder.attempts(note):
         if job.device_id != setup.device_id:
-            note(f"{attempt.folder} was measured on another device: tried again")
+            note(f"{attempt.folder} was measured on another device; trying again")
         elif attempt.outcome == "oom" and (job.budget_bytes or 0) < usable * _SAME_BUDGET:
-            note(f"{attempt.folder} ran out of memory with a smaller budget: tried again")
+            note(f"{attempt.folder} ran out of memory with a smaller budget; trying again")
         elif attempt.measurement is not None:
             outcome, reason = fits(attempt.measurement, usable)
             state.keep(replace(attempt, outcome=outcome, reason=reason))

@@ -21,8 +21,8 @@ from oomdoctor.runs.survey.setup import SurveySetup
 class SurveyState:
     """One survey in progress; only the methods here change it.
 
-    Invariants: `attempts` holds every attempt that was kept, in order. `request` and `rungs` are
-    those of the setup, with sequence lengths as the data file and the model allow them.
+    Invariants: `attempts` holds every attempt, in order. `request` and `rungs` are those of the
+    setup, with sequence lengths adapted to the data file and to the positions of the model.
     """
 
     def __init__(self, setup: SurveySetup) -> None:

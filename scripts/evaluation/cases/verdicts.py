@@ -8,7 +8,7 @@ what the allocator needed. (There the truth is an assumption: the allocator give
 back before it fails, but may still need more than it had allocated.)
 
 Our verdict is the row that `plan` makes for such a card, by the product's own functions: its
-default headroom, the replay of the allocator under that limit, and the note "by a hair" where the
+default headroom, the replay of the allocator under that limit, and the note "borderline" if the
 limit is nearer than predictions are exact. That nearness comes from the recorded errors, which are
 of these very runs: a new run may be farther off. Where the source of a run states the context, our
 verdict has that one, as our figure has.
