@@ -11,9 +11,9 @@ import pytest
 
 from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, Failure
-from oomdoctor.render.words import OUTCOME_WORDS
 from oomdoctor.runs.events import SurveyEvent
 
 FULL = Rung("full-bf16", TrainConfig())
