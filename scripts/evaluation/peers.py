@@ -12,14 +12,14 @@ The first table is of figures: bytes predicted / measured - 1. "too low" counts 
 2 % below what was measured, "any" all that are below. A figure is bare: safety margins are taken
 off, and where the allocator was read, what a tool adds for the CUDA context as well.
 
-The second is of verdicts: what each tool tells somebody who asks whether the run fits. It is asked
-on the card of the run with 2 % less memory than was measured, on which the run cannot fit, and with
-10 % and 25 % more (`verdicts.py` says what that comes to with a context). Each tool decides by its
-own rule: we by the headroom of `plan` and its note "borderline", fitcheck-llm by its share of
-usable memory and its "uncertain", canifinetune by its safety margin and its "marginal". accelerate
-and the rule of thumb state none: a figure up to the size of the device fits. "wrong" are wrong answers
-given without a warning, "wrong, warned" those that the tool itself calls close, and "right, warned"
-right ones that it does. A tool can avoid one kind of wrong answer by giving the other.
+The second is of verdicts: does the run fit? Each tool is asked about the card of the run with 2 %
+less memory than was measured, on which the run cannot fit, and with 10 % and 25 % more
+(`verdicts.py` says what that comes to with a context). Each tool decides by its own rule: we by the
+headroom of `plan` and its note "borderline", fitcheck-llm by its share of usable memory and its
+"uncertain", canifinetune by its safety margin and its "marginal". accelerate and the rule of thumb
+state none: a figure up to the size of the device fits. "wrong" are wrong answers without a warning,
+"wrong, warned" are those that the tool itself calls close, and "right, warned" are right ones that
+it calls close. A tool can avoid one kind of wrong answer by giving the other.
 
 The network is not used: the tools find the configurations in a Hugging Face cache made for them.
 accelerate asks the hub in any case, so its own functions are called on a model of the
