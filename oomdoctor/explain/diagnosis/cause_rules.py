@@ -69,8 +69,8 @@ RULES: tuple[Rule, ...] = (
          "{pools} is in private pools (CUDA graphs) that nothing else can use",
          ("no_cuda_graphs",)),
     Rule("private_pool", "low", when.free_but_refused,
-         "{free} was free, yet {requested} was refused: a private memory pool, a limit, or memory "
-         "that was freed in between",
+         "far more was free than requested, so a private memory pool or a limit may have refused "
+         "the request",
          ("pool_limit", "stop_others")),
     # decided by the model and the settings
     Rule("capacity", "high", when.states_beyond_card,

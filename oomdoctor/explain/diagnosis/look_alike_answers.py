@@ -27,10 +27,10 @@ ANSWERS: tuple[Answer, ...] = (
            _LOCATE),
     Answer("illegal_memory_access", "",
            "a kernel accessed an invalid address: a bug in a kernel or an extension, or a faulty "
-           "GPU; memory did not run out", _LOCATE + "; update or remove custom kernels"),
+           "GPU", _LOCATE + "; update or remove custom kernels"),
     Answer("hardware", r"out of resource|OutOfResources",
-           "a kernel needs more on-chip shared memory than this GPU has per multiprocessor; GPU "
-           "memory did not run out",
+           "a kernel needs more on-chip shared memory (not GPU memory) than this GPU has per "
+           "multiprocessor",
            "use smaller block sizes or fewer num_stages, or another kernel for this GPU"),
     Answer("hardware", r"no kernel image|Ampere|compute capability",
            "this build or kernel does not support this GPU",
@@ -82,7 +82,9 @@ ANSWERS: tuple[Answer, ...] = (
     Answer("type", "", "a value has the wrong type",
            "look at the call in the last line of the traceback"),
 )  # fmt: skip
-_OTHER = Answer("other", "", "another kind of failure", "read the last line of the traceback")
+_OTHER = Answer(
+    "other", "", "the program failed for another reason", "read the last line of the traceback"
+)
 
 
 def short_answer(name: str, message: str = "") -> Answer:

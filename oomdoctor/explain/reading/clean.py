@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
 
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursor moves
     r"|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"  # titles, clipboard, links
     r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )

@@ -102,7 +102,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
         "DUE TO|PREEMPT|preempted",
     ),
     LookAlike(
-        # Only of a job: a step is also cancelled when one of its tasks fails.
+        # Only of a job: a step is also canceled when one of its tasks fails.
         "cancelled",
         r"State=CANCELLED\b|\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
         "CANCELLED",

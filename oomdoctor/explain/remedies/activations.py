@@ -120,7 +120,7 @@ ACTIVATION_ROWS: tuple[Row, ...] = (
          "pytorch": "DataLoader(..., batch_size=$batch); (loss / $steps).backward()"},
         "same gradients; may be slightly slower"),
     Row("checkpointing", 3, "Turn on activation checkpointing", _not_checkpointed,
-        changing("frees 40 to 70% of the activations and costs 20 to 35% of the speed",
+        changing("frees 40 to 70% of the activations",
                  checkpointing=True),
         {"transformers": "TrainingArguments(gradient_checkpointing=True, "
                          'gradient_checkpointing_kwargs={"use_reentrant": False})',
@@ -129,7 +129,7 @@ ACTIVATION_ROWS: tuple[Row, ...] = (
          "deepspeed": "model.gradient_checkpointing_enable()",
          "pytorch": "model.gradient_checkpointing_enable()  # or torch.utils.checkpoint.checkpoint("
                     "layer, x, use_reentrant=False)"},
-        "runs each layer's forward pass twice: about a third slower, same result"),
+        "recomputes each layer in the backward pass: 20 to 35% slower, same result"),
     Row("offload_activations", 4, "Offload activations to host memory", _offloadable,
         rule("saved activations move over PCIe; slow, same result"),
         {"trl": "SFTConfig(activation_offloading=True)",

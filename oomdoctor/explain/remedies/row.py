@@ -101,7 +101,7 @@ def difference(
 
 def held(size: int | None, words: str) -> Effect:
     """Bytes that the message itself prints; a rule of thumb if it prints none."""
-    return Effect(size, "rule" if size is None else "measured", words)
+    return Effect(None, "rule", None) if size is None else Effect(size, "measured", words)
 
 
 def next_batch(case: Case) -> int | None:

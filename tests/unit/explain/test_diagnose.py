@@ -75,7 +75,7 @@ def test_look_alike_has_a_short_answer_and_no_remedies() -> None:
         ("connection", "NCCL error: ncclSystemError", "ranks lost their connection"),
         ("timeout", "CANCELLED DUE TO TIME LIMIT", "time limit"),
         ("import", "CUDA Setup failed despite GPU", "bitsandbytes"),
-        ("no such name", "", "another kind"),
+        ("no such name", "", "another reason"),
     ],
 )
 def test_short_answers_look_at_the_message(name: str, message: str, words: str) -> None:
