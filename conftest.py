@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,13 @@ _FOREIGN = (
     "PYTHONUNBUFFERED",
     "PYTHONIOENCODING",
     "PYTHONUTF8",
+)
+# Files whose tests run in one process: they share an expensive set-up, or the GPU.
+_TOGETHER = (
+    "tests/cli/test_probe_end_to_end.py",
+    "tests/gpu/test_gpu_probe.py",
+    "tests/runs/test_plan.py",
+    "tests/worker/rows/test_lengths.py",
 )
 
 
@@ -56,9 +64,27 @@ def isolated(
     yield home
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process the next test when it is free, and a file of `_TOGETHER` as a whole.
+
+    This replaces `--dist loadgroup`, whose groups xdist 3.8 loses under pytest 9.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file in _TOGETHER else nodeid
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a CUDA GPU if there is none, and say why; several processes start with
-    the slow tests, so that none of these is left for the end."""
+    """Skip tests that need a CUDA GPU if there is none, and say why.
+
+    Several processes start with the slow tests, so that none of these is left for the end.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     marked = [item for item in items if item.get_closest_marker("gpu")]

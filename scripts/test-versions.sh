@@ -34,6 +34,6 @@ for end in "${ends[@]}"; do
   fi
   echo "== $end: $("$venv/bin/python" -m pip list --format freeze 2>/dev/null |
     grep -E '^(torch|transformers|accelerate|peft|bitsandbytes|typer|rich)==' | tr '\n' ' ')"
-  "$venv/bin/pytest" -n "${WORKERS:-logical}" --dist loadgroup "$@" || failed=1
+  "$venv/bin/pytest" -n "${WORKERS:-logical}" "$@" || failed=1
 done
 exit "$failed"

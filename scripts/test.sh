@@ -27,7 +27,7 @@ venv=${VENV:-.venv-test}
 bin=$venv/bin
 scripts/venv.sh "$venv" -e . --group dev
 
-pytest=("$bin/pytest" -n "${WORKERS:-logical}" --dist loadgroup)
+pytest=("$bin/pytest" -n "${WORKERS:-logical}")
 if [ $# -gt 0 ]; then
   exec "${pytest[@]}" "$@"
 fi

@@ -72,17 +72,12 @@ def house(tmp_path_factory):
     return House(tmp_path_factory.mktemp("house"))
 
 
-# The tests that read the same probe run in the same process, so that it is made once.
-same_probe = pytest.mark.xdist_group("probed")
-
-
 @pytest.fixture(scope="module")
 def probed(house):
     """The default recipe, measured once for all tests that read it."""
     return house.run("probe", str(house.model), *QUICK, "--micro-batch", "1", "--json")
 
 
-@same_probe
 def test_every_rung_is_measured(probed):
     assert probed.returncode == 0, probed.stderr
     document = json.loads(probed.stdout)
@@ -107,7 +102,6 @@ def test_every_rung_is_measured(probed):
         assert (result.micro_batch_size, result.gradient_accumulation_steps) == (1, 2)
 
 
-@same_probe
 def test_stderr_tells_one_line_a_rung(probed):
     report = loads(Report, probed.stdout)
     lines = [line for line in probed.stderr.splitlines() if line.startswith("[")]
@@ -117,7 +111,6 @@ def test_stderr_tells_one_line_a_rung(probed):
         assert [f"] {result.label}: {told} " in line for line in lines].count(True) == 1
 
 
-@same_probe
 def test_the_run_folder_holds_job_reply_and_log_of_each_rung(probed):
     run = Path(loads(Report, probed.stdout).run_dir)
     jobs = sorted(path.parent for path in run.glob("*/job.json"))
@@ -129,7 +122,6 @@ def test_the_run_folder_holds_job_reply_and_log_of_each_rung(probed):
         assert (job / "log.txt").is_file()
 
 
-@same_probe
 @pytest.mark.parametrize("format_", ["table", "markdown", "csv", "json"])
 def test_show_prints_it_again(house, probed, format_):
     shown = house.run("show", "--format", format_)
@@ -140,7 +132,6 @@ def test_show_prints_it_again(house, probed, format_):
         assert shown.stdout == probed.stdout
 
 
-@same_probe
 def test_resuming_a_finished_run_measures_nothing_again(house, probed):
     first = loads(Report, probed.stdout)
     begin = time.monotonic()

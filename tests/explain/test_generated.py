@@ -171,6 +171,7 @@ def test_at_least_sixty_cases() -> None:
     assert len(CASES) >= 60
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_first_of_two_ranks_is_the_cause(scripts: dict[str, Path], tmp_path: Path) -> None:
     code = (

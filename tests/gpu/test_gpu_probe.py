@@ -30,8 +30,7 @@ from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import GIB, MIB
 from oomdoctor.worker.host import cuda_was_touched
 
-# One group: processes that use the card at the same time would see each other's memory.
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("gpu")]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 GIVEN_BACK = 64 * MIB
 

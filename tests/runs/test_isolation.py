@@ -304,6 +304,7 @@ def test_a_touched_gpu_shows_in_the_descriptors(tmp_path: Path) -> None:
     assert not cuda_was_touched()
 
 
+@pytest.mark.slow
 def test_after_a_touched_gpu_children_start_afresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +332,7 @@ def test_after_a_touched_gpu_children_start_afresh(
     assert attempt.measurement is not None
 
 
+@pytest.mark.slow
 def test_the_real_host_forks_before_any_cuda_call(tmp_path: Path) -> None:
     """Nothing the host loads may initialise CUDA, or import what asks a device for a property."""
     import subprocess

@@ -74,6 +74,7 @@ def plan(
     return report, events
 
 
+@pytest.mark.slow
 def test_a_plan_for_one_card_is_a_survey_without_the_card(
     ask: Callable[..., SurveyRequest],
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_plan_for_one_card_is_a_survey_without_the_card(
     assert [event.kind for event in events] == ["inspecting", "simulating", "predicted", "done"]
 
 
+@pytest.mark.slow
 def test_several_cards_have_a_row_each_and_no_speed_without_a_card(
     ask: Callable[..., SurveyRequest],
 ) -> None:
@@ -111,6 +113,7 @@ def test_several_cards_have_a_row_each_and_no_speed_without_a_card(
     assert report.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_grows(ask: Callable[..., SurveyRequest]) -> None:
     sweep = Sweep("sequence_length", (16, 32, 64))
     report, _ = plan(ask(PlanRequest(("L4",), sweep=sweep), RUNGS[0]))
@@ -121,6 +124,7 @@ def test_a_sweep_grows(ask: Callable[..., SurveyRequest]) -> None:
     assert line.largest_fitting == 64
 
 
+@pytest.mark.slow
 def test_why_adds_up_to_the_peak(ask: Callable[..., SurveyRequest]) -> None:
     report, _ = plan(ask(PlanRequest(("L4",), why="full"), RUNGS[0]))
     assert report.why is not None

@@ -67,6 +67,7 @@ RUNGS = (
 )
 
 
+@pytest.mark.slow
 def test_no_rung_sees_what_another_left(host: WorkerHost, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     jobs = [job_with(**rung) for rung in RUNGS]
@@ -83,6 +84,7 @@ def test_no_rung_sees_what_another_left(host: WorkerHost, tmp_path: Path) -> Non
     assert len(pids) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_hangs_costs_one_rung(host: WorkerHost, tmp_path: Path) -> None:
     job = job_with(weights_dtype="bfloat16")
     attempt, _ = simulated(host, job, tmp_path / "slow", deadline_s=0.05)
@@ -92,6 +94,7 @@ def test_a_job_that_hangs_costs_one_rung(host: WorkerHost, tmp_path: Path) -> No
     assert reply is not None
 
 
+@pytest.mark.slow
 def test_a_job_that_dies_costs_one_rung(tmp_path: Path) -> None:
     dies = tmp_path / "python"
     code = (

@@ -77,6 +77,7 @@ def predicted(case: Case) -> int:
     return size
 
 
+@pytest.mark.slow
 def test_more_stays_reserved_after_differing_lengths(tmp_path: Path) -> None:
     case = case_of(tmp_path)
     constant = predicted(replace(case, lengths=None))
@@ -103,6 +104,7 @@ def test_lengths_that_are_all_equal_need_what_one_length_needs(
     assert predicted(case) == predicted(short)
 
 
+@pytest.mark.slow
 def test_layers_that_do_not_repeat_are_all_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_size_that_grows_otherwise_is_refused() -> None:
         differing_lengths._grown([1, 2, 3, 4], [layout(size) for size in (10, 20, 31, 40)])
 
 
+@pytest.mark.slow
 def test_short_steps_may_take_other_kernels(tmp_path: Path, monkeypatch: Any) -> None:
     # Above 3,072 tokens the gradient of the embedding is made with blocks of its own.
     config = ROW["config"] | {"max_position_embeddings": 4096, "vocab_size": 512}

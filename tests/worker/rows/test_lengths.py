@@ -326,6 +326,7 @@ def planned(request: SurveyRequest) -> tuple[Report, list[SurveyEvent]]:
     return report, events
 
 
+@pytest.mark.slow
 def test_a_plan_by_the_longest_row(ask):
     report, events = planned(ask(PlanRequest(("L4",))))
     assert report.lengths is not None
@@ -346,6 +347,7 @@ def test_a_plan_by_the_longest_row(ask):
     assert "counting" in [event.kind for event in events]
 
 
+@pytest.mark.slow
 def test_the_longest_row_that_fits_is_searched_for(ask):
     roomy, _ = planned(ask(PlanRequest(("1GiB",))))
     assert roomy.lengths is not None
@@ -380,6 +382,7 @@ def test_the_longest_row_that_fits_is_searched_for(ask):
     assert above.outcome != "fits"
 
 
+@pytest.mark.slow
 def test_a_survey_measures_at_the_longest_row(ask):
     request = replace(ask(None), micro_batch_size=1)
     events: list[SurveyEvent] = []
@@ -395,6 +398,7 @@ def test_a_survey_measures_at_the_longest_row(ask):
     assert report.lengths.distribution.p95 == 100
 
 
+@pytest.mark.slow
 def test_without_a_tokenizer_a_plan_says_what_to_type(ask):
     with pytest.raises(OomDoctorError) as caught:
         planned(ask(PlanRequest(("L4",)), tokenizer="nobody/nothing"))
@@ -403,6 +407,7 @@ def test_without_a_tokenizer_a_plan_says_what_to_type(ask):
     assert "--tokenizer bytes/4" in (caught.value.hint or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "code"), [("", "no_rows"), (None, "bad_data_file")])
 def test_a_file_without_rows_stops_a_plan(ask, content, code):
     request = ask(PlanRequest(("L4",)))

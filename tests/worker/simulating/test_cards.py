@@ -35,6 +35,7 @@ def told_of(name: str, predictions: tuple[Prediction, ...]) -> list[tuple[Any, .
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_shared_simulation_says_what_one_for_each_card_says(attention: str) -> None:
     together = simulate(job_for(*map(target, CARDS), attention=attention), PhaseFile(None))

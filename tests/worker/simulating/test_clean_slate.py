@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 from dataclasses import replace
 from tiny_models import tiny_job
@@ -24,6 +26,7 @@ except UnsupportedError as error:
 """
 
 
+@pytest.mark.slow
 def test_quantised_weights_after_a_simulation() -> None:
     """In a process of its own: whichever comes first fills the tables."""
     ended = subprocess.run(

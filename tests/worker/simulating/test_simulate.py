@@ -95,7 +95,16 @@ def quick(job: ProbeJob) -> ProbeJob:
 
 
 @pytest.mark.parametrize("rung", _LADDER.rungs, ids=lambda rung: rung.label)
-@pytest.mark.parametrize("kind", ["dense", "gqa-tied", "moe", "encoder", "seq2seq", "conv1d"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "dense",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("gqa-tied", "moe", "encoder", "seq2seq", "conv1d")
+        ),
+    ],
+)
 def test_predicted_and_measured_tensor_bytes_agree_phase_by_phase(kind: str, rung: Rung) -> None:
     config = rung.config
     if not _measurable(config):
@@ -112,6 +121,7 @@ def test_predicted_and_measured_tensor_bytes_agree_phase_by_phase(kind: str, run
             assert abs(difference) <= slack, (step, phase, difference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "rung"),
     [

@@ -142,6 +142,7 @@ def test_fewer_checkpoints_never_need_less(kind: str) -> None:
         assert all(peaks[more][window] >= bytes_ for window, bytes_ in peaks.get(less, {}).items())
 
 
+@pytest.mark.slow
 def test_each_checkpoint_saves_its_share() -> None:
     def kept(**changes: Any) -> int:
         job = deeper(short_job("dense", "none"), num_hidden_layers=8)
@@ -181,6 +182,7 @@ def test_other_optimizers_update_on_the_host_as_well(optimizer: str) -> None:
     assert offloaded == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "depths"),
     [
@@ -242,6 +244,7 @@ def test_a_layer_without_an_mlp_module_is_unsupported() -> None:
         build(replace(job, model=spec), CPU)
 
 
+@pytest.mark.slow
 def test_a_compiled_rung_is_compiled_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With Dynamo's eager backend in place of Inductor, which takes long."""
     plain = measured("dense", "none")
