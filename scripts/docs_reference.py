@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from build_schema import build, field_docs
+from build_schema import SUFFIXES, build, field_docs
 
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
@@ -19,6 +19,8 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.system import environment, evidence
+
+_UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
 
 
 def options(*verb: str) -> str:
@@ -144,14 +146,17 @@ def json_records() -> str:
     parts = []
     for name, shape in build()["$defs"].items():
         said = shape.get("description", "")
+        for field in shape["properties"].values():  # what a row says is not said above it as well
+            said = said.replace(f" {field.get('description', '-')}", "")
         parts += [f"### {name}", *([said] if said else []), _keys(shape)]
     return "\n\n".join(parts)
 
 
 def _keys(shape: dict[str, Any]) -> str:
     rows = [
-        (f"`{name}`", _type(field), field.get("description", ""))
+        (f"`{name}`", _type(field), "" if said in _UNITS else said)
         for name, field in shape["properties"].items()
+        for said in [field.get("description", "")]
     ]
     return table(("key", "type", "meaning"), rows)
 

@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def open_nvml() -> Any:
-    """The initialised NVML binding; the caller must call `nvmlShutdown`.
+    """The initialized NVML binding; the caller must call `nvmlShutdown`.
 
     Raises:
         ImportError: nvidia-ml-py is not installed.

@@ -79,7 +79,7 @@ def other_input(config: Mapping[str, Any]) -> str | None:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The language model inside a vision-language config; None if it has no class of its own."""
+    """The language model inside a vision-language config; None if it names no class."""
     text = config.get("text_config")
     if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
         return None

@@ -76,7 +76,7 @@ class JobRecord:
 
     @property
     def _kill(self) -> str:
-        """Words for a SIGKILL. Empty for a cancelled job, whose SIGKILL explains nothing."""
+        """Words for a SIGKILL. Empty for a canceled job, whose SIGKILL explains nothing."""
         code, _, signal = (self.exit_code or "").partition(":")
         if _first_word(self.state) != "FAILED":
             return ""
