@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import UNDERFLOW, Case
 from oomdoctor.explain.diagnosis.tensors import is_pool_segment
+from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes
 
 _PHASES = {
@@ -19,17 +20,12 @@ _PHASES = {
     "save": "while saving",
     "data": "while loading data",
 }
-_RESOURCES = {
-    "gpu": "out of GPU memory",
-    "host": "out of host memory",
-    "shm": "out of shared memory (/dev/shm)",
-}
 
 
 def verdict(case: Case) -> str:
     """What ran out, when, on which rank, and by how much."""
     incident = case.incident
-    text = _RESOURCES.get(incident.resource, "out of memory")
+    text = RESOURCE_WORDS[incident.resource]
     place = [_PHASES[case.phase]] if case.phase in _PHASES else []
     if incident.recomputing:
         place.append("(recomputing a checkpoint)")

@@ -1,7 +1,8 @@
-"""The outcomes of a rung, as people see them."""
+"""The outcomes of a rung, and what can run out, as people see them."""
 
 from __future__ import annotations
 
+from oomdoctor.records.diagnosis import Resource
 from oomdoctor.records.result import Outcome
 
 OUTCOME_WORDS: dict[Outcome, str] = {
@@ -13,4 +14,11 @@ OUTCOME_WORDS: dict[Outcome, str] = {
     "crashed": "crashed",
     "timed_out": "timed out",
     "skipped": "skipped",
+}
+
+RESOURCE_WORDS: dict[Resource, str] = {
+    "gpu": "out of GPU memory",
+    "host": "out of host memory",
+    "shm": "out of shared memory (/dev/shm)",
+    "none": "out of memory",
 }

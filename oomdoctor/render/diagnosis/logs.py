@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
 from oomdoctor.render.blocks import Column, Grid, Note, Section
 from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes
-
-_OUTCOMES = {
-    "gpu": "out of GPU memory",
-    "host": "out of host memory",
-    "shm": "out of /dev/shm",
-}
 
 
 def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
@@ -56,4 +51,4 @@ def _size(size: int | None) -> str:
 def _outcome(found: Diagnosis) -> str:
     if not found.is_oom:
         return "other error" if found.look_alike else "no memory failure"
-    return _OUTCOMES.get(found.resource, "out of memory") + (", survived" if found.survived else "")
+    return RESOURCE_WORDS[found.resource] + (", survived" if found.survived else "")

@@ -10,8 +10,9 @@ from typing import get_args
 import pytest
 
 import oomdoctor
+from oomdoctor.records.diagnosis import Resource
 from oomdoctor.records.facts import warnings
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS, RESOURCE_WORDS
 from oomdoctor.records.machine import GpuProcess
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Outcome
@@ -74,6 +75,7 @@ def test_nothing_else_words_a_warning() -> None:
     assert not made
 
 
-def test_every_outcome_has_words() -> None:
+def test_every_outcome_and_resource_has_words() -> None:
     assert set(OUTCOME_WORDS) == set(get_args(Outcome))
     assert len(set(OUTCOME_WORDS.values())) == len(OUTCOME_WORDS)
+    assert set(RESOURCE_WORDS) == set(get_args(Resource))
