@@ -56,16 +56,13 @@ class MovingLine:
         self._live.refresh()
 
     def print_above(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(self._line(text), soft_wrap=True)
+        """Print a line that stays, in full."""
+        self._console.print(escape(text), soft_wrap=True)
 
     def _render(self) -> Text:
-        return self._line(self._text())
-
-    def _line(self, text: str) -> Text:
         from rich.text import Text
 
-        return Text(escape(text), no_wrap=True, overflow="crop")
+        return Text(escape(self._text()), no_wrap=True, overflow="crop")
 
 
 class _Stderr(TextIOBase):
