@@ -11,7 +11,6 @@ import pytest
 
 from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, Failure
 from oomdoctor.runs.events import SurveyEvent
