@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import pty
-import resource
 import select
 import subprocess
 import sys
@@ -340,17 +339,6 @@ def test_it_never_loads_what_a_training_loads(trace: Path) -> None:
     heavy = {"torch", "transformers", "peft", "accelerate", "bitsandbytes", "huggingface_hub",
              "numpy", "pynvml", "yaml"}  # fmt: skip
     assert not loaded & heavy
-
-
-def test_it_answers_at_once(trace: Path) -> None:
-    # The goal is 0.3 s on an idle machine. A busy one doubles the processor time of the same work.
-    took = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert _start(["explain", str(trace)]).returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < 0.6, took
 
 
 def test_help_has_examples_and_the_next_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,3 +113,14 @@ def test_plan_speed_has_ratios_within_one_run() -> None:
     assert fewer["process_bytes"] > 100 << 20
     if sys.platform == "linux":
         assert fewer["tree_bytes"] > fewer["process_bytes"]
+
+
+def test_start_up_times_every_command() -> None:
+    ended = run(ROOT / "scripts" / "benchmarks" / "start_up.py", "--runs", "1")
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert [line.partition("  ")[0] for line in lines[1:]] == [
+        "oomdoctor --help",
+        "oomdoctor explain",
+        "oomdoctor gpus 4090",
+    ]
