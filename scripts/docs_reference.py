@@ -18,6 +18,7 @@ from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
+from oomdoctor.records.facts.warnings import CODES
 from oomdoctor.system import environment, evidence
 
 _UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
@@ -123,6 +124,12 @@ def unsupported() -> str:
     return table(("key", "values", "not supported in", "reason"), rows)
 
 
+def warning_codes() -> str:
+    """Every code of a warning, and when it is given."""
+    rows = [(code if code.startswith("(") else f"`{code}`", said) for code, said in CODES.items()]
+    return table(("code", "when"), rows)
+
+
 def exit_codes() -> str:
     """Every exit code and what it says."""
     meanings = field_docs(ExitCode)
@@ -211,6 +218,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "rung-keys": rung_keys,
     "optimizers": optimizers,
     "unsupported": unsupported,
+    "warning-codes": warning_codes,
     "exit-codes": exit_codes,
     "environment": environment_variables,
     "json": json_keys,
