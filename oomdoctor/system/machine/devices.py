@@ -50,8 +50,8 @@ def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
     CUDA_VISIBLE_DEVICES hides it, because the user named it.
 
     Raises:
-        OomDoctorError: the name is unknown or ambiguous (exit 2); there is no GPU, or none that may
-            be used (exit 5).
+        OomDoctorError: the name is unknown or ambiguous (exit 2); there is no usable GPU
+            (exit 5).
     """
     word = choice.strip().lower()
     if word == "cpu":
