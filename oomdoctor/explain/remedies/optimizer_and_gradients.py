@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
-from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.units import format_bytes
 
 
@@ -23,8 +23,7 @@ def _wide_states(case: Case) -> bool:
 
 
 def _paged(case: Case) -> bool:
-    row = optimizer_named(case.setup.optimizer or "")
-    return row is not None and row.paged
+    return is_paged(case.setup.optimizer or "")
 
 
 def _on_device(case: Case) -> bool:

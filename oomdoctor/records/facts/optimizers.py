@@ -159,6 +159,12 @@ def optimizer_named(name: str) -> Optimizer | None:
     return OPTIMIZERS.get(_SPELLINGS.get(name, ""))
 
 
+def is_paged(name: str) -> bool:
+    """Whether its states may leave the device; False for an optimizer without a row."""
+    row = optimizer_named(name)
+    return row is not None and row.paged
+
+
 def canonical(name: str) -> str:
     """The one name of an optimizer that transformers knows under two."""
     row = OPTIMIZERS.get(name)

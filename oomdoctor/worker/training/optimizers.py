@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from oomdoctor.records.facts.optimizers import OPTIMIZERS
+from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.techniques.offload import OnHost, on_host_optimizer
 
@@ -45,7 +45,7 @@ def create(trainer: Trainer) -> Optimizer:
     name = str(trainer.args.optim.value)
     fake = any(is_fake(parameter) for parameter in trainer.model.parameters())
     device = "cuda" if fake else trainer.args.device.type
-    if OPTIMIZERS[name].paged and device == "cpu":
+    if is_paged(name) and device == "cpu":
         raise UnsupportedError(f"{name} uses CUDA's unified memory, so it needs a GPU")
     try:
         optimizer = trainer.create_optimizer()
@@ -55,8 +55,8 @@ def create(trainer: Trainer) -> Optimizer:
     except (ValueError, ImportError, RuntimeError, AttributeError) as error:
         if "out of memory" in str(error):
             raise
-        needs = OPTIMIZERS[name].versions
-        known = f" (it needs {needs})" if needs else ""
+        row = optimizer_named(name)
+        known = f" (it needs {row.versions})" if row is not None and row.versions else ""
         raise UnsupportedError(f"cannot create the optimizer {name}{known}: {error}") from error
 
 

@@ -26,6 +26,7 @@ from oomdoctor.records.facts.optimizers import (
     RECIPE_NAMES,
     Optimizer,
     canonical,
+    is_paged,
     optimizer_named,
 )
 from oomdoctor.records.facts.unsupported import UNSUPPORTED, Unsupported, unsupported
@@ -168,3 +169,11 @@ def test_a_linear_layer_has_roles(name: str) -> None:
 def test_family(row: Family) -> None:
     assert family_of(row.model_type) is row
     assert row != Family(row.model_type), "a row without a quirk"
+
+
+def test_an_optimizer_without_a_row_has_no_facts() -> None:
+    assert optimizer_named("shampoo") is None
+    assert not is_paged("shampoo")
+    assert is_paged("paged_adamw_8bit")
+    assert canonical("shampoo") == "shampoo"
+    assert state_width("shampoo", 4) is None

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.records.facts.optimizers import OPTIMIZERS
+from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.simulating.cuda import (
     attention,
     autocast,
@@ -38,7 +38,7 @@ def as_on_cuda(
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
             stack.enter_context(flash_package.simulated_attention())
-        if OPTIMIZERS[config.optimizer].paged:
+        if is_paged(config.optimizer):
             stack.enter_context(paged_states.paged_states(trace, managed))
         if config.loss == "liger":
             stack.enter_context(liger.simulated_kernels(choices))
