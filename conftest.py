@@ -19,6 +19,7 @@ _FOREIGN = (
     "HUGGINGFACE_",
     "TRANSFORMERS_",
     "PYTORCH_",
+    "ACCELERATE_",  # transformers leaves the mixed precision of a training behind
     "OOMDOCTOR_",
     "FORCE_COLOR",
     "PYTHONUNBUFFERED",
