@@ -3,6 +3,7 @@
     python scripts/build_docs.py           # renew it
     python scripts/build_docs.py --check   # exit 1 and name the stale pages
     python scripts/build_docs.py --run     # run the commands of the stored reports first (minutes)
+    python scripts/build_docs.py --run probe-cpu   # only this one
 
 - `<!-- generated: KIND ... -->` to `<!-- end -->` is a table of scripts/docs_reference.py.
 - A console block below `<!-- exact -->` is what its command prints on a terminal.
@@ -55,7 +56,7 @@ STATE = "/home/you/.local/state"
 def main(arguments: list[str]) -> int:
     """Renew or check every page."""
     if "--run" in arguments:
-        run_stored()
+        run_stored(arguments[arguments.index("--run") + 1 :])
     texts = {page: page.read_text(encoding="utf-8") for page in pages()}
     stale = {page: new for page, old in texts.items() if (new := renewed(old)) != old}
     for page, new in stale.items():
@@ -126,11 +127,13 @@ def _numbers(chosen: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def run_stored() -> None:
-    """Run the commands of the stored reports and keep their JSON."""
+def run_stored(names: list[str]) -> None:
+    """Run the commands of the named stored reports, or of all, and keep their JSON."""
     REPORTS.mkdir(exist_ok=True)
     found = [m for page in pages() for m in CONSOLE.finditer(page.read_text(encoding="utf-8"))]
-    for name, command in {m["name"]: m["command"] for m in found if m["kind"] == "stored"}.items():
+    stored = {m["name"]: m["command"] for m in found if m["kind"] == "stored"}
+    for name in names or stored:
+        command = stored[name]
         print(command, file=sys.stderr)
         with tempfile.TemporaryDirectory() as state:
             done = subprocess.run(
