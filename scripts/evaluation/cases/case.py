@@ -191,9 +191,9 @@ def _job(case: Case, targets: tuple[Target, ...], *, detail: bool = False) -> Pr
 
 @contextlib.contextmanager
 def _adapted(case: Case) -> Iterator[None]:
-    import old_code
+    from old_code.adaptations import ADAPTATIONS
 
     with contextlib.ExitStack() as stack:
         for name in case.adaptations:
-            stack.enter_context(old_code.ADAPTATIONS[name].apply(case.config))
+            stack.enter_context(ADAPTATIONS[name].apply(case.config))
         yield

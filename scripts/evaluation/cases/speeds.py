@@ -165,14 +165,14 @@ def predict(run: Run) -> Speed:
     Raises:
         UnsupportedError: the libraries or the simulator cannot run it.
     """
-    import old_kernels
+    from old_code.kernels import KERNELS
 
     gpu = find_gpu(run.case.gpu)
     card = Target(run.case.gpu, NO_LIMIT, NO_LIMIT, 0, gpu)
     slow = replace(card, name="slow host", calibration=Calibration(launch=2.0))
     with contextlib.ExitStack() as stack:
         for name in run.kernels:
-            stack.enter_context(old_kernels.KERNELS[name].apply(run.case.config))
+            stack.enter_context(KERNELS[name].apply(run.case.config))
         (size,) = simulated(run.case, (card, slow)).sizes
     timing, slowed = (predicted.timing for predicted in size.devices)
     if timing is None or slowed is None:

@@ -59,7 +59,7 @@ def keeps_gradients(row: Row) -> bool:
 
 
 def adaptations(row: Row) -> Iterator[str]:
-    """The names in `old_code.ADAPTATIONS` under which the row is predicted."""
+    """The names in `old_code.adaptations.ADAPTATIONS` under which the row is predicted."""
     stack, model_type = row.get("stack"), row["config"]["model_type"]
     if stack == "litgpt":
         yield "lit-gpt"

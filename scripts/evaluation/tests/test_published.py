@@ -265,7 +265,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
 FAILING: dict[str, tuple[dict[str, Any], str]] = {
     "model": (llama(model_type="chatglm9"), "does not know the architecture"),
     "task": (llama(model_type="vit"), "it failed: ValueError"),
-    "optimizer": ({"optimizer": "shampoo"}, "the Trainer refuses"),
+    "optimizer": ({"optimizer": "shampoo"}, "the Trainer rejects"),
     "targets": (LORA | {"lora_targets": ["c_attn"]}, "peft cannot put LoRA"),
     "shape": (llama(hidden_size=65), "it failed: "),
 }
