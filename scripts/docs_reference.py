@@ -97,11 +97,18 @@ def _codes(words: Sequence[str]) -> str:
 def optimizers() -> str:
     """The optimizers that a rung may name, with the state they keep."""
     rows = [
-        (f"`{row.name}`", row.library, _state(row), "yes" if row.paged else "", row.versions or "")
+        (
+            f"`{row.name}`",
+            row.library,
+            _state(row),
+            "yes" if row.paged else "",
+            row.kernel or "-",
+            row.versions or "",
+        )
         for row in OPTIMIZERS.values()
         if row.recipe
     ]
-    return table(("optimizer", "library", "state per parameter", "paged", "needs"), rows)
+    return table(("optimizer", "library", "state per parameter", "paged", "kernel", "needs"), rows)
 
 
 def _state(row: Optimizer) -> str:

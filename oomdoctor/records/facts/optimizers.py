@@ -25,6 +25,9 @@ Library = Literal[
     "schedulefree",
     "torch-optimi",
 ]
+# How a step runs on CUDA: one kernel over all parameters, operators over lists of parameters, or
+# parameter by parameter.
+Kernel = Literal["fused", "foreach", "per-parameter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Optimizer:
     moment_bytes: int | None = None
     paged: bool = False
     gradient_copies: int | None = None
+    kernel: Kernel | None = None
     word: str | None = None
     alias_of: str | None = None
     at_least: tuple[str, ...] = ()
@@ -77,51 +81,63 @@ class Optimizer:
 
 _ROWS = (
     # torch's own. `foreach`, torch's default on CUDA, makes temporaries that `fused` does not.
-    Optimizer("adamw_torch_fused", "torch", 2, at_least=("adamw_torch",), steps_on_host=True),
     Optimizer(
-        "adamw_torch", "torch", 2, word="adamw-foreach", steps_on_host=True,
+        "adamw_torch_fused", "torch", 2, kernel="fused", at_least=("adamw_torch",),
+        steps_on_host=True,
+    ),
+    Optimizer(
+        "adamw_torch", "torch", 2, kernel="foreach", word="adamw-foreach", steps_on_host=True,
         spellings=("adam", "adamw"),  # DeepSpeed
     ),
     # bitsandbytes keeps more than this for embeddings and small tensors.
     Optimizer(
-        "adamw_bnb_8bit", "bitsandbytes", 2, 1, gradient_copies=0, word="adamw8bit",
+        "adamw_bnb_8bit", "bitsandbytes", 2, 1, kernel="per-parameter", gradient_copies=0,
+        word="adamw8bit",
         spellings=("adamw8bit", "adam8bit"),  # DeepSpeed
     ),
     Optimizer(
-        "adamw_8bit", "bitsandbytes", 2, 1, gradient_copies=0, word="adamw8bit",
+        "adamw_8bit", "bitsandbytes", 2, 1, kernel="per-parameter", gradient_copies=0,
+        word="adamw8bit",
         alias_of="adamw_bnb_8bit",
     ),
     Optimizer(
-        "paged_adamw_8bit", "bitsandbytes", 2, 1, paged=True, gradient_copies=0, word="paged8bit",
+        "paged_adamw_8bit", "bitsandbytes", 2, 1, kernel="per-parameter", paged=True,
+        gradient_copies=0, word="paged8bit",
         at_least=("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit"),
     ),
     Optimizer(
-        "paged_adamw_32bit", "bitsandbytes", 2, 4, paged=True, gradient_copies=0,
+        "paged_adamw_32bit", "bitsandbytes", 2, 4, kernel="per-parameter", paged=True,
+        gradient_copies=0,
         word="paged32bit", spellings=("paged_adamw",),
     ),
     # Adafactor keeps row and column sums of the second moment, and no first moment by default.
-    Optimizer("adafactor", "transformers", 0, steps_on_host=True),
-    Optimizer("sgd", "torch", 0, gradient_copies=1, steps_on_host=True),
+    Optimizer("adafactor", "transformers", 0, kernel="per-parameter", steps_on_host=True),
+    Optimizer("sgd", "torch", 0, kernel="foreach", gradient_copies=1, steps_on_host=True),
     Optimizer(
-        "lion_8bit", "bitsandbytes", 1, 1, gradient_copies=0, word="lion8bit",
+        "lion_8bit", "bitsandbytes", 1, 1, kernel="per-parameter", gradient_copies=0,
+        word="lion8bit",
         at_least=("adamw_bnb_8bit", "adamw_8bit"),
     ),
-    Optimizer("lion_32bit", "bitsandbytes", 1, 4, gradient_copies=0),
+    Optimizer("lion_32bit", "bitsandbytes", 1, 4, kernel="per-parameter", gradient_copies=0),
     Optimizer(
-        "paged_lion_8bit", "bitsandbytes", 1, 1, paged=True, gradient_copies=0,
+        "paged_lion_8bit", "bitsandbytes", 1, 1, kernel="per-parameter", paged=True,
+        gradient_copies=0,
         at_least=("lion_8bit",),
     ),
-    Optimizer("paged_lion_32bit", "bitsandbytes", 1, 4, paged=True, gradient_copies=0),
+    Optimizer(
+        "paged_lion_32bit", "bitsandbytes", 1, 4, kernel="per-parameter", paged=True,
+        gradient_copies=0,
+    ),
     # Known by name only: the Trainer builds them where their library is installed.
-    Optimizer("adagrad", "torch", steps_on_host=True),
-    Optimizer("rmsprop", "torch", steps_on_host=True),
-    Optimizer("rmsprop_bnb", "bitsandbytes"),
-    Optimizer("rmsprop_bnb_8bit", "bitsandbytes"),
-    Optimizer("rmsprop_bnb_32bit", "bitsandbytes"),
-    Optimizer("ademamix", "bitsandbytes"),
-    Optimizer("ademamix_8bit", "bitsandbytes"),
-    Optimizer("paged_ademamix_8bit", "bitsandbytes", paged=True),
-    Optimizer("paged_ademamix_32bit", "bitsandbytes", paged=True),
+    Optimizer("adagrad", "torch", 1, kernel="foreach", steps_on_host=True),
+    Optimizer("rmsprop", "torch", 1, kernel="foreach", steps_on_host=True),
+    Optimizer("rmsprop_bnb", "bitsandbytes", 1, 4, kernel="per-parameter"),
+    Optimizer("rmsprop_bnb_8bit", "bitsandbytes", 1, 1, kernel="per-parameter"),
+    Optimizer("rmsprop_bnb_32bit", "bitsandbytes", 1, 4, kernel="per-parameter"),
+    Optimizer("ademamix", "bitsandbytes", 3, 4, kernel="per-parameter"),
+    Optimizer("ademamix_8bit", "bitsandbytes", 3, 1, kernel="per-parameter"),
+    Optimizer("paged_ademamix_8bit", "bitsandbytes", 3, 1, kernel="per-parameter", paged=True),
+    Optimizer("paged_ademamix_32bit", "bitsandbytes", 3, 4, kernel="per-parameter", paged=True),
     Optimizer("adamw_torch_4bit", "torchao", versions="torchao>=0.4.0"),
     Optimizer("adamw_torch_8bit", "torchao", versions="torchao>=0.4.0"),
     Optimizer("adamw_torch_xla", "torch_xla"),

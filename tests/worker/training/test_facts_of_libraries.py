@@ -60,6 +60,20 @@ def test_each_optimizer_keeps_what_its_row_says_or_says_why_not(name: str) -> No
         assert held <= least * trained * 1.01
 
 
+@pytest.mark.parametrize("name", [n for n in RECIPE_NAMES if OPTIMIZERS[n].kernel])
+def test_each_optimizer_steps_as_its_row_says(name: str) -> None:
+    try:
+        optimizer = _stepped(name, "float32").trainer.optimizer
+    except UnsupportedError:
+        pytest.skip(f"{name} is not supported here")
+    settings = getattr(optimizer, "optimizer", optimizer).defaults
+    if settings.get("fused"):
+        kernel = "fused"
+    else:
+        kernel = "foreach" if "foreach" in settings else "per-parameter"
+    assert OPTIMIZERS[name].kernel == kernel
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_quirks_of_each_family_are_those_of_transformers(name: str) -> None:
     from transformers import AutoConfig, AutoModel
