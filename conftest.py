@@ -31,7 +31,7 @@ _TOGETHER = (
     "tests/cli/test_probe_end_to_end.py",
     "tests/gpu/test_gpu_probe.py",
     "tests/runs/test_plan.py",
-    "tests/worker/rows/test_lengths.py",
+    "tests/worker/dataset/test_lengths.py",
 )
 
 

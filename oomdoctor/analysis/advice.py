@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import AUTO, TrainConfig
+from oomdoctor.records.dataset import LengthsRequest
 from oomdoctor.records.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Status, SurveyRequest
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rows import LengthsRequest
 
 _ANSWERED = ("oom", "unsupported", "skipped")
 

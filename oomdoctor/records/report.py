@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.config import Recipe
+from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import ProbeResult, WeightsChoice
-from oomdoctor.records.rows import LengthsAnswer, LengthsRequest
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.dataset import CountedRows, LengthsRequest
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory
 from oomdoctor.records.model import LayerStack, ModelSpec, ParameterCounts
-from oomdoctor.records.rows import CountedRows, LengthsRequest
 from oomdoctor.records.simulation import Prediction, SimulationRequest
 
 Mode = Literal["inspect", "measure", "simulate", "lengths"]

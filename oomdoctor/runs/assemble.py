@@ -8,12 +8,12 @@ from oomdoctor import __version__
 from oomdoctor.analysis.advice import exit_of, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import CardPlan, SweepAnswer, Why
 from oomdoctor.records.report import SCHEMA, Budget, ModelFacts, Report, SurveyRequest, Tool, Warn
 from oomdoctor.records.result import Inspection, ProbeResult
-from oomdoctor.records.rows import LengthsAnswer
 
 
 def timestamp() -> str:

@@ -23,7 +23,7 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
 
             return Reply(status="predicted", predictions=simulate(job, progress))
         if job.mode == "lengths":
-            from oomdoctor.worker.rows.counting import count_lengths
+            from oomdoctor.worker.dataset.counting import count_lengths
 
             return Reply(status="counted", lengths=count_lengths(job, progress))
         from oomdoctor.worker.measuring.measure import measure

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.analysis.rows.distribution import Tally
+from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.rows import (
+from oomdoctor.records.dataset import (
     LengthLimit,
     LengthLine,
     LengthPeak,

@@ -15,8 +15,8 @@ from typing import get_args
 from oomdoctor.cli.options.flatten import leaves
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.requests.dataset import lengths_request
 from oomdoctor.cli.requests.reader import Reader, hub_id
-from oomdoctor.cli.requests.rows import lengths_request
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.rows import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
+from oomdoctor.records.dataset import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.words import counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.rows.distribution import shapes_of
+from oomdoctor.analysis.dataset.distribution import shapes_of
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
@@ -14,18 +14,18 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
-from oomdoctor.records.rows import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.simulation import Prediction
 from oomdoctor.runs import device
+from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
-from oomdoctor.runs.rows import at_longest
 from oomdoctor.system.evidence import prediction_errors
 from oomdoctor.units import format_bytes
 

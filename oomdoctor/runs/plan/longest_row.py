@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, Bracket, next_length, rows_above
+from oomdoctor.analysis.dataset.verdict import best_at_longest, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
-from oomdoctor.analysis.rows.distribution import STEP_TOKENS, Bracket, next_length, rows_above
-from oomdoctor.analysis.rows.verdict import best_at_longest, cards_verdict, verdict
 from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.records.config import Rung
-from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.rows import (
+from oomdoctor.records.dataset import (
     LengthLimit,
     LengthLine,
     LengthPeak,
@@ -23,11 +22,12 @@ from oomdoctor.records.rows import (
     RowsAbove,
     ShapeName,
 )
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.runs.dataset import at_length
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, job_of
-from oomdoctor.runs.rows import at_length
 
 _MOST_ROUNDS = 16  # enough for any model; most searches end after four
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.report import Budget, Report
 from oomdoctor.records.result import Inspection
-from oomdoctor.records.rows import LengthsAnswer
 from oomdoctor.runs import assemble
 from oomdoctor.runs.plan.card_picks import card_plan
 from oomdoctor.runs.plan.cards import Card

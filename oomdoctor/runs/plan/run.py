@@ -16,6 +16,7 @@ from oomdoctor.records.report import Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
 from oomdoctor.runs import startup_errors
 from oomdoctor.runs.assemble import timestamp
+from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
@@ -24,7 +25,6 @@ from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
-from oomdoctor.runs.rows import count_rows, other_shapes
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
 

@@ -13,10 +13,10 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.facts.warnings import quoted, time_limit
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs import assemble, device, startup_errors
+from oomdoctor.runs.dataset import count_rows, measured_answer
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.rows import count_rows, measured_answer
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
 from oomdoctor.runs.survey.predict import predict_ladder

@@ -8,12 +8,12 @@ from dataclasses import replace
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import Context, NextTry, SkipRung, attempts_of, next_step
 from oomdoctor.analysis.verdict import conclude
+from oomdoctor.records.dataset import CountedRows
 from oomdoctor.records.report import Budget, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
-from oomdoctor.records.rows import CountedRows
 from oomdoctor.runs import device
+from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.position_limit import within_limits
-from oomdoctor.runs.rows import at_longest
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.setup import SurveySetup
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from oomdoctor.analysis.rows.distribution import Tally
+from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.dataset import LengthsRequest
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.plan import PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt, Inspection
-from oomdoctor.records.rows import LengthsRequest
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.cards import cards_of
 from oomdoctor.runs.plan.findings import Findings

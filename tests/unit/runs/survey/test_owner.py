@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from plan_make import measured
 
-from oomdoctor.analysis.rows.distribution import Tally
+from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import SkipRung
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.dataset import CountedRows
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
-from oomdoctor.records.rows import CountedRows
 from oomdoctor.runs.survey import jobs as survey_jobs
 from oomdoctor.runs.survey import run as survey_run
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.rows import (
+from oomdoctor.records.dataset import (
     CountedRows,
     LengthBin,
     LengthBucket,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.rows.distribution import (
+from oomdoctor.analysis.dataset.distribution import (
     Bracket,
     Tally,
     next_length,
@@ -16,8 +16,8 @@ from oomdoctor.analysis.rows.distribution import (
     rows_above,
     shapes_of,
 )
-from oomdoctor.analysis.rows.verdict import Taken, cards_verdict, verdict
-from oomdoctor.records.rows import (
+from oomdoctor.analysis.dataset.verdict import Taken, cards_verdict, verdict
+from oomdoctor.records.dataset import (
     CountedRows,
     LengthBin,
     LengthLimit,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.rank import rank
+from oomdoctor.records.dataset import LengthDistribution, LengthLimit, RowsAbove
 from oomdoctor.records.report import RankBy
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rows import LengthDistribution, LengthLimit, RowsAbove
 from oomdoctor.units import format_bytes, format_percent
 
 

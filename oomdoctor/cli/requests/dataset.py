@@ -6,7 +6,7 @@ from pathlib import Path
 
 from oomdoctor.cli.options.ladder import LadderOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
-from oomdoctor.records.rows import LengthsRequest
+from oomdoctor.records.dataset import LengthsRequest
 
 
 def lengths_request(

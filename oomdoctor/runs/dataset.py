@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.rows.verdict import best_at_longest, verdict
+from oomdoctor.analysis.dataset.verdict import best_at_longest, verdict
 from oomdoctor.errors import OomDoctorError, machine_error, model_error, usage_error
 from oomdoctor.records.config import Rung
+from oomdoctor.records.dataset import CountedRows, LengthsAnswer, LengthShape
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt, ProbeJob, ProbeResult, Reply
-from oomdoctor.records.rows import CountedRows, LengthsAnswer, LengthShape
 from oomdoctor.runs.events import Listener, SurveyEvent
 
 

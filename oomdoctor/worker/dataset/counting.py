@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.analysis.rows.distribution import Tally
+from oomdoctor.analysis.dataset.distribution import Tally
+from oomdoctor.records.dataset import CountedRows, LengthsRequest
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.rows import CountedRows, LengthsRequest
+from oomdoctor.worker.dataset.files import Row, open_rows
+from oomdoctor.worker.dataset.text import Messages, NoTextError, RowText, Template, text_of
 from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.rows.files import Row, open_rows
-from oomdoctor.worker.rows.text import Messages, NoTextError, RowText, Template, text_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

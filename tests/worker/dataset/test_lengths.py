@@ -15,18 +15,18 @@ from tiny_models import CONFIGS, tiny_job, tiny_spec
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.dataset import LengthDistribution, LengthsRequest
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.rows import LengthDistribution, LengthsRequest
+from oomdoctor.runs.dataset import count_rows
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run import run_plan
-from oomdoctor.runs.rows import count_rows
 from oomdoctor.runs.survey.run import run_survey
 from oomdoctor.system.store import run_folders
 from oomdoctor.worker.answer import answer
+from oomdoctor.worker.dataset.counting import counter_of
 from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.rows.counting import counter_of
 
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }} {% endfor %}"
 
@@ -108,7 +108,7 @@ def test_every_format_has_the_same_rows(count, name, content):
 
 
 def test_a_large_array_is_read_in_pieces(count, monkeypatch):
-    monkeypatch.setattr("oomdoctor.worker.rows.files._CHUNK_BYTES", 7)
+    monkeypatch.setattr("oomdoctor.worker.dataset.files._CHUNK_BYTES", 7)
     rows = [{"text": "é " * n, "n": [n, {}]} for n in range(1, 40)]
     lengths, _ = count("rows.json", json.dumps(rows, ensure_ascii=False))
     assert (lengths.rows, lengths.longest.tokens, lengths.unread_rows) == (39, 40, 0)
@@ -203,7 +203,7 @@ def test_a_file_that_breaks_off(count, name, content, reason):
 
 
 def test_a_line_without_end_does_not_fill_the_memory(count, monkeypatch):
-    monkeypatch.setattr("oomdoctor.worker.rows.files.LONGEST_LINE_BYTES", 64)
+    monkeypatch.setattr("oomdoctor.worker.dataset.files.LONGEST_LINE_BYTES", 64)
     lengths, _ = count("rows.jsonl", lines({"text": "a"}, {"text": "b " * 500}, {"text": "c"}))
     assert (lengths.rows, lengths.longest.row) == (2, 1)
     assert [(row.row, row.reason[:14]) for row in lengths.unread] == [(2, "is longer than")]
@@ -217,8 +217,8 @@ def test_truncation_that_a_tokenizer_brings_along_is_off(count):
 def test_batches_change_nothing(count, monkeypatch):
     content = lines(*({"text": "a " * (n % 17)} for n in range(100)))
     whole, _ = count("rows.jsonl", content)
-    monkeypatch.setattr("oomdoctor.worker.rows.counting._BATCH_ROWS", 7)
-    monkeypatch.setattr("oomdoctor.worker.rows.counting._BATCH_CHARACTERS", 60)
+    monkeypatch.setattr("oomdoctor.worker.dataset.counting._BATCH_ROWS", 7)
+    monkeypatch.setattr("oomdoctor.worker.dataset.counting._BATCH_CHARACTERS", 60)
     pieces, _ = count("rows.jsonl", content)
     assert replace(whole, elapsed_s=0.0) == replace(pieces, elapsed_s=0.0)
 
@@ -268,7 +268,7 @@ def test_the_models_own_tokenizer_is_taken(tokenizer, tmp_path):
 
 
 def test_progress_tells_the_row_and_the_share(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("oomdoctor.worker.rows.counting._BATCH_ROWS", 2)
+    monkeypatch.setattr("oomdoctor.worker.dataset.counting._BATCH_ROWS", 2)
     seen: list[str] = []
     monkeypatch.setattr(PhaseFile, "enter", lambda self, phase: seen.append(phase))
     file = tmp_path / "rows.txt"
