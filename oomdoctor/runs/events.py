@@ -18,6 +18,7 @@ EventKind = Literal[
     "tried",
     "skipped",
     "simulating",
+    "simulated",
     "predicted",
     "waiting",
     "done",

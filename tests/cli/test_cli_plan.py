@@ -152,6 +152,7 @@ def test_progress_tells_each_simulation_once(cli, planned, golden):
     told = cli("plan", "m", "--gpu", "T4").err.splitlines()
     assert told[1:] == [
         "inspecting m (hub)",
+        "simulating 2 configurations",
         "[1/2] rung-1: fits on 3 of 5 cards",
         "[2/2] rung-0: no result",
     ]

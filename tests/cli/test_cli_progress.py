@@ -93,6 +93,24 @@ def test_a_pipe_gets_one_line_a_rung(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_survey_says_that_it_simulates_first(monkeypatch, stream):
+    """Each simulation that ends leaves the moving line; a pipe gets one line for all of them."""
+    first, second = (Rung(name, TrainConfig()) for name in ("first", "second"))
+    monkeypatch.setattr(sys, "stderr", stream())
+    with Progress(quiet=False) as progress:
+        for event in (
+            SurveyEvent("simulating", first, total=2),
+            SurveyEvent("simulating", second, total=2),
+            SurveyEvent("simulated", first, index=1, total=2),
+        ):
+            progress.on_event(event)
+        now = progress._now
+    assert now == "simulating second  [1/2 done]"
+    said = "simulating 2 configurations\n" if stream is io.StringIO else ""
+    assert stream is Terminal or sys.stderr.getvalue() == said
+
+
 def drawn(text: str) -> list[str]:
     """What was drawn on a terminal between the moves of its cursor, line by line."""
     return re.split(r"\r|\n|\x1b\[[?0-9]*[A-Za-z]", text)

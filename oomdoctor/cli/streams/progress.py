@@ -90,7 +90,7 @@ class Progress:
         elif event.kind == "skipped":
             self._print(f"{self._prefix}: skipped: {event.message or 'no reason given'}")
             self._rung = None
-        elif event.kind in ("simulating", "predicted"):
+        elif event.kind in ("simulating", "simulated", "predicted"):
             self._take_simulation(event)
         elif event.kind == "done":
             self._finish_rung()
@@ -104,7 +104,12 @@ class Progress:
     def _take_simulation(self, event: SurveyEvent) -> None:
         label = event.rung.label if event.rung else ""
         if event.kind == "simulating":
+            if self._line is None and not self._running and not self._ended:
+                self._print(f"simulating {event.total} configurations")
             self._running.append(label)
+        elif event.kind == "simulated":
+            self._running.remove(label)
+            self._ended = event.index
         else:
             self._running.remove(label)
             digits = len(str(event.total))

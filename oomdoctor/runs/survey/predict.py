@@ -39,12 +39,15 @@ def predict_ladder(
     simulators = Simulators(request.python, setup.folder, request.rung_limit_s, stop)
     try:
         with simulators:
-            for ended in simulators.run(
+            started = simulators.run(
                 [job for _, job in jobs],
                 lambda number: on_event(
                     SurveyEvent("simulating", jobs[number][0], total=len(jobs))
                 ),
-            ):
+            )
+            for done, ended in enumerate(started, 1):
+                rung = jobs[ended.number][0]
+                on_event(SurveyEvent("simulated", rung, index=done, total=len(jobs)))
                 predictions = ended.reply.predictions if ended.reply is not None else ()
                 prediction = prediction_for(predictions, target.name)
                 if prediction is not None:
