@@ -26,10 +26,10 @@ _FOREIGN = (
     "PYTHONIOENCODING",
     "PYTHONUTF8",
 )
-# Files whose tests run in one process: they share an expensive set-up, or the GPU.
+# Folders whose tests are long enough to be handed out one by one; elsewhere a file is handed out.
+_ONE_BY_ONE = ("tests/worker/", "tests/runs/", "tests/explain/", "scripts/")
+# Files in them whose tests share an expensive set-up, or the GPU.
 _TOGETHER = (
-    "tests/cli/test_probe_end_to_end.py",
-    "tests/gpu/test_gpu_probe.py",
     "tests/runs/test_plan.py",
     "tests/worker/dataset/test_lengths.py",
 )
@@ -67,7 +67,7 @@ def isolated(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each process the next test when it is free, and a file of `_TOGETHER` as a whole.
+    """Give each process the next file when it is free; in `_ONE_BY_ONE`, the next test.
 
     This replaces `--dist loadgroup`, whose groups xdist 3.8 loses under pytest 9.
     """
@@ -76,7 +76,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file in _TOGETHER else nodeid
+            alone = file.startswith(_ONE_BY_ONE) and file not in _TOGETHER
+            return nodeid if alone else file
 
     return Scheduling(config, log)
 

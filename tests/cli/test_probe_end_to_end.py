@@ -31,6 +31,8 @@ TINY = {
     "max_position_embeddings": 128,
     "tie_word_embeddings": False,
 }
+# What one test has simulated need not be simulated again: each simulator imports torch.
+UNPREDICTED = ("--no-predict",)
 QUICK = ("--device", "cpu", "--seq-len", "32", "--effective-batch", "2", "--rung-timeout", "60s")
 
 
@@ -145,7 +147,7 @@ def test_resuming_a_finished_run_measures_nothing_again(house, probed):
 
 def test_a_budget_below_the_peak_is_a_real_out_of_memory(house):
     ended = house.run(
-        "probe", str(house.model), *QUICK, "--recipe", "none", "--rung",
+        "probe", str(house.model), *QUICK, *UNPREDICTED, "--recipe", "none", "--rung",
         "method=full,micro_batch_size=2", "--vram", "1.4MiB", "--headroom", "0", "--json",
     )  # fmt: skip
     assert ended.returncode == 3, ended.stderr
@@ -157,7 +159,7 @@ def test_a_budget_below_the_peak_is_a_real_out_of_memory(house):
 
 def test_sigterm_prints_what_is_known_and_resume_goes_on(house):
     process = house.start(
-        "probe", str(house.model), *QUICK, "--micro-batch", "1", "--recipe", "none",
+        "probe", str(house.model), *QUICK, *UNPREDICTED, "--micro-batch", "1", "--recipe", "none",
         "--rung", "method=lora", "--rung", "method=full", "--json",
     )  # fmt: skip
     told = ""

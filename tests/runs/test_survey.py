@@ -151,6 +151,7 @@ def test_a_signal_while_looking_at_the_model(ask: Callable[..., SurveyRequest]) 
     assert [result.outcome for result in report.results] == ["skipped"]
 
 
+@pytest.mark.slow
 def test_the_time_limit_stops_in_time_and_resume_goes_on(
     ask: Callable[..., SurveyRequest],
 ) -> None:
@@ -294,6 +295,7 @@ def test_waiting_for_a_device_ends_with_the_time_limit(ask: Callable[..., Survey
         )
 
 
+@pytest.mark.slow
 def test_a_child_that_cannot_be_killed_is_left_behind(
     ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,12 +86,14 @@ def test_more_stays_reserved_after_differing_lengths(tmp_path: Path) -> None:
     assert predicted(case) == varying
 
 
+@pytest.mark.slow
 def test_what_was_allocated_is_that_of_the_longest(tmp_path: Path) -> None:
     case = case_of(tmp_path, metric="allocated")
     assert case.lengths is not None
     assert predicted(case) == predicted(replace(case, lengths=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "length"), [({}, 200), ({"grad_accum": 1}, 512), ({"attn": "eager"}, 200)]
 )
@@ -120,6 +122,7 @@ def test_layers_that_do_not_repeat_are_all_recorded(
     assert predicted(case) == repeated
 
 
+@pytest.mark.slow
 def test_a_device_that_is_full_ends_a_replay(tmp_path: Path) -> None:
     case = case_of(tmp_path)
     job = case_module._job(case, (case_module.Target("card", 1 << 60, 1 << 60, 0, None),))

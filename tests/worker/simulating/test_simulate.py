@@ -38,6 +38,10 @@ _SLACK = {
 _EVENLY = 0.005  # of a peak: experts in a loop get as many tokens as the router says
 
 
+# The rungs of the inner loop; the others are slow tests.
+_INNER = ("full-fp32-amp-bf16", "lora-r16+ckpt", "full-bf16+ckpt+adamw8bit")
+
+
 def _slack(kind: str, config: TrainConfig, measured: int) -> float:
     if kind == "moe" and find_spec("transformers.integrations.moe") is None:
         return _EVENLY * measured
@@ -94,7 +98,13 @@ def quick(job: ProbeJob) -> ProbeJob:
     return replace(job, timing_limit_s=0.01, min_timed_steps=1, max_timed_steps=1)
 
 
-@pytest.mark.parametrize("rung", _LADDER.rungs, ids=lambda rung: rung.label)
+@pytest.mark.parametrize(
+    "rung",
+    [
+        pytest.param(rung, id=rung.label, marks=[] if rung.label in _INNER else [pytest.mark.slow])
+        for rung in _LADDER.rungs
+    ],
+)
 @pytest.mark.parametrize(
     "kind",
     [

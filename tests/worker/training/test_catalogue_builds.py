@@ -56,6 +56,7 @@ def _expected(model: CatalogueModel, config: Any) -> int:
     return model.parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.id)
 def test_model_builds_with_the_recorded_count(model: CatalogueModel) -> None:
     config = _config(model)

@@ -38,7 +38,13 @@ TECHNIQUES: dict[str, dict[str, Any]] = {
     "offload": {"activation_checkpointing": "offload"},
     "optimizer": {"offload": "optimizer"},
 }
-KINDS = ("dense", "conv1d", "encoder", "seq2seq", "moe")
+KINDS = (
+    "dense",
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("conv1d", "encoder", "seq2seq", "moe")
+    ),
+)
 LORA = {"method": "lora", "lora_rank": 4}
 
 
@@ -123,6 +129,7 @@ def test_simulated_is_measured_to_the_byte(kind: str, technique: str) -> None:
     assert predicted == pytest.approx(real, abs=tolerance, rel=0.005 if looped else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_fewer_checkpoints_never_need_less(kind: str) -> None:
     """What `analysis.dominance` relies on, phase by phase."""
