@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
@@ -193,7 +194,7 @@ def test_other_optimizers_update_on_the_host_as_well(optimizer: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "depths"),
     [
-        ("dense", {"num_hidden_layers": 13}),
+        ("dense", {"num_hidden_layers": 11}),
         ("seq2seq", {"num_layers": 10, "num_decoder_layers": 11}),
     ],
 )
@@ -253,15 +254,18 @@ def test_a_layer_without_an_mlp_module_is_unsupported() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_rung_is_compiled_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Dynamo's eager backend in place of Inductor, which takes long."""
+    """With a backend that runs a graph as it is in place of Inductor, which takes long."""
     plain = measured("dense", "none")
-    compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model, **_: compiled(model, backend="eager"))
+    compiled, nodes = torch.compile, []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        nodes.append(len(graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda model, **_: compiled(model, backend=backend))
     torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     result = measure(short_job("dense", "none", compile=True), PhaseFile(None))
-    graphs = torch._dynamo.utils.counters["stats"]["calls_captured"]
-    assert graphs > 50  # the model, not only the line that tries the compiler
+    assert sum(nodes) > 50  # the model, not only the line that tries the compiler
     assert step_bytes(result) == step_bytes(plain)
     assert "eager step" in result.notes[0]
     assert result.timing is not None
