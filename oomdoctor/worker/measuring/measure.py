@@ -72,7 +72,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
             "on the CPU, host and device share one memory; offloaded tensors are not counted"
         )
     if job.config.compile and device.type == "cpu":
-        compilation.begin_to_compile()
+        compilation.begin_to_compile(setup.model)
         marks.listen(lambda phase: None)
         training_step(setup, batches, marks)  # this step compiles, so it is not timed
     timing, skipped = time_steps(setup, batches, job, marks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -32,11 +33,18 @@ def prepare(device: torch.device, *, simulated: bool) -> list[str]:
     return [_ON_CPU] if device.type == "cpu" else []
 
 
-def begin_to_compile() -> None:
-    """Compile from now on: Dynamo remembers what it left eager while memory was counted."""
+def begin_to_compile(model: torch.nn.Module) -> None:
+    """Compile `model` from now on: Dynamo remembers what it left eager while memory was counted."""
     import torch
+    from torch._dynamo.eval_frame import reset_code
 
     torch._dynamo.reset()
+    # Before torch 2.7, that forgets only the frames that Dynamo has looked into.
+    calls = [torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl]
+    for call in (*calls, *(module.forward for module in model.modules())):
+        code = getattr(inspect.unwrap(call), "__code__", None)
+        if code is not None:
+            reset_code(code)
 
 
 def _try_compiler(device: torch.device) -> None:
