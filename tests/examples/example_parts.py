@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from analysis_make import request as survey_request
+
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, Timing
 from oomdoctor.records.model import ModelRef
@@ -167,22 +169,12 @@ def request(
 ) -> SurveyRequest:
     """A request whose recipe has the rungs of the results."""
     rungs = tuple(Rung(r.label, r.config.with_micro_batch("auto")) for r in results)
-    return SurveyRequest(
+    return survey_request(
         model=ModelRef(model),
         recipe=Recipe("default", "From the fp32 baseline to QLoRA", rungs, "built-in"),
         device="auto",
         vram_bytes=vram,
-        headroom=0.02,
         sequence_length=length,
         effective_batch_size=size,
-        micro_batch_size=None,
-        weights="synthetic",
-        evaluate=False,
-        eval_batch_size=8,
-        rank_by="throughput",
-        tokens=1_000_000,
-        time_limit_s=None,
-        rung_limit_s=600.0,
         python="/usr/bin/python3",
-        seed=0,
     )

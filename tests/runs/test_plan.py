@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analysis_make import request as survey_request
 from tiny_models import CONFIGS
 
 from oomdoctor.errors import ExitCode
@@ -40,24 +41,14 @@ def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
     broken.chmod(0o755)
 
     def request(plan: PlanRequest, *rungs: Rung, breaks: bool = False) -> SurveyRequest:
-        return SurveyRequest(
+        return survey_request(
             model=ModelRef(str(model)),
             recipe=Recipe("tiny", "", rungs or RUNGS, "command line"),
             device="cuda",
-            vram_bytes=None,
-            headroom=0.02,
             sequence_length=32,
             effective_batch_size=4,
-            micro_batch_size=None,
-            weights="synthetic",
-            evaluate=False,
-            eval_batch_size=8,
-            rank_by="throughput",
-            tokens=10**6,
-            time_limit_s=None,
             rung_limit_s=60.0,
             python=str(broken) if breaks else sys.executable,
-            seed=0,
             plan=plan,
         )
 

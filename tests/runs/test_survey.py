@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analysis_make import request as survey_request
 from tiny_models import CONFIGS
 
 from oomdoctor.errors import ExitCode, OomDoctorError
@@ -55,24 +56,14 @@ def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
             Rung(label, TrainConfig(lora_rank=i + 1, sequence_length=64, effective_batch_size=1))
             for i, label in enumerate(labels)
         )
-        asked = SurveyRequest(
+        asked = survey_request(
             model=ModelRef(str(model)),
             recipe=Recipe("ways", "", rungs, "command line"),
             device="cpu",
-            vram_bytes=None,
-            headroom=0.02,
             sequence_length=64,
             effective_batch_size=1,
-            micro_batch_size=None,
-            weights="synthetic",
-            evaluate=False,
-            eval_batch_size=8,
-            rank_by="throughput",
-            tokens=10**6,
-            time_limit_s=None,
             rung_limit_s=1.5,
             python=str(python),
-            seed=0,
         )
         return replace(asked, **changes)  # type: ignore[arg-type]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis_make import request as survey_request
 from tiny_models import CONFIGS, tiny_job, tiny_spec
 
 from oomdoctor.errors import ExitCode, OomDoctorError
@@ -293,24 +294,14 @@ def ask(
 
     def request(plan: PlanRequest | None, **changes: Any) -> SurveyRequest:
         full = TrainConfig(weights_dtype="float32", sequence_length=64, effective_batch_size=2)
-        return SurveyRequest(
+        return survey_request(
             model=ModelRef(str(model)),
             recipe=Recipe("tiny", "", (Rung("full", full),), "command line"),
             device="cpu" if plan is None else "cuda",
-            vram_bytes=None,
-            headroom=0.02,
             sequence_length=64,
             effective_batch_size=2,
-            micro_batch_size=None,
-            weights="synthetic",
-            evaluate=False,
-            eval_batch_size=8,
-            rank_by="throughput",
-            tokens=10**6,
-            time_limit_s=None,
             rung_limit_s=60.0,
             python=sys.executable,
-            seed=0,
             plan=plan,
             lengths=LengthsRequest(str(file), **changes),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from analysis_make import request as survey_request
 from plan_make import measured
 
 from oomdoctor.analysis.search.ladder import Context, SkipRung
@@ -13,7 +14,6 @@ from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.model import ModelRef, ParameterCounts
 from oomdoctor.records.plan import CardPicks, PlanRequest, Sweep
-from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.plan.card_picks import card_plan
 from oomdoctor.runs.plan.cards import card_named, cards_of
@@ -132,24 +132,15 @@ def picks(*rungs: tuple[str, float | None, float | None]) -> CardPicks:
     """Of LoRA rungs on a card of 10 GiB: each simulated to need so much, or lacking at least."""
     plan = PlanRequest(("10GiB",))
     (card,) = cards_of(plan, 0.0)
-    request = SurveyRequest(
+    request = survey_request(
         model=ModelRef("m"),
         recipe=Recipe("none", "", (), "command line"),
         device="cuda",
-        vram_bytes=None,
         headroom=0.0,
         sequence_length=512,
         effective_batch_size=4,
-        micro_batch_size=None,
-        weights="synthetic",
-        evaluate=False,
-        eval_batch_size=8,
-        rank_by="throughput",
         tokens=1,
-        time_limit_s=None,
-        rung_limit_s=600.0,
         python="python3",
-        seed=0,
         plan=plan,
     )
     rows = []

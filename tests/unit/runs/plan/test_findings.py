@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from analysis_make import request as survey_request
+
 from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.dataset import LengthsRequest
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.plan import PlanRequest, Sweep
-from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt, Inspection
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.cards import cards_of
@@ -28,24 +29,14 @@ def inspection(parameters: int = 10**9, positions: int | None = None) -> Inspect
 
 def findings(*rungs: Rung, plan: PlanRequest | None = None, rows: bool = False) -> Findings:
     plan = plan or PlanRequest(("L4",))
-    request = SurveyRequest(
+    request = survey_request(
         model=ModelRef("m"),
         recipe=Recipe("r", "", rungs or (RUNG,), "command line"),
         device="cuda",
-        vram_bytes=None,
         headroom=0.0,
         sequence_length=512,
         effective_batch_size=4,
-        micro_batch_size=None,
-        weights="synthetic",
-        evaluate=False,
-        eval_batch_size=8,
-        rank_by="throughput",
-        tokens=10**6,
-        time_limit_s=None,
         rung_limit_s=60.0,
-        python="python",
-        seed=0,
         plan=plan,
         lengths=LengthsRequest("rows.jsonl") if rows else None,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis_make import request as survey_request
 from plan_make import measured
 
 from oomdoctor.analysis.dataset.distribution import Tally
@@ -42,24 +43,14 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(*rungs: Rung, **changes: Any) -> SurveyRequest:
-    asked = SurveyRequest(
+    asked = survey_request(
         model=ModelRef("m"),
         recipe=Recipe("r", "", rungs, "command line"),
         device="cuda",
-        vram_bytes=None,
         headroom=0.0,
         sequence_length=512,
         effective_batch_size=1,
-        micro_batch_size=None,
-        weights="synthetic",
-        evaluate=False,
-        eval_batch_size=8,
-        rank_by="throughput",
-        tokens=10**6,
-        time_limit_s=None,
         rung_limit_s=60.0,
-        python="python",
-        seed=0,
     )
     return replace(asked, **changes)
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analysis_make import request as survey_request
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, TrainConfig
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.plan import PlanRequest
-from oomdoctor.records.report import Picks, Report, SurveyRequest, Tool
+from oomdoctor.records.report import Picks, Report, Tool
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system.machine import lock as lock_module
 from oomdoctor.system.store import run_folders
@@ -30,24 +31,14 @@ CONFIG = TrainConfig(micro_batch_size=2)
 SPEC = ModelSpec("org/tiny", "catalogue", "GPT2LMHeadModel", "gpt2", "causal-lm", {"n_layer": 2})
 JOB = ProbeJob("measure", "full-bf16", SPEC, CONFIG, "cpu")
 ATTEMPT = Attempt(CONFIG, "fits", None, None, None, None, 1.5)
-REQUEST = SurveyRequest(
+REQUEST = survey_request(
     model=ModelRef("org/tiny"),
     recipe=Recipe("none", "", (), "command line"),
     device="auto",
-    vram_bytes=None,
-    headroom=0.02,
     sequence_length=128,
     effective_batch_size=16,
-    micro_batch_size=None,
-    weights="synthetic",
-    evaluate=False,
-    eval_batch_size=8,
-    rank_by="throughput",
     tokens=1000,
-    time_limit_s=None,
-    rung_limit_s=600.0,
     python="python3",
-    seed=0,
 )
 REPORT = Report(
     schema="oomdoctor/1",
