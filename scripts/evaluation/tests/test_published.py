@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,10 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    int(version("transformers").partition(".")[0]) < 5,
+    reason="FAILING lists the rows that transformers 5 and its bitsandbytes cannot run",
+)
 def test_a_run_over_rows_of_every_kind_comes_to_its_figures(
     script: Callable[..., Any], tmp_path: Path
 ) -> None:
