@@ -303,6 +303,7 @@ def test_output_file(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith("Out of GPU memory")
 
 
+@pytest.mark.slow
 def test_terminal_escapes_of_a_log_stay_there() -> None:
     evil = "\x1b]52;c;aGVsbG8=\x07\x1b]0;owned\x07\x1b[2J\x1b[10;10H"
     text = TRACE.replace("/home/me/train.py", f"/home/{evil}/train.py").replace(

@@ -82,6 +82,7 @@ def survey(
     return report, folder
 
 
+@pytest.mark.slow
 def test_every_end_of_a_child_leaves_a_row_and_the_survey_ends(
     ask: Callable[..., SurveyRequest],
 ) -> None:

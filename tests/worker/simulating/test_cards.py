@@ -44,6 +44,7 @@ def test_a_shared_simulation_says_what_one_for_each_card_says(attention: str) ->
         assert told_of(name, together) == told_of(name, alone) != [], name
 
 
+@pytest.mark.slow
 def test_cards_that_differ_in_workspaces_alone_share_recordings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,7 +39,7 @@ _EVENLY = 0.005  # of a peak: experts in a loop get as many tokens as the router
 
 
 # The rungs of the inner loop; the others are slow tests.
-_INNER = ("full-fp32-amp-bf16", "lora-r16+ckpt", "full-bf16+ckpt+adamw8bit")
+_INNER = ("lora-r16+ckpt", "full-bf16+ckpt+adamw8bit")
 # The rungs of the architectures other than dense. The rest of the ladder differs from these in the
 # optimizer or the adapter, whose code does not depend on the architecture.
 _OF_OTHERS = (
@@ -197,6 +197,7 @@ def deep(job: ProbeJob, layers: int) -> ProbeJob:
     return replace(job, model=replace(job.model, config=config))
 
 
+@pytest.mark.slow
 def test_layers_that_differ_are_simulated_one_by_one() -> None:
     job = deep(tiny_job("dense"), 9)
     kinds = ["full_attention"] * 4 + ["sliding_attention"] * 5

@@ -300,6 +300,7 @@ def test_what_else_a_log_tells():
     assert facts.evidence["bf16"][0].startswith("Namespace")
 
 
+@pytest.mark.slow
 def test_a_log_with_a_failure_in_every_line_is_read_in_time():
     start = time.perf_counter()
     found, _ = read("\n".join(f"{i} {oom(free=f'{i % 900}.00 MiB')}" for i in range(20_000)))
