@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line, a recipe or a rung is wrong."""
     NO = 3
-    """It worked, and the answer is no: nothing fits; or no memory failure ended the run."""
+    """The answer is no: nothing fits, no name matches, or no memory failure ended the run."""
     MODEL_UNAVAILABLE = 4
     """The model cannot be found or built: gated, missing, offline, or a broken `config.json`."""
     MACHINE_UNFIT = 5

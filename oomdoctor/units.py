@@ -7,13 +7,13 @@ always use binary units; typed sizes may use either.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 
 _FACTORS = {
-    "": 1,
     "b": 1,
     "k": 1024,
     "kib": 1024,
@@ -28,25 +28,57 @@ _FACTORS = {
     "tib": 1024**4,
     "tb": 1000**4,
 }
+# A bare number up to this is GiB, because no device has so few bytes, and one from the other limit
+# on is bytes. Between them it may be either, or MiB as nvidia-smi prints them.
+_MOST_BARE_GIB = 1024
+_LEAST_BARE_BYTES = 256 * MIB
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*")
 _COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 DASH = "-"
 
 
 def parse_size(text: str) -> int:
-    """The bytes in a size such as `24GiB`, `24GB`, `24g` (binary) or `1048576`.
+    """The bytes in a size such as `24GiB`, `24GB` (decimal), `24g` (binary) or `25769803776`.
+
+    A small bare number is GiB: `24` is `24GiB`.
 
     Raises:
-        ValueError: the text is not a number with a known unit, or it is zero.
+        ValueError: the text is not a number with a known unit, it is zero, or it is a bare number
+            that may be MiB or bytes.
     """
     match = _SIZE.fullmatch(text)
-    factor = _FACTORS.get(match[2].lower()) if match else None
+    unit = match[2].lower() if match else ""
+    factor = _bare_factor(float(match[1]), match[1]) if match and not unit else _FACTORS.get(unit)
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size; write 24GiB, 24GB or a number of bytes")
     size = round(float(match[1]) * factor)
     if size <= 0:
         raise ValueError(f"{text!r} must be above zero")
     return size
+
+
+def size_note(text: str) -> str | None:
+    """How a size was read, if its writer may have meant another; None if it is clear."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        return None
+    number, unit = match[1], match[2].lower()
+    if not unit and 0 < float(number) <= _MOST_BARE_GIB:
+        return f"{number} is read as {number}GiB"
+    if unit in ("gb", "tb"):
+        card = f"{number}{unit[0].upper()}iB"
+        read = format_bytes(parse_size(text))
+        return f"{text.strip()} is {read}; for a card sold as {text.strip()}, write {card}"
+    return None
+
+
+def _bare_factor(number: float, text: str) -> int:
+    """The factor of a number without a unit."""
+    if number <= _MOST_BARE_GIB:
+        return GIB
+    if number >= _LEAST_BARE_BYTES:
+        return 1
+    raise ValueError(f"{text} what? Write {text}MiB or {text}GiB")
 
 
 def parse_count(text: str) -> int:
@@ -141,3 +173,8 @@ def format_seconds(seconds: float | None) -> str:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     hours = round(seconds / 3600)
     return f"{hours // 24} d {hours % 24} h"
+
+
+def names_or_count(names: Sequence[str], kind: str) -> str:
+    """Up to three names, or how many there are: `24 cards`."""
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"

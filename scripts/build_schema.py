@@ -46,14 +46,17 @@ FIELDS = {
     "Report.run_dir": "The folder with the job, the reply and the log of each rung.",
     "Report.request": "What was asked, defaults included.",
     "Report.results": "One for each rung, in the order of the ladder.",
-    "Report.ranking": "The keys of the results that fit, best first.",
-    "Report.ranking_reasons": "By key: the reason for the place in the ranking.",
-    "Report.picks": "The key of the best result of each method.",
+    "Report.ranking": "The keys of the results that fit, best first. By throughput, results "
+    "whose speed_state is not_settled or not_believable are left out.",
+    "Report.ranking_reasons": "By key: the reason for the place in the ranking, or for none.",
+    "Report.picks": "The key of the best result of each method. null if none is in the ranking.",
     "Report.next_commands": "Commands to type next.",
     "Report.cards": "plan: one for each device, smallest memory first.",
     "Report.sweep": "plan --sweep: how the peaks grow.",
     "Report.why": "plan --why: where the memory of one rung goes.",
     "Report.lengths": "--lengths: the rows of the data file and what they mean for the answer.",
+    "Report.simulations": "plan: how many rungs were simulated, and how many of them earlier.",
+    "ProbeResult.cached_at": "When the simulation behind the row ran, if an earlier run did it.",
     "Report.diagnoses": "explain: one for each failure in a source. The failure that ended the run "
     "comes first.",
     "Diagnosis.source": "The file, or - for stdin.",
@@ -68,6 +71,11 @@ FIELDS = {
     "ProbeResult.label": "The name of the rung in tables.",
     "ProbeResult.mfu": "Model FLOPs utilization: share of the dense peak of the device.",
     "ProbeResult.tokens_time_s": "Seconds for the number of tokens in `request.tokens`.",
+    "ProbeResult.speed_state": "settled: the timed steps varied little. not_settled: they varied "
+    "too much to rank by them. not_believable: the times imply more than the card can do, or the "
+    "GPU is emulated, so there is no speed. estimated: predicted. null: no times.",
+    "ProbeResult.calibrated_by": "The probe whose measured times corrected the estimated speed.",
+    "ProbeResult.training_time": "--rows or --lengths: the time for the user's own data.",
     "ProbeResult.tries": "Every micro-batch size that was tried.",
     "ProbeResult.reason": "The reason for the outcome.",
     "ProbeResult.attention_kernel": "The attention kernel that ran, or that a prediction expects.",

@@ -1,10 +1,11 @@
-"""What the tests of plans share."""
+"""What the tests of surveys and plans share."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ class Lent:
 
     def close(self) -> None:
         """Leaves the host to the next plan."""
+
+
+@pytest.fixture
+def misbehaving_python(tmp_path: Path) -> str:
+    """To pass as the interpreter: the worker ends as the label of its job says."""
+    script = tmp_path / "python"
+    worker = Path(__file__).parent / "examples" / "misbehaving_worker.py"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{worker}"\n')
+    script.chmod(0o755)
+    return str(script)
 
 
 @pytest.fixture(scope="session")

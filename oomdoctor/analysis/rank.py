@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.speed.trust import UNRANKED
 from oomdoctor.records.report import Picks, RankBy, Ranking
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_bytes, format_rate
@@ -11,19 +12,32 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     """Best first: the highest throughput, the lowest peak, or the largest micro-batch that fits.
 
     Ties are broken by the lower peak, then the higher throughput, then the given order. A rung
-    without the ranked figure comes last.
+    without the ranked figure comes last. By throughput, a rung whose times cannot be trusted has
+    no place and is no pick; it only has a reason.
     """
-    fitting = [result for result in results if result.outcome == "fits"]
+    all_fitting = [result for result in results if result.outcome == "fits"]
+    fitting = [r for r in all_fitting if by != "throughput" or r.speed_state not in UNRANKED]
     order = sorted(fitting, key=lambda result: (*_key(result, by), *_tie(result)))
     reasons = {
         result.key: _reason(result, order[0], by, first=place == 0, of=len(order))
         for place, result in enumerate(order)
+    }
+    reasons |= {
+        result.key: f"not ranked: {_WHY_APART[result.speed_state or '']}"
+        for result in all_fitting
+        if result.key not in reasons
     }
     best: dict[str, str] = {}
     for result in order:
         best.setdefault(result.config.method, result.key)
     picks = Picks(full=best.get("full"), lora=best.get("lora"), qlora=best.get("qlora"))
     return Ranking(tuple(result.key for result in order), reasons, picks)
+
+
+_WHY_APART = {
+    "not_settled": "its speed did not settle",
+    "not_believable": "its times are not believable",
+}
 
 
 def _key(result: ProbeResult, by: RankBy) -> tuple[bool, float]:

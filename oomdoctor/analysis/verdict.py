@@ -5,14 +5,8 @@ from __future__ import annotations
 from oomdoctor.analysis.search.from_prediction import open_sizes
 from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, sample_of, untried
-from oomdoctor.analysis.speed.throughput import (
-    mfu,
-    peak_flops,
-    step_seconds,
-    tokens_per_s,
-    tokens_per_s_spread,
-)
-from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.analysis.speed_verdict import speed_of, speed_state
+from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, OomEvent
 from oomdoctor.records.report import SurveyRequest
@@ -59,7 +53,7 @@ def conclude(
     if shown is not None and shown.outcome == "oom":
         least = skip.missed_by_bytes if skip is not None else None
         missed = missed_by(shown, context.usable_bytes) or least
-    speed = _speed(measured, config, context, request) if fitting else _NO_SPEED
+    speed = speed_of(measured if fitting else None, config, context, request)
     return ProbeResult(
         key=rung.config.key(),
         label=rung.label,
@@ -77,7 +71,7 @@ def conclude(
         peak_phase=measured.peak_phase if measured else oom.phase if oom else None,
         phases=measured.phases if measured else {},
         breakdown=measured.breakdown if measured else None,
-        **speed,
+        **speed.figures,
         trainable_parameters=measured.trainable_parameters if measured else None,
         attention_kernel=measured.attention_kernel if measured else None,
         max_micro_batch_size=max((s.micro_batch_size for s in fitting), default=None),
@@ -85,26 +79,29 @@ def conclude(
         missed_by_bytes=missed,
         measurement=measured,
         tries=tuple(
-            Try(s.micro_batch_size, s.outcome, s.peak_bytes, s.tokens_per_s, _reason(attempt))
-            for s, attempt in zip(samples, attempts, strict=True)
+            _try(sample, attempt, context)
+            for sample, attempt in zip(samples, attempts, strict=True)
         ),
         predicted=None,
         oom=oom,
         failure=shown.failure if shown is not None else None if skip is not None else NOT_REACHED,
         reason=_why(shown, skip),
         notes=(measured.notes if measured else ())
-        + _timing_notes(measured if fitting else None)
+        + speed.notes
         + _notes(samples, attempts, rung, context),
         elapsed_s=sum(attempt.elapsed_s for attempt in attempts),
+        speed_state=speed.state,
+        cached_at=shown.cached_at if shown is not None else None,
+        training_time=speed.training_time,
     )
 
 
 def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
-    """A lower bound on the memory an attempt was short by; None if unknown.
+    """The memory an attempt was short by, or a lower bound on it; None if unknown.
 
-    A step that ran gives it exactly. A step that failed gives only the failed request: what it
-    asked for beyond the free memory, or beyond the cap of the allocator. A request that failed
-    before the first step says nothing, because most of the memory was still to be requested.
+    A step that ran or was simulated gives it exactly. A step that failed gives only the failed
+    request: what it asked for beyond the free memory, or beyond the cap of the allocator. A request
+    that failed before the first step says nothing, because most memory was still to be requested.
     """
     if attempt.measurement is not None:
         excess = attempt.measurement.deciding_peak_bytes() - usable_bytes
@@ -122,17 +119,31 @@ def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
     return most if most > 0 else None
 
 
-_NO_SPEED: dict[str, float | None] = dict.fromkeys(
-    (
-        "tokens_per_s",
-        "tokens_per_s_spread",
-        "samples_per_s",
-        "micro_step_s",
-        "optimizer_step_s",
-        "tokens_time_s",
-        "mfu",
+def _try(sample: Sample, attempt: Attempt, context: Context) -> Try:
+    """A try for the report; a speed that is not believable is left out."""
+    measured = attempt.measurement
+    timing = measured.timing if measured is not None else None
+    rate = sample.tokens_per_s
+    if timing is not None and speed_state(timing, attempt.config, context, measured) == (
+        "not_believable"
+    ):
+        rate = None
+    return Try(
+        sample.micro_batch_size,
+        sample.outcome,
+        sample.peak_bytes,
+        rate,
+        _reason(attempt),
+        _is_lower_bound(attempt),
     )
-)
+
+
+def _is_lower_bound(attempt: Attempt) -> bool:
+    """Whether only the tensors were counted, because the step was simulated without a replay."""
+    measured = attempt.measurement
+    if measured is None:
+        return False
+    return measured.overhead_bytes is not None and measured.peak_reserved_bytes is None
 
 
 def _fastest(fitting: list[Sample]) -> Sample | None:
@@ -142,32 +153,6 @@ def _fastest(fitting: list[Sample]) -> Sample | None:
         key=lambda s: (s.tokens_per_s is not None, s.tokens_per_s or 0.0, s.micro_batch_size),
         default=None,
     )
-
-
-def _speed(
-    measured: Measurement | None, config: TrainConfig, context: Context, request: SurveyRequest
-) -> dict[str, float | None]:
-    timing = measured.timing if measured is not None else None
-    if measured is None or timing is None:
-        return _NO_SPEED
-    rate = tokens_per_s(timing, config)
-    return {
-        "tokens_per_s": rate,
-        "tokens_per_s_spread": tokens_per_s_spread(timing, config),
-        "samples_per_s": config.effective_batch_size / step_seconds(timing, config),
-        "micro_step_s": timing.micro_step_s,
-        "optimizer_step_s": timing.optimizer_step_s,
-        "tokens_time_s": request.tokens / rate,
-        "mfu": mfu(
-            rate,
-            config,
-            counts=context.counts,
-            trainable=measured.trainable_parameters,
-            model_config=context.model_config,
-            task=context.task,
-            peak=peak_flops(config, context.gpu),
-        ),
-    }
 
 
 def _why(shown: Attempt | None, skip: SkipRung | None) -> str | None:
@@ -186,25 +171,12 @@ def _reason(attempt: Attempt) -> str | None:
 
 
 def _oom_sentence(oom: OomEvent) -> str:
+    """Without the size of the request that failed: the step needs far more after it."""
     text = f"ran out of memory in phase {oom.phase}"
-    if oom.requested_bytes is None:
-        return text
-    text += f": {format_bytes(oom.requested_bytes)} requested"
-    if oom.allowed_bytes is not None:
-        text += f", {format_bytes(oom.allocated_bytes)} of the allowed "
-        return text + f"{format_bytes(oom.allowed_bytes)} in use"
-    return text if oom.free_bytes is None else f"{text}, {format_bytes(oom.free_bytes)} free"
-
-
-def _timing_notes(measured: Measurement | None) -> tuple[str, ...]:
-    """A note if the times of a rung that fits still varied too much."""
-    timing = measured.timing if measured is not None else None
-    if timing is None or timing.stopped_by in ("spread", "estimated"):
-        return ()
-    if timing.stopped_by == "time_limit":
-        return ("step times still varied at the time limit",)
-    steps = "step" if timing.timed_steps == 1 else "steps"
-    return (f"step times still varied after {timing.timed_steps} {steps}",)
+    if oom.allowed_bytes is not None and oom.allocated_bytes is not None:
+        used, allowed = format_bytes(oom.allocated_bytes), format_bytes(oom.allowed_bytes)
+        return f"{text}, with {used} of the allowed {allowed} in use"
+    return text if oom.free_bytes is None else f"{text}, with {format_bytes(oom.free_bytes)} free"
 
 
 def _notes(

@@ -11,7 +11,7 @@ EPILOG = """\b
 Examples:
   oomdoctor env
   oomdoctor env --json
-Next: `oomdoctor probe MODEL`
+Next: `oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick`
 """
 
 
@@ -22,6 +22,7 @@ def env(json_: answer.ListJson = False) -> None:
     """
     from oomdoctor.render.lists.environment import Environment, render_environment
     from oomdoctor.system import environment
+    from oomdoctor.system.interpreters.kept import kept_environments
     from oomdoctor.system.machine.capabilities import capabilities, installed_versions
     from oomdoctor.system.machine.memory import available_memory
     from oomdoctor.system.machine.nvml import driver_version, list_gpus
@@ -35,5 +36,6 @@ def env(json_: answer.ListJson = False) -> None:
         slurm=environment.slurm(),
         settings=environment.settings(),
         memory_available_bytes=available_memory(),
+        environments=kept_environments(),
     )
     output.publish_listing(partial(render_environment, found), json_)

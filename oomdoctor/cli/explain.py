@@ -17,7 +17,6 @@ from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.units import GIB
 
 if TYPE_CHECKING:
     from oomdoctor.cli.requests.sources import Source
@@ -30,7 +29,7 @@ Examples:
   oomdoctor explain trace.txt
   oomdoctor explain logs/*.out --json
   oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
-Next: `oomdoctor probe MODEL` measures which configuration fits.
+Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
 """
 
 
@@ -44,6 +43,7 @@ def explain(options: ExplainOptions) -> None:
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.given import read_given
+    from oomdoctor.cli.requests.next_lines import typed_options
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
@@ -60,7 +60,8 @@ def explain(options: ExplainOptions) -> None:
     found, warnings = _read_all(names, given, quiet=options.quiet)
     warnings += quoted("model", notes)
     code = exit_of(found)
-    report = _report(found, code, given, warnings, started, time.monotonic() - clock)
+    typed = typed_options(options)
+    report = _report(found, code, given, typed, warnings, started, time.monotonic() - clock)
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
     if code != ExitCode.OK:
         raise typer.Exit(code)
@@ -114,10 +115,12 @@ def _report(
     found: list[Diagnosis],
     code: ExitCode,
     given: Given,
+    typed: list[str],
     warnings: list[Warn],
     started: datetime,
     elapsed_s: float,
 ) -> Report:
+    from oomdoctor.cli.requests.next_lines import next_lines
     from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
 
     return Report(
@@ -137,30 +140,8 @@ def _report(
         ranking=(),
         ranking_reasons={},
         picks=Picks(None, None, None),
-        next_commands=_next(found, given),
+        next_commands=next_lines(found, given, typed),
         warnings=tuple(warnings),
         errors=(),
         diagnoses=tuple(found),
     )
-
-
-def _next(found: list[Diagnosis], given: Given) -> tuple[str, ...]:
-    import shlex
-
-    from oomdoctor.cli.requests.sources import STDIN
-
-    failed = [one for one in found if one.is_oom and not one.survived]
-    if not failed:
-        return ()
-    first = failed[0]
-    name = shlex.quote(first.source)
-    if len({one.source for one in found}) > 1:
-        return (f"oomdoctor explain {name}",)
-    lines = [] if first.source == STDIN else [f"oomdoctor explain {name} --verbose"]
-    if first.resource == "gpu" and not first.assumed and first.numbers.requested_bytes:
-        lines.append(f"oomdoctor explain {name} --model MODEL --seq-len N --micro-batch N")
-    elif first.resource == "gpu" and given.model is not None:
-        vram = first.numbers.capacity_bytes
-        size = f" --vram {vram / GIB:.2f}GiB" if vram else ""
-        lines.append(f"oomdoctor probe {shlex.quote(given.model.id)}{size}")
-    return tuple(lines)

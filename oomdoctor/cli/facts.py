@@ -7,73 +7,85 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import answer
+from oomdoctor.cli.options import answer, completion
 from oomdoctor.cli.streams import output
-from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.errors import ExitCode, OomDoctorError
 
 GPUS_EPILOG = """\b
 Examples:
-  oomdoctor gpus
+  oomdoctor gpus H100
   oomdoctor gpus "NVIDIA H200" --json
-Next: `oomdoctor plan MODEL --gpu "RTX 4090"` predicts what fits on a card.
+Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu H100` predicts what fits.
 """
 MODELS_EPILOG = """\b
 Examples:
-  oomdoctor models
+  oomdoctor models llama 8b
   oomdoctor models Qwen2.5-7B --json
-Next: `oomdoctor probe Qwen/Qwen2.5-7B`
+Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu L4`
 """
 
 
 def gpus(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="One card, by the name that nvidia-smi prints."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORD",
+            help="List only cards with these words in their names, such as H100.",
+            show_default=False,
+            autocompletion=completion.gpus,
+        ),
     ] = None,
     json_: answer.ListJson = False,
 ) -> None:
     """Show the memory, bandwidth and peak speed of known GPUs.
 
-    Peak speeds are dense rates.
+    Peak speeds are dense rates. Exit code 3 if no name has all words.
     """
     from oomdoctor.render.lists.listing import render_gpus
     from oomdoctor.system import catalogue
 
-    found = catalogue.gpus()
-    if name is not None:
-        card = catalogue.find_gpu(name)
-        if card is None:
-            raise _unknown("GPU", name, catalogue.nearest_gpus(name))
-        found = (card,)
+    text = " ".join(words or ())
+    found = catalogue.search_gpus(text) if words else catalogue.gpus()
+    if not found:
+        raise _no_match("GPU", text, catalogue.nearest_gpus(text))
     output.publish_listing(partial(render_gpus, found), json_)
 
 
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="One model, by its id or the last part of it."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORD",
+            help="List only models with these words in their id or type, such as llama.",
+            show_default=False,
+            autocompletion=completion.models,
+        ),
     ] = None,
     json_: answer.ListJson = False,
 ) -> None:
     """Show the built-in models.
 
-    Their configurations come with oomdoctor, so they need no network.
+    Their configurations come with oomdoctor, so they need no network. Exit code 3 if no model has
+    all words.
     """
     from oomdoctor.render.lists.listing import render_models
     from oomdoctor.system import catalogue
 
-    found = catalogue.models()
-    if name is not None:
-        model = catalogue.find_model(name)
-        if model is None:
-            raise _unknown("model", name, catalogue.nearest_models(name))
-        found = (model,)
+    text = " ".join(words or ())
+    found = catalogue.search_models(text) if words else catalogue.models()
+    if not found:
+        raise _no_match("model", text, catalogue.nearest_models(text))
     output.publish_listing(partial(render_models, found), json_)
 
 
-def _unknown(kind: str, name: str, nearest: tuple[str, ...]) -> OomDoctorError:
-    return usage_error(
-        f"unknown_{kind.lower()}",
-        f"oomdoctor knows no {kind} named {name!r}",
-        f"did you mean {', '.join(nearest)}?" if nearest else f"run `oomdoctor {kind.lower()}s`",
+def _no_match(kind: str, text: str, nearest: tuple[str, ...]) -> OomDoctorError:
+    verb = f"oomdoctor {kind.lower()}s"
+    hint = f"did you mean {_either(nearest)}?" if nearest else f"list all: {verb}"
+    return OomDoctorError(
+        f"unknown_{kind.lower()}", f"no known {kind} matches {text!r}", hint, ExitCode.NO
     )
+
+
+def _either(names: tuple[str, ...]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last

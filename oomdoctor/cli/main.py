@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -20,9 +21,19 @@ from oomdoctor import __version__
 from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show
 from oomdoctor.cli.commands import Command, Commands, interrupted
 from oomdoctor.cli.streams import output
+from oomdoctor.cli.streams.signals import stop_on_signals
 from oomdoctor.errors import ExitCode, OomDoctorError
 
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Status
+
 COMMANDS = ("probe", "plan", "explain", "show", "recipes", "env", "gpus", "models")
+_STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
+# Options that another command has.
+_ELSEWHERE = {
+    ("oomdoctor probe", "--with"): "probe measures the versions that are installed; "
+    "`oomdoctor plan MODEL --with ..` simulates others",
+}
 _EPILOG = """\b
 Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M
@@ -92,11 +103,14 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code, whatever happens."""
     clock, started = time.monotonic(), datetime.now(UTC)
-    if arguments[:1] in (["probe"], ["plan"]) and not _wants_silence(arguments):
+    surveys = arguments[:1] in (["probe"], ["plan"])
+    if surveys and not _wants_silence(arguments):
         # Printed before typer parses the command line, which is slow: a survey responds at once.
         output.say(f"oomdoctor {__version__}")
     try:
-        return program(arguments)
+        # A survey has lower bounds to print even if it is stopped before it starts.
+        with stop_on_signals() if surveys else nullcontext():
+            return program(arguments)
     except KeyboardInterrupt:
         error = interrupted()
     except OomDoctorError as raised:
@@ -135,10 +149,11 @@ def _usage_error(error: Exception) -> OomDoctorError | None:
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "oomdoctor"
+    elsewhere = _ELSEWHERE.get((path, getattr(error, "option_name", "")))
     return OomDoctorError(
         "usage",
         str(format_message()).rstrip("."),
-        f"run `{path} --help`",
+        elsewhere or f"run `{path} --help`",
         ExitCode(getattr(error, "exit_code", ExitCode.USAGE)),
     )
 
@@ -171,7 +186,7 @@ def _print_envelope(
     report = Report(
         schema=SCHEMA,
         command=next((word for word in arguments if word in COMMANDS), "oomdoctor"),
-        status="interrupted" if error.exit_code == ExitCode.INTERRUPTED else "error",
+        status=_STATUS.get(error.exit_code, "error"),
         exit_code=int(error.exit_code),
         tool=Tool("oomdoctor", __version__),
         started_at=started.isoformat(timespec="seconds"),

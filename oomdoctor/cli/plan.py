@@ -14,9 +14,9 @@ from oomdoctor.cli.streams.running import carry_out
 EPILOG = """\b
 Examples:
   oomdoctor plan meta-llama/Llama-3.1-8B --gpu "RTX 4090"
-  oomdoctor plan Qwen/Qwen2.5-7B --gpu 24GiB --sweep seq-len=512..32768
-  oomdoctor plan MODEL --gpu A10G --why full-bf16
-Next: `oomdoctor probe MODEL` measures it on the GPU itself.
+  oomdoctor plan Qwen/Qwen2.5-7B --gpu 24GiB --solve seq-len
+  oomdoctor plan gpt2 --gpu T4 --why lora-r16
+Next: `oomdoctor probe gpt2` measures it on the GPU itself.
 """
 
 
@@ -30,11 +30,14 @@ def plan(options: PlanOptions) -> None:
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.plan import plan_request
+    from oomdoctor.cli.streams.making import make_environment
     from oomdoctor.runs.plan.run import run_plan
     from oomdoctor.system.store import run_folders
 
     chosen = chosen_format("plan", options.answer)
     request = plan_request(options)
+    if request.versions:
+        make_environment(request.versions, quiet=options.quiet)
     folder = run_folders.create(request.model.name)
     report = carry_out(partial(run_plan, request, folder), folder, quiet=options.quiet)
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)

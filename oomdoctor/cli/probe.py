@@ -20,7 +20,7 @@ EPILOG = """\b
 Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick
   oomdoctor probe Qwen/Qwen2.5-7B --vram 24GiB --seq-len 4096
-  oomdoctor probe MODEL --recipe none --rung method=lora,lora_rank=64
+  oomdoctor probe gpt2 --recipe none --rung method=lora,lora_rank=64
 Next: `oomdoctor show` prints the run again, in any format.
 """
 
@@ -59,7 +59,7 @@ def _resumed(
 ) -> tuple[RunFolder, SurveyRequest]:
     from oomdoctor.cli.requests.survey import resumed_request
     from oomdoctor.runs.survey.run import resume_request
-    from oomdoctor.system.store import run_folders
+    from oomdoctor.system.store import run_list
 
-    folder = run_folders.open_run(run)
+    folder = run_list.open_run(run, probes_only=True)
     return folder, resumed_request(resume_request(folder), options, typed)

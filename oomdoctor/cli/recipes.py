@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from oomdoctor.cli.commands import Command, Commands
-from oomdoctor.cli.options import answer
+from oomdoctor.cli.options import answer, completion
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import usage_error
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from oomdoctor.records.config import Recipe
 
 T = TypeVar("T")
-_NEXT = "Next: `oomdoctor probe MODEL --recipe mine.toml`\n"
+_NEXT = "Next: `oomdoctor probe gpt2 --recipe mine.toml`\n"
 EPILOG = f"""\b
 Examples:
   oomdoctor recipes show qlora
@@ -42,7 +43,12 @@ Examples:
 # click.
 _Name = Annotated[
     str | None,
-    typer.Argument(metavar="NAME", help="A recipe from `oomdoctor recipes`.", show_default=False),
+    typer.Argument(
+        metavar="NAME",
+        help="A recipe from `oomdoctor recipes`.",
+        show_default=False,
+        autocompletion=completion.recipes,
+    ),
 ]
 
 app = typer.Typer(
@@ -105,7 +111,7 @@ def copy_recipe(
         )
     output.check_writable(target)
     output.write_file(target, text)
-    output.say(f"copied; next: oomdoctor probe MODEL --recipe {target}")
+    output.say(f"copied; after editing: oomdoctor recipes check {shlex.quote(str(target))}")
 
 
 @app.command("check", cls=Command, epilog=_CHECK_EPILOG)

@@ -1,4 +1,4 @@
-"""`oomdoctor show`: print a finished or interrupted run from disk, in any format."""
+"""`oomdoctor show`: print a run from disk, in any format, whether it has ended or not."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ Next: `oomdoctor probe --resume latest` continues an interrupted probe.
 def show(options: ShowOptions) -> None:
     """Print a stored run again, in any format.
 
-    Exit code 0 if there is a report to show, whatever it says.
+    A run that has not ended shows its rungs so far. Exit code 0 if there is something to show,
+    whatever it says.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.system.store import run_folders
+    from oomdoctor.runs.unfinished import stored_report
+    from oomdoctor.system.store import run_list
 
     chosen = chosen_format("show", options.answer)
     if options.list_:
         from oomdoctor.render.lists.listing import render_runs
 
-        output.publish_listing(partial(render_runs, run_folders.list_runs()), chosen == "json")
+        output.publish_listing(partial(render_runs, run_list.list_runs()), chosen == "json")
         return
-    report = run_folders.open_run(options.run).read_report()
+    report = stored_report(run_list.open_run(options.run))
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)

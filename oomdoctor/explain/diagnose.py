@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from oomdoctor.errors import ExitCode
+from oomdoctor.explain.diagnosis.attention import scores_line
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes import causes
+from oomdoctor.explain.diagnosis.frames import framework_of
 from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
 from oomdoctor.explain.diagnosis.tensors import matches
 from oomdoctor.explain.diagnosis.verdict import oddities, verdict
@@ -15,12 +18,14 @@ from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
 from oomdoctor.explain.remedies.choose import remedies
+from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import Given, Setup, setup_of
 from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts, Numbers
 from oomdoctor.units import format_bytes
 
+_OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass
 _AFTER_FORWARD = frozenset({"loss", "backward", "clip", "optimizer"})
 NOTHING_FOUND = "no memory failure found"
 
@@ -85,6 +90,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         line_number=incident.line_number,
         step=incident.step if incident.step is not None else facts.last_step,
         survived=incident.survived,
+        recovery=incident.recovery,
         look_alike=incident.look_alike,
         evidence=incident.lines,
         listed_processes=incident.listed_processes,
@@ -106,23 +112,34 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         assumed=assumed,
         oddities=oddities(case),
         needs=_needs(case),
+        needed_bytes=case.total,
+        short_bytes=case.needed or None,
+        no_way=no_way(case),
         framework=case.framework,
     )
 
 
 def _needs(case: Case) -> tuple[str, ...]:
     """What each part of the training needs, and their sum compared with the GPU."""
-    parts = case.model_terms()
-    if len(parts) < 2:
-        return tuple(part.text() for part in parts)
-    total = format_bytes(sum(part.size_bytes for part in parts))
+    moment = case.moment()
+    if moment is None:
+        return ()
+    parts = [part.text() for part in moment.terms]
+    parts.append(f"CUDA context and libraries = {format_bytes(case.context)}")
     card = f" of {format_bytes(case.capacity)}" if case.capacity else ""
-    least = "" if case.term("activations") else "at least "
-    return (*(part.text() for part in parts), f"total: {least}{total}{card}")
+    if not case.trains:
+        least, when = "at least ", " (weights alone)"
+    elif case.at_least:
+        least, when = "at least ", " (without activations)"
+    else:
+        least, when = "", f", {moment.when}"
+    return (*parts, f"total: {least}{format_bytes(case.total)}{card}{when}")
 
 
 def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tuple[str, ...]]:
     setup = setup_of(given, facts.settings, incident.frames, facts.world_size)
+    if setup.attention is None and scores_line(incident.frames) is not None:
+        setup = replace(setup, attention="eager")
     event, model = incident.event, given.model
     # A config.json in the log gives the sizes just as well as a model name does.
     config = facts.settings if model is None else model.config
@@ -130,7 +147,9 @@ def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tupl
     training: Training | None = None
     assumed: tuple[str, ...] = ()
     if sizes is not None:
-        training, guesses = training_of(setup, config)
+        training, guesses = training_of(
+            setup, config, framework_of(incident), facts.versions.get("transformers")
+        )
         training, guesses = _with_needed_checkpointing(training, guesses, incident, sizes, setup)
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"
         assumed = (f"sizes of {named}", *guesses)
@@ -151,12 +170,18 @@ def _with_needed_checkpointing(
 ) -> tuple[Training, tuple[str, ...]]:
     """The training, with checkpointing if the forward pass could not have succeeded without it."""
     capacity, kept = incident.event.capacity_bytes, activations(sizes, training)
-    if setup.checkpointing is not None or incident.phase not in _AFTER_FORWARD:
+    near = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in incident.frames[-4:])
+    passed = incident.phase in _AFTER_FORWARD or (
+        incident.phase == "forward" and re.search(_OUTPUT, near)
+    )
+    if setup.checkpointing is not None or not passed:
         return training, assumed
     if capacity is None or kept is None:
         return training, assumed
-    if kept.size_bytes + weights(sizes, training).size_bytes < capacity:
+    held, checkpointed = weights(sizes, training).size_bytes, replace(training, checkpointing=True)
+    less = activations(sizes, checkpointed)
+    if kept.size_bytes + held < capacity or less is None or less.size_bytes + held > capacity:
         return training, assumed
     sure = "activation checkpointing, because the forward pass would not fit without it"
     told = tuple(sure if words == NO_CHECKPOINTING else words for words in assumed)
-    return replace(training, checkpointing=True), told
+    return checkpointed, told

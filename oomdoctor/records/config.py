@@ -14,6 +14,7 @@ from typing import Literal
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.dtypes import dtype_word
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
+from oomdoctor.records.facts.sizes import SIZES
 
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bfloat16", "float32", "float16"]
@@ -112,6 +113,8 @@ class TrainConfig:
             head = f"lora-r{self.lora_rank}-" + _precision(self)
         else:
             head = f"qlora-{self.quantization}-r{self.lora_rank}"
+            if "float16" in (self.weights_dtype, self.autocast_dtype):
+                head += "-fp16"
         parts = [head]
         if self.activation_checkpointing != "none":
             word = _CHECKPOINTING_WORDS[self.activation_checkpointing]
@@ -136,20 +139,34 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A configuration with the name that people see."""
+    """A configuration with the name that people see.
+
+    `follows_card` is whether its 16-bit type follows the card: bfloat16, or float16 on cards that
+    have no bfloat16. A user who names a type in an own rung decides it for every card.
+    """
 
     label: str
     config: TrainConfig
+    follows_card: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A named ladder. `source` is where it came from: built-in, a file, or the command line."""
+    """A named ladder. `source` is where it came from: built-in, a file, or the command line.
+
+    `typed` are the rungs that were added with --rung, as they were typed.
+    """
 
     name: str
     description: str
     rungs: tuple[Rung, ...]
     source: str
+    typed: tuple[str, ...] = ()
+
+
+def uses_host(config: TrainConfig) -> bool:
+    """Whether a training step copies between the device and the host."""
+    return config.offload != "none" or config.activation_checkpointing == "offload"
 
 
 _CHECKPOINTING_WORDS = {
@@ -182,6 +199,10 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
         faults.append(("effective_batch_size", "must be at least 1"))
     if config.world_size < 1:
         faults.append(("world_size", "must be at least 1"))
+    for key, size in SIZES.items():
+        value = getattr(config, key)
+        if isinstance(value, int) and value > size.refused:
+            faults.append((key, size.refusal(value)))
     if not 0.0 <= config.lora_dropout < 1.0:
         faults.append(("lora_dropout", "must be at least 0 and below 1"))
     if not config.lora_targets:
@@ -201,7 +222,8 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
         faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
     if config.method != "qlora" and config.quantization != "none":
         faults.append(("quantization", f'needs method "qlora", not "{config.method}"'))
-    if config.autocast_dtype == "float16" and config.weights_dtype == "float16":
+    scaled = config.autocast_dtype == "float16"
+    if scaled and config.weights_dtype == "float16" and config.method == "full":
         faults.append(
             ("weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32")
         )

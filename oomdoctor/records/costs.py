@@ -44,6 +44,21 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibratedBy:
+    """The probe whose measured times correct an estimate.
+
+    `run` is the name of the run and `date` its time in UTC, ISO 8601; None if an older version did
+    not store them. `cap_bytes` is the --vram of that run.
+    """
+
+    run: str | None
+    date: str | None
+    gpu_name: str
+    cap_bytes: int | None
+    factors: Calibration
+
+
+@dataclass(frozen=True, slots=True)
 class EstimatedTime:
     """The estimated time of a sequence of operators, and its parts.
 

@@ -29,6 +29,52 @@ class LengthsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingRequest:
+    """How much the user trains: `rows` is None where a data file says it."""
+
+    rows: int | None
+    epochs: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfLength:
+    """How many rows have at most `up_to_tokens`, and more than those before."""
+
+    up_to_tokens: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """The user's rows and how often they are trained on; lengths are known from a data file.
+
+    `tokens_per_row` is the mean. `packed_tokens` is the length that rows are packed to.
+    """
+
+    rows: int
+    epochs: float
+    tokens_per_row: float | None = None
+    lengths: tuple[RowsOfLength, ...] = ()
+    packed_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTime:
+    """The user's own training with a rung.
+
+    `steps` are optimizer steps, `tokens` what the model processes with padding. `total_s` is None
+    without a speed, `total_s_spread` is its relative uncertainty.
+    """
+
+    rows: int
+    epochs: float
+    steps: int
+    tokens: int
+    total_s: float | None
+    total_s_spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RowLength:
     """The tokens of one row; in files of lines its number is that of the line."""
 

@@ -90,8 +90,9 @@ class Incident:
     `event.dialect` is "not_oom" for a look-alike; then `look_alike` names it (`device_mismatch`,
     `device_assert`, ...) and `resource` is "none". `frames` are outermost first; `where` is the
     innermost line of the user's own code. `lines` quotes the log. `survived` means that the run
-    continued. `consequence` means that another incident of the log caused this one (NCCL aborts
-    of other ranks, a worker that exits after the real failure).
+    continued, and `recovery` is the line that shows it. `consequence` means that another incident
+    of the log caused this one (NCCL aborts of other ranks, a worker that exits after the real
+    failure).
     """
 
     event: OomEvent
@@ -112,6 +113,7 @@ class Incident:
     tensor_dtype: str | None = None
     consequence: bool = False
     repeats: int = 1
+    recovery: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class LogFacts:
 
     `evidence` quotes the lines that a fact was read from, by key (a setting, "model_id",
     "last_step", "traceback", ...). `step_memory` keeps only the first and last samples of a long
-    log. `finished` means that a line says that the run ended.
+    log. `finished` means that a line says that the run ended, and `finished_line` is its number.
     """
 
     settings: Mapping[str, SettingValue] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class LogFacts:
     gpu_name: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     world_size: int | None = None
+    finished_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +170,26 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause, with the quoted lines that are its evidence; `why` is the reason in a sentence."""
+    """One cause, with the quoted lines that are its evidence; `why` is the reason in a sentence.
+
+    `detail` says what exactly, if the text shows it: "attention scores".
+    """
 
     cause: CauseName
     confidence: Confidence
     evidence: tuple[str, ...]
     why: str = ""
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """One change, how much memory it frees and how that is known, and what to type per library.
 
-    `lines` has the keys transformers, trl, accelerate, deepspeed, pytorch, shell as they apply.
+    `lines` has the keys transformers, trl, accelerate, deepspeed, pytorch, shell as they apply; if
+    a remedy combines several changes (`parts`), each value has a line for each of them.
+    `leaves_bytes` is what the training then needs at its peak, if it needs more than the GPU has
+    now. `enough` says whether the remedy closes the gap; None if that cannot be computed.
     """
 
     change: str
@@ -188,6 +198,9 @@ class Remedy:
     lines: Mapping[str, str]
     arithmetic: str | None = None
     note: str | None = None
+    leaves_bytes: int | None = None
+    enough: bool | None = None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +210,11 @@ class Diagnosis:
     If `is_oom` is false, `look_alike` names the error and `short_answer` says what to do. `tensors`
     are all tensors of the requested size, `tensor` the most likely one. `assumed` lists what was
     not in the text, `oddities` what is strange about the numbers, and `needs` the memory that the
-    training needs by formula. `framework` is the library in the traceback. `survived` means that
-    the run continued.
+    training needs by formula. `needed_bytes` is their total, which leaves out what grows with the
+    batch if batch or length is unknown. `short_bytes` is how much has to be freed: by the message,
+    or by that total if it exceeds the GPU. `no_way` says so if no change makes the training fit.
+    `framework` is the library in the traceback. `survived` means that the run continued; `recovery`
+    is the line of the log that shows it.
     """
 
     source: str
@@ -225,4 +241,8 @@ class Diagnosis:
     evidence: tuple[str, ...] = ()
     listed_processes: tuple[ListedProcess, ...] = ()
     needs: tuple[str, ...] = ()
+    needed_bytes: int | None = None
+    short_bytes: int | None = None
+    no_way: str | None = None
     framework: str | None = None
+    recovery: str | None = None

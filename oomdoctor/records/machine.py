@@ -20,7 +20,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the driver reports it. `index` is NVML's (PCI bus order); `uuid` identifies it."""
+    """One GPU as the driver reports it. `index` is NVML's (PCI bus order); `uuid` identifies it.
+
+    An `emulated` GPU runs no kernels: its memory is exact, its times mean nothing.
+    """
 
     index: int
     uuid: str
@@ -29,6 +32,7 @@ class Gpu:
     free_bytes: int | None
     compute_capability: str | None
     processes: tuple[GpuProcess, ...]
+    emulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,10 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the survey ran. `device` is the chosen one: "cuda" or "cpu"."""
+    """Where the survey ran. `device` is the chosen one: "cuda" or "cpu".
+
+    An `emulated` GPU has no driver in the kernel: no kernel runs on it.
+    """
 
     device: DeviceType
     gpu_name: str | None
@@ -96,3 +103,4 @@ class Machine:
     slurm_job_id: str | None
     other_processes: tuple[GpuProcess, ...]
     versions: Mapping[str, str | None]
+    emulated: bool = False

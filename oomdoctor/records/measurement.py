@@ -33,11 +33,28 @@ class Breakdown:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Who used the device while steps were timed; None if unknown.
+
+    The worker may use `cpus` CPU cores, and its libraries use `threads` of them at a time.
+    `own_cpus` and `foreign_cpus` are the cores that the worker and all other processes kept busy
+    on average. `foreign_gpu` is the share of the time in which other processes used the GPU.
+    """
+
+    cpus: int
+    threads: int
+    own_cpus: float
+    foreign_cpus: float | None
+    foreign_gpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Times of the timed steps, after warm-up; medians with a relative spread.
 
     A spread is half the distance between the quartiles (below eight samples half the range),
     divided by the median; None for fewer than two samples. `stopped_by` says why timing ended.
+    `load` is what else ran then. `limited_by` says what an estimated micro-step waits for.
     """
 
     micro_step_s: float
@@ -48,6 +65,8 @@ class Timing:
     warmup_steps: int
     timed_steps: int
     stopped_by: Literal["spread", "step_limit", "time_limit", "estimated"]
+    load: Load | None = None
+    limited_by: Literal["host", "device"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

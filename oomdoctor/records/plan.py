@@ -8,9 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from oomdoctor.records.config import Method
+from oomdoctor.records.costs import CalibratedBy
+from oomdoctor.records.dataset import TrainingTime
 from oomdoctor.records.simulation import PhasePeak
+from oomdoctor.records.solve import SolvedKey
 
 SweptKey = Literal["sequence_length", "micro_batch_size"]
+CardOrder = Literal["speed", "memory", "name", "cost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +27,53 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class CardPrice:
+    """What an hour of a card costs.
+
+    `card` is its published name, `name` the one in the file.
+    """
+
+    card: str
+    per_hour: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """The prices of a file.
+
+    `currency` is its symbol or label (`$`, `EUR`), empty if it has none.
+
+    `unknown` are the names in the file that are no cards, `repeated` the cards that it lists more
+    than once: the lowest price counts.
+    """
+
+    source: str
+    currency: str
+    prices: tuple[CardPrice, ...]
+    unknown: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
     """The devices and the question of a plan.
 
     `gpus` are published names of cards, or sizes with a unit. With `all_gpus` they are all cards
-    that oomdoctor knows. `why` is the label of the rung to explain in detail.
+    that oomdoctor knows. `why` is the label of the rung to explain in detail. Cards with less than
+    `min_memory_bytes` are left out. With `sort` the report has the cards
+    on which something fits first, in that order. `solve` is the setting whose largest value that
+    fits is asked for.
     """
 
     gpus: tuple[str, ...]
     all_gpus: bool = False
     sweep: Sweep | None = None
     why: str | None = None
+    min_memory_bytes: int | None = None
+    sort: CardOrder | None = None
+    prices: PriceList | None = None
+    solve: SolvedKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +92,8 @@ class CardPick:
 
     `missed_by_bytes` is None if it fits. With `by_formula` it comes from the formula's lower bound,
     because no rung of the method could be simulated: the rung is short by more than that.
+    `cost_per_million_tokens` is in the currency of the price list. The uncertainty of the speed
+    gives its range, `cost_per_million_tokens_low` to `cost_per_million_tokens_high`.
     """
 
     key: str
@@ -64,6 +107,10 @@ class CardPick:
     tokens_time_s: float | None
     missed_by_bytes: int | None
     by_formula: bool = False
+    cost_per_million_tokens: float | None = None
+    cost_per_million_tokens_low: float | None = None
+    cost_per_million_tokens_high: float | None = None
+    training_time: TrainingTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +123,36 @@ class CardPicks:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRemedy:
+    """A change that would make a method fit of which no rung does, or that there is none.
+
+    `key` and `label` are of its rung that is short by the least. `change` is the cheapest change
+    that makes it fit and frees `frees_bytes`; `rung` is the changed rung, as `--rung` reads it.
+    With `basis` "simulated" it was simulated and fits. With "arithmetic" it needs a package that is
+    not installed here, and `frees_bytes` is the most it can free. `change` is None if nothing that
+    was tried makes it fit, for the `reason`.
+    """
+
+    method: Method
+    key: str
+    label: str
+    change: str | None
+    frees_bytes: int | None
+    peak_device_bytes: int | None
+    basis: Literal["simulated", "arithmetic"] | None
+    rung: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CardPlan:
     """A device of the plan: its usable memory, and the best rungs on it.
 
     `memory_bytes` is the advertised size, `total_bytes` what PyTorch reports, according to
     `total_source`. `usable_bytes` excludes the headroom; `context` is the part of it that tensors
-    cannot use. `fitting` of `rungs` rungs fit.
+    cannot use. `fitting` of `rungs` rungs fit. `price_per_hour` is from the price list.
+    `calibrated_by` is the probe that corrected the estimated speeds. `remedies` has an entry for
+    each method of which no rung fits, in a plan for one card.
     """
 
     name: str
@@ -95,19 +166,24 @@ class CardPlan:
     fitting: int
     rungs: int
     picks: CardPicks
+    price_per_hour: float | None = None
+    calibrated_by: CalibratedBy | None = None
+    remedies: tuple[PlanRemedy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SweptPeak:
     """A rung at one value of the sweep; None if not predicted.
 
-    `least_bytes` is the least device memory it needs: the peak of all tensors plus the context.
-    What the allocator keeps free is left out, because it depends on the size of the device.
+    `peak_device_bytes` is the peak that `results` has for the rung at this value; where it does not
+    fit, the peak on a device with room for it. `least_bytes` is a lower bound: the peak of all
+    tensors plus the context, without what the allocator holds beyond them.
     """
 
     value: int
     least_bytes: int | None
     fits: bool | None
+    peak_device_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +191,8 @@ class SweepLine:
     """A rung on a card at all values of the sweep.
 
     `largest_fitting` is the largest value predicted to fit. `crossed_at` is where the straight line
-    from a value that fits to the next one reaches the usable memory, None if it never does.
+    from the peak of a value that fits to that of the next one reaches the usable memory, None if it
+    never does.
     `reason` says why nothing was predicted.
     """
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.config import Recipe
-from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest
+from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import ProbeResult, WeightsChoice
+from oomdoctor.records.solve import SolveAnswer
 
 SCHEMA = "oomdoctor/1"
-Status = Literal["ok", "no", "partial", "error", "interrupted"]
+Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]
 RankBy = Literal["throughput", "memory", "micro-batch"]
 
 
@@ -54,7 +55,9 @@ class SurveyRequest:
     is the interpreter that the user trains with. The report gives the time for `tokens` tokens.
     If `plan` is set, rungs are simulated instead of measured, and `device` is "cuda". `lengths`
     names a data file; its longest row is the sequence length. With `predict` rungs are simulated
-    before they are measured.
+    before they are measured. With `fresh` they are simulated even if an earlier run did it.
+    The report also gives the time for `training`, the user's own data. `versions` are the library
+    versions that a plan was asked to simulate with, such as "transformers==4.51.3".
     """
 
     model: ModelRef
@@ -77,6 +80,9 @@ class SurveyRequest:
     plan: PlanRequest | None = None
     lengths: LengthsRequest | None = None
     predict: bool = False
+    fresh: bool = False
+    training: TrainingRequest | None = None
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +129,24 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulations:
+    """How many simulations a plan used, and how many of them an earlier run did.
+
+    `oldest_at` is when the oldest of those ran (UTC, ISO 8601).
+    """
+
+    total: int
+    from_cache: int
+    oldest_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The public document of `probe`, `plan` and `explain`; null for what is unknown.
 
     `probe`, and `plan` for one device, fill `results` and what belongs to them. Only `plan` fills
-    `cards`, `sweep` and `why`, and only `explain` fills `diagnoses`.
+    `cards`, `sweep`, `why`, `solve` and `simulations`, and only `explain` fills `diagnoses`.
+    `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -154,3 +173,6 @@ class Report:
     sweep: SweepAnswer | None = None
     why: Why | None = None
     lengths: LengthsAnswer | None = None
+    simulations: Simulations | None = None
+    next_on_gpu: tuple[str, ...] = ()
+    solve: SolveAnswer | None = None

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.dataset import CountedRows, LengthsRequest
+from oomdoctor.records.costs import CalibratedBy
+from oomdoctor.records.dataset import CountedRows, LengthsRequest, TrainingTime
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory
 from oomdoctor.records.model import LayerStack, ModelSpec, ParameterCounts
@@ -23,6 +24,7 @@ Outcome = Literal[
     "fits", "oom", "host_oom", "unsupported", "failed", "crashed", "timed_out", "skipped"
 ]
 Evidence = Literal["measured", "predicted"]
+SpeedState = Literal["settled", "not_settled", "not_believable", "estimated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one worker process ended, in every case."""
+    """How one worker process ended, in every case.
+
+    `cached_at` is when the simulation behind it ran, if an earlier run did it.
+    """
 
     config: TrainConfig
     outcome: Outcome
@@ -110,17 +115,22 @@ class Attempt:
     reason: str | None
     elapsed_s: float
     folder: str | None = None
+    cached_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One micro-batch size that was tried for a rung, for the report."""
+    """One micro-batch size that was tried for a rung, for the report.
+
+    `peak_is_lower_bound` if `peak_bytes` leaves out what the allocator holds beyond the tensors.
+    """
 
     micro_batch_size: int
     outcome: Outcome
     peak_bytes: int | None
     tokens_per_s: float | None
     reason: str | None
+    peak_is_lower_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +141,23 @@ class PredictedPeak:
     peak_reserved_bytes: int | None
     peak_device_bytes: int | None
 
+    def deciding_peak_bytes(self) -> int | None:
+        """The peak that is compared with the budget, as for a measurement."""
+        known = (self.peak_device_bytes, self.peak_reserved_bytes, self.peak_allocated_bytes)
+        return next((peak for peak in known if peak is not None), None)
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """One row of the report: a rung at its chosen micro-batch size.
 
-    `missed_by_bytes` is by how much the smallest try was short, if known.
+    A simulated rung that does not fit has the peaks of a device with room for it.
+    `missed_by_bytes` is by how much the smallest try was short, if known. `speed_state` says how
+    far the times can be trusted: those that did not settle are not ranked. Times that are not
+    believable give no speed at all. `cached_at` is when the simulation behind it ran, if an
+    earlier run did it.
+    `calibrated_by` is the probe that corrected an estimated speed.
+    `training_time` is the time for the user's own data.
     """
 
     key: str
@@ -175,6 +196,10 @@ class ProbeResult:
     reason: str | None
     notes: tuple[str, ...]
     elapsed_s: float
+    speed_state: SpeedState | None = None
+    cached_at: str | None = None
+    calibrated_by: CalibratedBy | None = None
+    training_time: TrainingTime | None = None
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that was compared with the budget; None without a measurement."""

@@ -35,12 +35,22 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLength:
+    """Another sequence length to record with the model of a job, and the file for it."""
+
+    sequence_length: int
+    recordings: str
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationRequest:
     """The micro-batch sizes to predict for some devices, all from one simulation of the rung.
 
     `stacks` are the repeating layers, so that only a few of them are run. `detail` adds what the
     peak consists of. Sizes above one that fits no device are left out unless `every_size`.
-    `as_cuda` is False only to compare with a measurement on the CPU.
+    `as_cuda` is False only to compare with a measurement on the CPU. `recordings` is a file that
+    may hold recordings of the rung; what is recorded in addition is written to it. `other_lengths`
+    are recorded with the same model. `for_later` records what predicts other sizes too.
     """
 
     micro_batch_sizes: tuple[int, ...]
@@ -49,6 +59,9 @@ class SimulationRequest:
     detail: bool = False
     every_size: bool = False
     as_cuda: bool = True
+    recordings: str | None = None
+    other_lengths: tuple[OtherLength, ...] = ()
+    for_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

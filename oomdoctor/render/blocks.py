@@ -15,7 +15,8 @@ class Column:
 
     A column with `importance` 0 stays at any width. The highest number leaves a narrow table first
     and goes to the line below the row, in the words of `detail`. `tone` marks an outcome, which is
-    colored by its words. `wraps` lets text in the last column take several lines.
+    colored by its words. `wraps` lets text in the last column take several lines. What follows from
+    other columns does not spill: a narrow table leaves it out and says so.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Column:
     detail: str = "{}"
     tone: bool = False
     wraps: bool = False
+    spills: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,18 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class Sized:
+    """A grid in several versions.
+
+    `whole` is for a pipe or a file. A terminal draws the first of `drawn`, widest first, that it
+    has room for, or else the last, and the notes of that one below it.
+    """
+
+    whole: Grid
+    drawn: tuple[tuple[Grid, tuple[Note, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Named sentences. An empty name continues the fact above."""
 
@@ -69,7 +83,7 @@ class Verbatim:
     lines: tuple[str, ...]
 
 
-Block = Grid | Facts | Note | Verbatim
+Block = Grid | Sized | Facts | Note | Verbatim
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,5 +24,11 @@ def message_sections(title: str, texts: Sequence[str]) -> list[Section]:
 
 
 def next_sections(report: Report) -> list[Section]:
-    """The commands to run next."""
-    return [Section("Next:", (Verbatim(report.next_commands),))] if report.next_commands else []
+    """The commands to run next, here and on the machine with the GPU."""
+    sections = []
+    if report.next_commands:
+        sections.append(Section("Next:", (Verbatim(report.next_commands),)))
+    if report.next_on_gpu:
+        title = "Next, on the machine with the GPU:"
+        sections.append(Section(title, (Verbatim(report.next_on_gpu),)))
+    return sections

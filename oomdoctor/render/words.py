@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.units import DASH, format_count, format_percent, format_rate
+from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
 
-SWEPT_WORDS = {"sequence_length": "sequence length", "micro_batch_size": "micro-batch size"}
+_EMPTY_WORDS = re.compile(r" (?:Generation|Edition)\b|(?<=RTX PRO \d{4}) Blackwell\b")
+SWEPT_WORDS = {
+    "sequence_length": "sequence length",
+    "micro_batch_size": "micro-batch size",
+    "lora_rank": "LoRA rank",
+}
 
 
 def ranked_results(report: Report) -> list[ProbeResult]:
@@ -59,8 +67,25 @@ def counted(count: int, word: str) -> str:
 
 
 def card_name(name: str) -> str:
-    """A card's name without the words that most of them share; `--gpu` accepts the short name."""
-    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    """A card's name without the words that tell nothing; `--gpu` accepts the short name."""
+    short = name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
+    return _EMPTY_WORDS.sub("", short).replace(" Workstation", " WS")
+
+
+def card_size(memory_bytes: int) -> str:
+    """The memory that a card is sold with: `24 GiB`."""
+    whole = memory_bytes % GIB == 0
+    return f"{memory_bytes // GIB} GiB" if whole else format_bytes(memory_bytes)
+
+
+def money(amount: float, currency: str) -> str:
+    """`$0.19`, `1.20 EUR`, `0.0054`: cents, or two significant digits of less than ten cents."""
+    digits = 2 if amount >= 0.1 or not amount else 1 - math.floor(math.log10(amount))
+    whole, _, cents = f"{amount:,.{digits}f}".partition(".")
+    text = f"{whole}.{cents.rstrip('0'):0<2}"
+    if len(currency) == 1 and not currency.isalnum():
+        return currency + text
+    return f"{text} {currency}".rstrip()
 
 
 def _spread(result: ProbeResult, plus_minus: str) -> str:

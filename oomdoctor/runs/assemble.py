@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 from oomdoctor import __version__
-from oomdoctor.analysis.advice import exit_of, next_commands
+from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import CardPlan, SweepAnswer, Why
-from oomdoctor.records.report import SCHEMA, Budget, ModelFacts, Report, SurveyRequest, Tool, Warn
+from oomdoctor.records.report import (
+    SCHEMA,
+    Budget,
+    ModelFacts,
+    Report,
+    Simulations,
+    SurveyRequest,
+    Tool,
+    Warn,
+)
 from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.solve import SolveAnswer
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.machine.nvml import list_gpus
+
+# Where a plan was given a size instead of a card.
+SIZE_SOURCE = "as requested"
 
 
 def timestamp() -> str:
@@ -40,6 +56,8 @@ def report(
     sweep: SweepAnswer | None = None,
     why: Why | None = None,
     lengths: LengthsAnswer | None = None,
+    simulations: Simulations | None = None,
+    solve: SolveAnswer | None = None,
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
 
@@ -48,6 +66,13 @@ def report(
     ranking = rank(results, request.rank_by)
     judged = results if judged is None else judged
     exit_code, status = exit_of(judged, interrupted)
+    broken_off = interrupted is not None
+    here = next_commands(
+        judged, request, run_name, interrupted=broken_off, on_cpu=machine.device == "cpu"
+    )
+    measure = measuring_commands(judged, _for_size(request, cards), interrupted=broken_off)
+    if measure and _is_here(cards):
+        here, measure = (*measure, *here)[:4], ()
     return Report(
         schema=SCHEMA,
         command="probe" if request.plan is None else "plan",
@@ -75,11 +100,31 @@ def report(
         ranking=ranking.order,
         ranking_reasons=ranking.reasons,
         picks=ranking.picks,
-        next_commands=next_commands(judged, request, run_name, interrupted=interrupted is not None),
+        next_commands=here,
+        next_on_gpu=measure,
         warnings=warnings,
         errors=(),
         cards=cards,
         sweep=sweep,
         why=why,
         lengths=lengths,
+        simulations=simulations,
+        solve=solve,
     )
+
+
+def _for_size(request: SurveyRequest, cards: tuple[CardPlan, ...]) -> SurveyRequest:
+    """The request of a plan; a size of memory is what a larger card answers for."""
+    sized = len(cards) == 1 and cards[0].total_source == SIZE_SOURCE
+    return replace(request, vram_bytes=cards[0].total_bytes) if sized else request
+
+
+def _is_here(cards: tuple[CardPlan, ...]) -> bool:
+    """Whether this machine has the one card of a plan, or any GPU where it is just a size."""
+    if len(cards) != 1:
+        return False
+    gpus = list_gpus()
+    if cards[0].total_source == SIZE_SOURCE:
+        return bool(gpus)
+    known = [find_gpu(gpu.name, gpu.total_bytes) for gpu in gpus]
+    return any(facts is not None and facts.name == cards[0].name for facts in known)

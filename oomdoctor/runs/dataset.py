@@ -67,7 +67,9 @@ def at_longest(request: SurveyRequest, tokens: int) -> SurveyRequest:
 
 def at_length(rungs: Sequence[Rung], tokens: int) -> tuple[Rung, ...]:
     """The rungs at that row length."""
-    return tuple(Rung(rung.label, replace(rung.config, sequence_length=tokens)) for rung in rungs)
+    return tuple(
+        replace(rung, config=replace(rung.config, sequence_length=tokens)) for rung in rungs
+    )
 
 
 def other_shapes(rungs: Sequence[Rung], shapes: Sequence[LengthShape]) -> Iterator[Rung]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
+from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Rung, TrainConfig
@@ -16,7 +18,8 @@ from oomdoctor.records.facts.warnings import (
 )
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.model import ModelSpec, ParameterCounts
-from oomdoctor.records.report import Budget, Warn
+from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.report import Budget, SurveyRequest, Warn
 from oomdoctor.records.result import Inspection
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
@@ -24,6 +27,8 @@ from oomdoctor.system.machine.devices import Device, available_memory, list_gpus
 from oomdoctor.units import MIB, format_seconds
 
 GIVE_BACK_LIMIT_S = 5.0
+# Sequence length and effective batch size of `probe` on the CPU, if none are given.
+USUAL_CPU_SHAPE = (64, 4)
 _TOLERANCE = 64 * MIB
 # A conservative rate for fp32 training on one core, to distinguish minutes from hours in advance.
 _CPU_FLOPS_PER_CORE = 15e9
@@ -32,19 +37,19 @@ _STEPS_PER_TRY = 9  # two recorded, two to warm up, five timed
 
 
 def budget(
-    chosen: Device, inspection: Inspection, cap: int | None, headroom_share: float
+    chosen: Device, inspection: Inspection | None, cap: int | None, headroom_share: float
 ) -> Budget:
     """What a rung may use: the free memory or the cap, whichever is less, minus the headroom.
 
     It takes the driver's figures, because no CUDA context exists yet. Without NVML it takes those
-    of the worker.
+    of the worker. `inspection` is None before the worker has answered.
     """
     if chosen.gpu is not None:
-        total = inspection.device_total_bytes or chosen.gpu.total_bytes
-        reported = chosen.gpu.free_bytes
-        free = min(
-            total, reported if reported is not None else inspection.device_free_bytes or total
-        )
+        total = (inspection and inspection.device_total_bytes) or chosen.gpu.total_bytes
+        free_now = chosen.gpu.free_bytes
+        if free_now is None:
+            free_now = (inspection and inspection.device_free_bytes) or total
+        free = min(total, free_now)
     else:
         total, free = total_memory(), available_memory()
     ground = free if cap is None else min(free, cap)
@@ -117,7 +122,10 @@ def _tokens(config: TrainConfig) -> int:
 
 
 def refuse_what_takes_hours(
-    spec: ModelSpec, rungs: tuple[Rung, ...], counts: ParameterCounts
+    spec: ModelSpec,
+    rungs: tuple[Rung, ...],
+    counts: ParameterCounts,
+    request: SurveyRequest,
 ) -> None:
     """Refuse a survey that would take hours on a CPU that the user did not choose.
 
@@ -128,14 +136,21 @@ def refuse_what_takes_hours(
     seconds = flops / (_CPU_FLOPS_PER_CORE * len(os.sched_getaffinity(0)))
     if seconds <= _CPU_PATIENCE_S:
         return
-    by_slurm = f"srun --gres=gpu:1 oomdoctor probe {spec.id}"
+    # What the CPU was asked for says nothing about a GPU.
+    sizes = {"--seq-len": None, "--effective-batch": None} if _is_usual_here(request) else {}
+    if slurm().on_login_node:
+        hint = f"on this Slurm login node: srun --gres=gpu:1 {command_line(request, sizes)}"
+    else:
+        planned = replace(request, plan=PlanRequest((), all_gpus=True), vram_bytes=None)
+        hint = f"predict it without a GPU: {command_line(planned, sizes)}"
     raise machine_error(
         "no_gpu",
         f"no GPU found, and {len(rungs)} rungs of {spec.id} at sequence length "
         f"{max(rung.config.sequence_length for rung in rungs):,} would take about "
         f"{format_seconds(seconds)} on the CPU",
-        f"{by_slurm}  (you are on a Slurm login node)"
-        if slurm().on_login_node
-        else f"run it on a machine with a GPU, or probe less on the CPU: oomdoctor probe {spec.id} "
-        "--device cpu --recipe quick --seq-len 128 --effective-batch 4",
+        f"{hint}\nor run it on the machine with the GPU, or here all the same with --device cpu",
     )
+
+
+def _is_usual_here(request: SurveyRequest) -> bool:
+    return (request.sequence_length, request.effective_batch_size) == USUAL_CPU_SHAPE

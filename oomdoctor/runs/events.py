@@ -30,7 +30,7 @@ class SurveyEvent:
     """One event: `index` of `total` rungs, counted from 1.
 
     Simulations run in parallel: `index` then counts the finished ones, and `attempts` are the
-    results of one of them.
+    results of one of them. `left` counts the rungs of a survey that are still to be tried.
     """
 
     kind: EventKind
@@ -42,6 +42,7 @@ class SurveyEvent:
     total: int = 0
     message: str | None = None
     attempts: tuple[Attempt, ...] = ()
+    left: int | None = None
 
 
 Listener = Callable[[SurveyEvent], None]

@@ -22,7 +22,7 @@ def within_limits(
     for rung in rungs:
         length = min(rung.config.sequence_length, limit)
         config = replace(rung.config, sequence_length=length)
-        lowered.setdefault(config.key(), Rung(rung.label, config))
+        lowered.setdefault(config.key(), replace(rung, config=config))
     return (
         replace(request, sequence_length=min(request.sequence_length, limit)),
         tuple(lowered.values()),

@@ -37,10 +37,11 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
             "read that code, then pass --trust-remote-code to allow it",
         )
     if attempt.outcome == "unsupported":
+        allow = "" if spec.trust_remote_code else "; or --trust-remote-code, if it has its own code"
         return model_error(
             "unsupported_architecture",
             f"{spec.id}: {reason}",
-            f"a newer transformers may support it: {python} -m pip install -U transformers",
+            f"upgrade transformers: {python} -m pip install -U transformers{allow}",
         )
     if "No module named" in reason:
         return machine_error(
@@ -64,7 +65,8 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
         known = f"; models known to build: {nearest}" if nearest else ""
         return model_error(
             "model_cannot_be_built",
-            f"{spec.id} cannot be built from its config.json: {reason}",
+            f"{spec.id} cannot be built from its config.json: "
+            f"{reason.removeprefix('ValueError: ')}",
             f"check the values in config.json{known}",
         )
     return machine_error("worker_failed", f"the worker failed on {spec.id}: {reason}")

@@ -75,6 +75,18 @@ def find_model(name: str) -> CatalogueModel | None:
     return ends[0] if len(ends) == 1 else None
 
 
+def search_models(text: str) -> tuple[CatalogueModel, ...]:
+    """The model with that name; otherwise all with each word of `text` in an id, alias or type."""
+    exact = find_model(text)
+    if exact is not None:
+        return (exact,)
+    return tuple(
+        model
+        for model in models()
+        if _has_words(text, (*_names(model), str(model.config["model_type"])))
+    )
+
+
 def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
     """Up to `count` ids that look like `name`, the most similar first."""
     ids = [name for model in models() for name in (model.id, *model.aliases)]
@@ -128,6 +140,15 @@ def gpu_variants(name: str) -> tuple[GpuFacts, ...]:
     return tuple(sorted(called, key=_memory))
 
 
+def search_gpus(text: str) -> tuple[GpuFacts, ...]:
+    """The card with exactly that name; otherwise all with each word of `text` in their names."""
+    words = _words(text)
+    exact = [gpu for gpu in gpus() if _words(gpu.name) == words]
+    return tuple(exact) or tuple(
+        gpu for gpu in gpus() if _has_words(text, (gpu.name, *gpu.aliases, gpu.vendor))
+    )
+
+
 def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
     """Up to `count` card names that look like `name`, the most similar first."""
     words = frozenset(_words(name))
@@ -158,6 +179,13 @@ def _nearest(
         if score >= _ALIKE:
             scores[shown] = max(score, scores.get(shown, 0.0))
     return tuple(sorted(scores, key=lambda shown: -scores[shown])[:count])
+
+
+def _has_words(text: str, names: tuple[str, ...]) -> bool:
+    """Whether each word is in one of the names; case, spaces and punctuation do not matter."""
+    plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in names]
+    words = [re.sub(r"[^a-z0-9]", "", word) for word in text.lower().split()]
+    return any(words) and all(any(word in name for name in plain) for word in words)
 
 
 def _words(name: str) -> tuple[str, ...]:

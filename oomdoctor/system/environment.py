@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.records.machine import Setting
-from oomdoctor.units import MIB
+from oomdoctor.units import MIB, parse_size
 
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
@@ -37,16 +37,28 @@ MEANINGS = {
     "PYTORCH_CUDA_ALLOC_CONF": "Settings of PyTorch's allocator.",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1 turns the caching allocator off: slower, and other peaks.",
     "OMP_NUM_THREADS": "CPU threads of torch; matters for `--device cpu`.",
+    "OMP_WAIT_POLICY": "How CPU threads of torch wait. Workers use PASSIVE unless you set it.",
 }
 _STEERING = tuple(MEANINGS)[tuple(MEANINGS).index("CUDA_VISIBLE_DEVICES") :]
 # Also read, but not listed by `oomdoctor env`.
 ONLY_READ = {
     "OOMDOCTOR_DEBUG": "1 prints the traceback behind an error.",
-    "NO_COLOR": "Any value turns colors off.",
+    "NO_COLOR": "Any value turns colors off, also if FORCE_COLOR is set.",
+    "FORCE_COLOR": "Any value turns colors on, also in a pipe; 0 turns them off.",
     "COLUMNS": "The width of the page in columns.",
     "CUBLAS_WORKSPACE_CONFIG": "The size of the cuBLAS workspaces that a simulation counts.",
+    "OOMDOCTOR_CACHE_SIZE": "The most that kept simulations may take, such as 1GiB. 0 keeps none. "
+    "Default: 500MiB.",
+    "XDG_CACHE_HOME": "The folder that holds oomdoctor/simulations, which later plans use, and "
+    "oomdoctor/environments, which `plan --with` makes.",
     "TERM": "dumb turns colors and moving progress lines off.",
 }
+_SIMULATIONS_BYTES = 500 * MIB
+_SHAPING = (
+    *("TORCH", "PYTORCH", "TRANSFORMERS", "ACCELERATE", "PEFT", "BNB", "BITSANDBYTES", "LIGER"),
+    *("FLASH", "TRITON", "CUBLAS", "CUDNN", "USE_", "DISABLE_", "PYTHONPATH"),
+)
+_PIP_ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV"})
 _SLURM = (
     "SLURM_JOB_ID",
     "SLURM_JOB_PARTITION",
@@ -96,6 +108,11 @@ _QUIET_WORKER = {
     "COMET_MODE": "disabled",
     "BITSANDBYTES_NOWELCOME": "1",
 }
+# Threads that spin while they wait take the cores from those that work as soon as another process
+# needs a core too: on two busy cores a step took up to 30 times as long. libgomp (torch's wheels)
+# and libomp (conda) both know this name. The others are their own names for it.
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +152,29 @@ def state_dir() -> Path:
     given = Path(variable("XDG_STATE_HOME") or "")
     base = given if given.is_absolute() else home() / ".local" / "state"
     return base / "oomdoctor"
+
+
+def cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/oomdoctor`, else `~/.cache/oomdoctor`; it may not exist yet."""
+    given = Path(variable("XDG_CACHE_HOME") or "")
+    base = given if given.is_absolute() else home() / ".cache"
+    return base / "oomdoctor"
+
+
+def simulations_limit() -> int:
+    """The most bytes that kept simulations may take; 0 keeps none. A wrong value is ignored."""
+    given = (variable("OOMDOCTOR_CACHE_SIZE") or "").strip()
+    if given == "0":
+        return 0
+    try:
+        return parse_size(given) if given else _SIMULATIONS_BYTES
+    except ValueError:
+        return _SIMULATIONS_BYTES
+
+
+def shaping_variables() -> dict[str, str]:
+    """The variables that may change what torch and the libraries above it do."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SHAPING)}
 
 
 def hf_home() -> Path:
@@ -188,18 +228,26 @@ def slurm() -> SlurmFacts:
     )
 
 
+def installer_environment() -> dict[str, str]:
+    """The environment of pip, without what would make it install somewhere else."""
+    kept = {name: value for name, value in os.environ.items() if name not in _PIP_ELSEWHERE}
+    return kept | {"PIP_USER": "0", "PYTHONUNBUFFERED": "1"}
+
+
 def worker_environment(gpu_uuid: str | None) -> dict[str, str]:
     """The environment of a worker process, which sees one GPU, or none for the CPU.
 
     The user's settings are kept. Removed or switched off, because they would disturb a measurement:
     launcher variables (torchrun, accelerate, MPI), progress bars, telemetry, experiment trackers.
+    Threads sleep while they wait, unless the user chose how they wait.
     """
     kept = {
         name: value
         for name, value in os.environ.items()
         if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
     }
-    return kept | _QUIET_WORKER | {"CUDA_VISIBLE_DEVICES": gpu_uuid or ""}
+    patient = {} if any(name in kept for name in _WAITING) else _PATIENT
+    return kept | _QUIET_WORKER | patient | {"CUDA_VISIBLE_DEVICES": gpu_uuid or ""}
 
 
 def _setting(name: str, default: str | None = None) -> Setting:

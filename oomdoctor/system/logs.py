@@ -5,6 +5,7 @@ Only one chunk is in memory, so files may have any size. Other modules interpret
 
 from __future__ import annotations
 
+import shlex
 import sys
 import zlib
 from collections.abc import Iterator
@@ -36,13 +37,14 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
         raise usage_error(
             "log_unreadable",
             f"{path} is a folder",
-            f"name the files in it: oomdoctor explain {path}/*.out",
+            f"name the files in it: oomdoctor explain {shlex.quote(str(path))}/*.out",
         ) from None
     except PermissionError:
         raise usage_error(
             "log_unreadable",
             f"cannot read {path}: Permission denied",
-            f"ask its owner for a copy (ls -l {path}), or pipe the text: oomdoctor explain -",
+            f"ask its owner for a copy (ls -l {shlex.quote(str(path))}), or pipe the text: "
+            "oomdoctor explain -",
         ) from None
     except OSError as error:
         raise usage_error(
@@ -120,7 +122,7 @@ def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
         raise usage_error(
             "zstandard_missing",
             f"{name} is compressed with Zstandard, and the Python package zstandard is missing",
-            f"run `pip install zstandard`, or: zstd -dc {name} | oomdoctor explain -",
+            f"run `pip install zstandard`, or: zstd -dc {shlex.quote(name)} | oomdoctor explain -",
         ) from None
     source: Any = _Readable(chunks)  # the library only calls `read`
     try:
@@ -153,5 +155,7 @@ class _Readable:
 
 def _damaged(name: str, why: str, unpack: str) -> OomDoctorError:
     return usage_error(
-        "log_damaged", f"{name} is damaged: {why}", f"{unpack} {name} | oomdoctor explain -"
+        "log_damaged",
+        f"{name} is damaged: {why}",
+        f"{unpack} {shlex.quote(name)} | oomdoctor explain -",
     )

@@ -27,7 +27,7 @@ from typing import Any
 from cases.case import BAND, Case, LeftOut, Metric, Origin, Outcome, differs_by_length, outcomes
 from cases.measured import FOLDER, measured_cases
 from cases.row_lengths import NAME as DIFFERING
-from figures.errors import Figures, figures_of, percent
+from figures.errors import Figures, figures_of, percent, print_figures
 from old_code.adaptations import ADAPTATIONS
 from published.rows import FILE, published_cases
 
@@ -226,17 +226,6 @@ def print_report(
         print(f"adapted, {DIFFERING}: steps of drawn lengths go through the allocator ({source})")
     for name, reason in reasons.items():
         print(f"left out, {name}: {reason}")
-
-
-def print_figures(title: str, groups: dict[tuple[str, ...], Figures]) -> None:
-    """One line a group."""
-    print(f"\n{title:32} {'rows':>5} {'signed':>8} {'absolute':>9} {'95th':>7}")
-    for name, figures in groups.items():
-        print(
-            f"{' '.join(name):32} {figures.count:>5} {percent(figures.signed_median):>8} "
-            f"{percent(figures.absolute_median, sign=False):>9} "
-            f"{percent(figures.p95, sign=False):>7}"
-        )
 
 
 def print_detail(found: Iterable[Outcome]) -> None:

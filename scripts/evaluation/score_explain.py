@@ -72,6 +72,8 @@ FACTORS = {"bytes": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**
     f"{letter}{end}": 1024**power for power, letter in enumerate("kmgt", 1) for end in ("ib", "")
 }
 
+BINARY = {"mps"}  # kinds whose GB are 1024**3 bytes, by PyTorch's MPSAllocator
+
 
 def main() -> None:
     """Print the table of scores and, when asked for, each miss."""
@@ -125,7 +127,8 @@ def compare(found: tuple[Incident, ...], example: dict) -> list[tuple[str, objec
             shape = tuple(int(n) for n in re.findall(r"\d+", text.split("]")[0]))
             rows.append(("numbers (shape)", said, shape))
             continue
-        rows.append((f"numbers: {field}", figured and getattr(figured.event, field), size(text)))
+        said = figured and getattr(figured.event, field)
+        rows.append((f"numbers: {field}", said, size(text, truth["kind"] in BINARY)))
     for key, rule in (("other_process", other_process), ("fragmentation_suspected", fragmented)):
         if truth.get(key) is not None:
             rows.append((key, rule(figured), truth[key]))
@@ -174,12 +177,14 @@ def fragmented(incident: Incident | None) -> bool:
     return unallocated is not None and asked >= 50 * MIB and unallocated >= asked
 
 
-def size(text: str) -> int | None:
+def size(text: str, binary: bool = False) -> int | None:
     """The printed figure x its unit, independent of the code under test."""
     match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", text.strip())
     if match is None:
         return prod(int(n) for n in re.findall(r"\d+", text))
-    return floor(Fraction(match[1]) * FACTORS[match[2].lower()] + Fraction(1, 2))
+    unit = match[2].lower()
+    factor = FACTORS[unit[0] if binary and unit[1:] == "b" else unit]
+    return floor(Fraction(match[1]) * factor + Fraction(1, 2))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 from cases.case import LeftOut
 from cases.measured import FOLDER
 from cases.speeds import FILE, Run, Speed, measured_runs, published_runs, speeds_of
-from figures.errors import Figures, figures_of, percent
+from figures.errors import Figures, figures_of, percent, print_figures
 from figures.ranks import Agreement, agreement
 from figures.speed_rest import with_rest
 from old_code.adaptations import ADAPTATIONS
@@ -194,7 +194,7 @@ def print_report(speeds: Sequence[Speed], left_out: Mapping[str, str]) -> None:
         ("kind", _kind),
         ("all", lambda _: ("",)),
     ):
-        _print_figures(title, figures(speeds, key))
+        print_figures(title, figures(speeds, key))
     _print_orders(orders(speeds))
     for rest in rests(speeds):
         print(
@@ -210,16 +210,6 @@ def print_report(speeds: Sequence[Speed], left_out: Mapping[str, str]) -> None:
         print(f"adapted, {name}: it {known[name].did} ({known[name].source})")
     for name, reason in left_out.items():
         print(f"left out, {name}: {reason}")
-
-
-def _print_figures(title: str, groups: dict[tuple[str, ...], Figures]) -> None:
-    print(f"\n{title:32} {'rows':>5} {'signed':>8} {'absolute':>9} {'95th':>8}")
-    for name, found in groups.items():
-        print(
-            f"{' '.join(name):32} {found.count:>5} {percent(found.signed_median):>8} "
-            f"{percent(found.absolute_median, sign=False):>9} "
-            f"{percent(found.p95, sign=False):>8}"
-        )
 
 
 def _print_orders(found: Iterable[dict[str, Any]]) -> None:

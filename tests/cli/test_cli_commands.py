@@ -10,14 +10,14 @@ import pytest
 from oomdoctor.records.codec import dumps
 from oomdoctor.system import catalogue
 from oomdoctor.system.recipes import recipes
-from oomdoctor.system.store import run_folders
+from oomdoctor.system.store import run_folders, run_list
 
 
 class TestShow:
     @pytest.fixture
     def run(self, cli, survey):
         cli("probe", "m")
-        return run_folders.open_run().name
+        return run_list.open_run().name
 
     @pytest.mark.parametrize("name", [None, "latest", "by name", "by folder"])
     def test_a_run_reads_as_it_did(self, cli, survey, run, name):
@@ -93,7 +93,7 @@ class TestRecipes:
         copied = cli("recipes", "copy", "qlora", str(file))
         assert (copied.code, copied.out) == (0, "")
         assert file.read_text() == recipes.recipe_text("qlora")
-        assert f"oomdoctor probe MODEL --recipe {file}" in copied.err
+        assert f"oomdoctor recipes check {file}" in copied.err
         checked = cli("recipes", "check", str(file))
         assert (checked.code, checked.out) == (0, f"{file}: no errors\n")
 
@@ -140,6 +140,29 @@ class TestFacts:
         ended = cli("gpus", "NVIDIA H200", "--json")
         assert [card["name"] for card in json.loads(ended.out)["gpus"]] == ["NVIDIA H200"]
 
+    @pytest.mark.parametrize(
+        ("arguments", "names"),
+        [
+            (("gpus", "H100"), ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"]),
+            (("gpus", "h100", "pcie"), ["NVIDIA H100 PCIe"]),
+            (("gpus", "h100 nvl"), ["NVIDIA H100 NVL"]),
+            (("gpus", "rtx4090"), ["NVIDIA GeForce RTX 4090"]),
+            (("models", "LLAMA", "3.1", "8b"), ["meta-llama/Llama-3.1-8B"]),
+            (("models", "smollm2", "1.7"), ["HuggingFaceTB/SmolLM2-1.7B"]),
+        ],
+        ids=" ".join,
+    )
+    def test_words_search(self, cli, arguments, names):
+        ended = cli(*arguments, "--json")
+        rows = json.loads(ended.out)[arguments[0]]
+        assert ended.code == 0
+        assert [row.get("name") or row["id"] for row in rows] == names
+
+    def test_a_family_of_models(self, cli):
+        ended = cli("models", "llama")
+        assert ended.out.count("lama") > 10
+        assert "Qwen2.5-7B" not in ended.out
+
     def test_one_model_by_its_tail(self, cli):
         found = json.loads(cli("models", "SmolLM2-135M", "--json").out)["models"]
         assert [model["id"] for model in found] == ["HuggingFaceTB/SmolLM2-135M"]
@@ -150,8 +173,11 @@ class TestFacts:
     )
     def test_an_unknown_name_gets_the_nearest(self, cli, arguments, near):
         ended = cli(*arguments)
-        assert (ended.code, ended.out) == (2, "")
+        assert (ended.code, ended.out) == (3, "")
         assert near in ended.err.partition("hint:")[2]
+        found = json.loads(cli(*arguments, "--json").out)
+        assert (found["status"], found["exit_code"]) == ("no", 3)
+        assert near in found["errors"][0]["hint"]
 
 
 class TestEnv:

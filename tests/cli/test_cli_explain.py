@@ -127,14 +127,54 @@ def test_the_page_of_a_model_is_its_id(trace: Path, capsys: pytest.CaptureFixtur
     assert told("meta-llama/Llama-3.1-8B/") == plain
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "does not exist"),
+        ("{", "is not valid JSON"),
+        ('{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": "big"}',
+         "config.json has no usable num_hidden_layers, hidden_size"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_be_read_is_a_warning(
+    trace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    words: str,
+) -> None:
+    folder = tmp_path / "broken"
+    if content is not None:
+        folder.mkdir()
+        (folder / "config.json").write_text(content)
+    assert run(["explain", str(trace), "--model", str(folder), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (warning,) = report["warnings"]
+    assert warning["code"] == "model"
+    assert warning["message"].startswith("explained without the model: ")
+    assert words in warning["message"]
+    assert report["diagnoses"][0]["causes"][0]["cause"] == "logits"
+    assert report["diagnoses"][0]["needed_bytes"] is None
+
+
+def test_an_unknown_model_is_a_warning_with_what_to_do(
+    trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert run(["explain", str(trace), "--model", "nobody/nothing"]) == 0
+    out = capsys.readouterr().out
+    assert "explained without the model: nobody/nothing" in out
+    assert "oomdoctor models" in out
+
+
 def test_model_and_sizes_name_the_tensor(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--model", "meta-llama/Llama-3.1-8B", "--seq-len", "4960", "--micro-batch", "4"]
     assert run(["explain", str(trace), *options]) == 0
     out = capsys.readouterr().out
     assert "9.48 GiB = 4 x 4960 x 128256 x 4 bytes: fp32 logits (high likelihood)" in out
-    assert "logits 33.2 GiB -> 0 B" in out
+    assert "without the logits (33.2 GiB) it would fit" in " ".join(out.split())
     assert "weights in bfloat16" in out  # what was assumed
-    assert "oomdoctor probe meta-llama/Llama-3.1-8B --vram" in out
+    assert "oomdoctor plan meta-llama/Llama-3.1-8B --gpu 79.25GiB" in out
 
 
 @pytest.mark.parametrize(
@@ -193,7 +233,7 @@ def test_settings_in_the_log_are_used(tmp_path: Path, capsys: pytest.CaptureFixt
     ("text", "code", "words"),
     [
         (TRACE, 0, "Out of GPU memory"),
-        (SURVIVED, 3, "the program caught the error and the run continued"),
+        (SURVIVED, 3, "the program caught the error and the run finished"),
         (LOOK_ALIKE, 3, "Not a memory failure: tensors are on different devices"),
         ("all went well, memory was fine\n", 3, "No memory failure found"),
         ("", 3, "No memory failure found"),

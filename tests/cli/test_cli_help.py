@@ -42,12 +42,14 @@ COMMANDS = [
 ]
 OPTIONS = {
     "probe": "recipe rung device vram headroom seq-len effective-batch micro-batch lengths "
-    "tokenizer text-field task weights "
+    "rows epochs tokenizer text-field task weights "
     "eval eval-batch rank-by tokens time-limit rung-timeout revision source trust-remote-code "
-    "python seed wait no-wait predict no-predict resume format json output verbose quiet help",
-    "plan": "gpu all-gpus sweep why recipe rung lengths tokenizer text-field headroom seq-len "
-    "effective-batch micro-batch task "
-    "rank-by tokens revision source trust-remote-code python format json output verbose quiet help",
+    "python fresh seed wait no-wait predict no-predict resume format json output verbose quiet "
+    "help",
+    "plan": "gpu all-gpus min-vram sort price sweep why solve with recipe rung lengths "
+    "tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
+    "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
+    "quiet help",
     "explain": "model seq-len micro-batch config format json output verbose quiet help",
     "show": "list format json output verbose help",
     "recipes": "json help",
@@ -72,6 +74,7 @@ OURS = {
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
     "oomdoctor.cli.options.answer",
+    "oomdoctor.cli.options.completion",
     "oomdoctor.cli.options.explaining",
     "oomdoctor.cli.options.flatten",
     "oomdoctor.cli.options.ladder",
@@ -80,6 +83,7 @@ OURS = {
     "oomdoctor.cli.options.showing",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
+    "oomdoctor.cli.streams.signals",
     "oomdoctor.cli.streams.report",
     "oomdoctor.cli.plan",
     "oomdoctor.cli.probe",
@@ -89,7 +93,6 @@ OURS = {
     "oomdoctor.errors",
     "oomdoctor.render",
     "oomdoctor.render.formats",
-    "oomdoctor.units",
 }
 # typer, and what its versions bring along; the older ones import rich as soon as they are imported.
 THEIRS = {"typer", "click", "shellingham", "typing_extensions", "annotated_doc"}
@@ -121,6 +124,16 @@ def test_help_ends_with_examples_and_the_next_verb(cli, arguments):
     assert tail[-1].startswith("  Next: `oomdoctor ")
 
 
+@pytest.mark.parametrize(
+    ("command", "length", "batch"),
+    [("plan", "2048", "16"), ("probe", "2048; 64 on the CPU", "16; 4 on the CPU")],
+)
+def test_each_verb_says_its_own_defaults(cli, command, length, batch):
+    told = " ".join(cli(command, "--help").out.split())
+    assert f"Tokens per sequence. [default: {length}]" in told
+    assert f"the same for every rung. [default: {batch}]" in told
+
+
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_set_of_options_is_frozen(cli, command):
     listed = [name for rows in sections(cli(command, "--help").out).values() for name in rows]
@@ -146,7 +159,9 @@ def test_every_named_section_is_in_the_order_of_the_panels(cli):
 def test_help_texts_are_whole_sentences(cli, monkeypatch, arguments):
     monkeypatch.setenv("COLUMNS", "80")
     page = cli(*arguments).out
-    assert "..." not in page.replace("[FILE|JOB]...", "").replace("[ARGS]...", "")
+    assert "..." not in page.replace("[FILE|JOB]...", "").replace("[WORD]...", "").replace(
+        "[ARGS]...", ""
+    )
     assert "…" not in page
     assert max(map(len, page.splitlines())) <= 80
     lists = re.split(r"^\S.*:\n", page.partition("  Examples:")[0], flags=re.MULTILINE)[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -59,7 +60,7 @@ def test_json_is_utf8_whatever_the_locale_says(child):
     [
         (("gpus",), []),
         (("gpus", "--json"), []),
-        (("gpus", "no such card", "--json"), ["knows no GPU named", "hint:"]),
+        (("gpus", "no such card", "--json"), ["no known GPU matches", "hint:"]),
         (("--version",), []),
         (("--help",), []),
         (("plan", "--help"), []),
@@ -129,6 +130,49 @@ def test_colour_is_for_terminals_that_want_it():
     assert "\x1b[" in on_a_terminal("env", NO_COLOR="")
     assert "\x1b[" not in on_a_terminal("env", NO_COLOR="1")
     assert "\x1b[" not in on_a_terminal("env", NO_COLOR="", TERM="dumb")
+
+
+@pytest.mark.parametrize(
+    ("environment", "colored"),
+    [
+        ({"FORCE_COLOR": "1", "NO_COLOR": ""}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "", "TERM": "dumb"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "0", "NO_COLOR": ""}, False),
+        ({"FORCE_COLOR": "", "NO_COLOR": ""}, False),
+    ],
+    ids=str,
+)
+def test_force_color_colors_a_pipe_and_no_color_wins(
+    cli, golden, monkeypatch, environment, colored
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    _stored(golden)
+    out = cli("show").out
+    assert "fits, " in out and "out of memory" in out
+    assert ("\x1b[32mfits, " in out) == ("\x1b[31mout of memory\x1b[0m" in out) == colored
+    assert ("\x1b[" in out) == colored
+    assert "\x1b[" not in cli("show", "--json").out + cli("show", "--format", "csv").out
+    assert ("\x1b[" in cli("gpus").out + cli("env").out) == colored
+
+
+def test_forced_color_off_holds_on_a_terminal():
+    assert "\x1b[" not in on_a_terminal("env", NO_COLOR="", FORCE_COLOR="0")
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
+def test_outcomes_are_colored_at_any_width(golden, columns):
+    _stored(golden)
+    out = on_a_terminal("show", NO_COLOR="", COLUMNS=columns)
+    assert re.search(r"\x1b\[[0-9;]*32mfits, ", out)
+    assert re.search(r"\x1b\[[0-9;]*31mout of memory", out)
+
+
+def _stored(golden) -> None:
+    folder = run_folders.create("m")
+    folder.write_request(golden("gpu").request)
+    folder.write_report(golden("gpu"))
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:

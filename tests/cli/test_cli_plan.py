@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung
 from oomdoctor.records.machine import Gpu
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.plan import CardPrice, PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.system.store import run_folders
+from oomdoctor.system.store import run_folders, run_list
 
 
 def asked(cli, planned, *arguments: str) -> SurveyRequest:
@@ -32,8 +33,24 @@ def test_the_defaults(cli, planned):
 
 
 def test_several_cards_and_all_cards(cli, planned):
-    assert asked(cli, planned, "--gpu", "T4", "--gpu", "24GiB").plan == PlanRequest(("T4", "24GiB"))
-    assert asked(cli, planned, "--all-gpus").plan == PlanRequest((), all_gpus=True)
+    two = asked(cli, planned, "--gpu", "T4", "--gpu", "24GiB").plan
+    assert two == PlanRequest(("T4", "24GiB"), sort="speed")
+    assert asked(cli, planned, "--all-gpus").plan == PlanRequest((), all_gpus=True, sort="speed")
+    swept = asked(cli, planned, "--all-gpus", "--sweep", "micro-batch=1,2").plan
+    assert swept is not None and swept.sort is None
+
+
+def test_cards_are_filtered_sorted_and_priced(cli, planned, tmp_path):
+    prices = tmp_path / "prices.csv"
+    prices.write_text("gpu,usd per hour\nL4,0.80\nnothing like it,1\n")
+    plan = asked(cli, planned, "--all-gpus", "--min-vram", "24GiB", "--price", str(prices)).plan
+    assert plan is not None and plan.prices is not None
+    assert (plan.min_memory_bytes, plan.sort) == (24 << 30, "cost")
+    assert (Path(plan.prices.source).name, plan.prices.currency) == ("prices.csv", "USD")
+    assert plan.prices.prices == (CardPrice("NVIDIA L4", 0.8, "L4"),)
+    assert plan.prices.unknown == ("nothing like it",)
+    named = asked(cli, planned, "--all-gpus", "--price", str(prices), "--sort", "name").plan
+    assert named is not None and named.sort == "name"
 
 
 @pytest.mark.parametrize(
@@ -51,10 +68,32 @@ def test_a_sweep(cli, planned, text, sweep):
     assert plan.sweep == sweep
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("seq-len", "sequence_length"),
+        ("--micro-batch", "micro_batch_size"),
+        ("lora-rank", "lora_rank"),
+    ],
+)
+def test_solve(cli, planned, text, key):
+    plan = asked(cli, planned, "--gpu", "T4", "--gpu", "L4", "--solve", text).plan
+    assert plan is not None
+    assert (plan.gpus, plan.solve) == (("T4", "L4"), key)
+
+
 def test_why_leaves_one_rung(cli, planned):
-    request = asked(cli, planned, "--gpu", "T4", "--why", "lora-r16+ckpt")
+    request = asked(cli, planned, "--gpu", "L4", "--why", "lora-r16+ckpt")
     assert [rung.label for rung in request.recipe.rungs] == ["lora-r16+ckpt"]
-    assert request.plan == PlanRequest(("T4",), why="lora-r16+ckpt")
+    assert request.plan == PlanRequest(("L4",), why="lora-r16+ckpt")
+
+
+@pytest.mark.parametrize("label", ["lora-r16+ckpt", "lora-r16-fp16+ckpt"])
+def test_why_takes_the_label_of_the_recipe_and_that_of_the_card(cli, planned, label):
+    request = asked(cli, planned, "--gpu", "T4", "--why", label)
+    (rung,) = request.recipe.rungs
+    assert (rung.label, rung.config.weights_dtype) == ("lora-r16-fp16+ckpt", "float16")
+    assert request.plan == PlanRequest(("T4",), why=rung.label)
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090", "NVIDIA Unheard Of"])
@@ -70,6 +109,11 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
     [
         ([], "--gpu: is missing, and this machine has no GPU"),
         (["--gpu", "RTX 4091"], "did you mean NVIDIA GeForce RTX 4090"),
+        (["--gpu", "24576"], "24576 what? Write 24576MiB"),
+        (["--gpu", "T4", "--effective-batch", "1000000000"], "usual are 8 to 512"),
+        (["--gpu", "T4", "--seq-len", "100000000"], "above the maximum of 16,777,216"),
+        (["--gpu", "T4", "--micro-batch", "99999999"], "usual are 1 to 64"),
+        (["--gpu", "T4", "--rung", "method=lora,lora_rank=99999"], "usual are 8 to 256"),
         (["--gpu", "T4", "--all-gpus"], "leave out --gpu"),
         (["--gpu", "T4", "--sweep", "rank=1"], "cannot sweep"),
         (["--gpu", "T4", "--sweep", "seq-len=9..1"], "not a range of whole numbers"),
@@ -84,9 +128,27 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
             ["--gpu", "T4", "--sweep", "micro-batch=1,3"],
             "3 does not divide the effective batch size 16",
         ),
+        (["--gpu", "T4", "--solve", "rank"], "expected one of seq-len, micro-batch, lora-rank"),
+        (
+            ["--gpu", "T4", "--solve", "seq-len", "--sweep", "micro-batch=1,2"],
+            "--solve: cannot be combined with --sweep",
+        ),
+        (["--gpu", "T4", "--solve", "seq-len", "--why", "full"], "combined with --why"),
+        (["--all-gpus", "--solve", "seq-len"], "--solve: cannot be combined with --all-gpus"),
+        (["--gpu", "T4", "--solve", "seq-len", "--lengths", "f"], "combined with --lengths"),
+        (["--gpu", "T4", "--solve", "seq-len", "--seq-len", "8"], "what --solve looks for"),
+        (["--gpu", "T4", "--solve", "micro-batch", "--micro-batch", "8"], "leave it out"),
         (["--gpu", "T4", "--why", "nothing-like-it"], "has no rung 'nothing-like-it'"),
         (["--gpu", "T4", "--gpu", "L4", "--why", "full-bf16"], "needs exactly one card"),
         (["--all-gpus", "--why", "full-bf16"], "needs exactly one card"),
+        (["--gpu", "T4", "--sort", "speed"], "--sort: compares cards: add --all-gpus"),
+        (["--gpu", "T4", "--min-vram", "8GiB"], "--min-vram: compares cards: add --all-gpus"),
+        (["--gpu", "T4", "--price", "none.csv"], "--price: compares cards: add --all-gpus"),
+        (["--all-gpus", "--price", "none.csv"], "--price: none.csv: No such file"),
+        (["--all-gpus", "--sort", "cost"], "--sort: cost needs --price FILE"),
+        (["--all-gpus", "--sort", "size"], "'size' is not one of speed, memory, name, cost"),
+        (["--all-gpus", "--min-vram", "1TiB"], "is more than any card has: NVIDIA B300 SXM6 AC"),
+        (["--all-gpus", "--sweep", "micro-batch=1,2", "--sort", "name"], "ranks no cards"),
     ],
     ids=" ".join,
 )
@@ -94,6 +156,30 @@ def test_a_fault_says_what_and_why(cli, planned, arguments, words):
     ended = cli("plan", "m", "--quiet", *arguments)
     assert (ended.code, planned.request) == (ExitCode.USAGE, None)
     assert words in ended.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("24", "note: --gpu 24 is read as 24GiB"),
+        ("24.0", "note: --gpu 24.0 is read as 24.0GiB"),
+        ("24GB", "note: --gpu 24GB is 22.4 GiB"),
+        ("24GiB", ""),
+        ("24g", ""),
+        ("4090", ""),
+    ],
+)
+def test_how_a_size_was_read_is_said(cli, planned, typed, said):
+    ended = cli("plan", "m", "--gpu", typed)
+    assert planned.request.plan.gpus == (typed,)
+    notes = [line for line in ended.err.splitlines() if line.startswith("note:")]
+    assert "\n".join(notes).startswith(said)
+    assert bool(notes) == bool(said)
+    assert "note:" not in cli("plan", "m", "--gpu", typed, "--quiet").err
+
+
+def test_a_number_may_be_typed_as_reports_print_it(cli, planned):
+    assert asked(cli, planned, "--gpu", "T4", "--seq-len", "2,048").sequence_length == 2048
 
 
 def test_all_faults_are_told_at_once_also_in_json(cli, planned):
@@ -134,7 +220,8 @@ def test_a_plan_that_could_not_start_leaves_no_folder(cli, planned):
 
 def test_a_plan_is_not_resumed_by_probe(cli, planned):
     cli("plan", "m", "--gpu", "T4", "--quiet")
-    ended = cli("probe", "--resume", "latest")
+    assert "there are no probes" in cli("probe", "--resume", "latest").err
+    ended = cli("probe", "--resume", run_list.open_run("latest").name)
     assert ended.code == ExitCode.USAGE
     assert "this run is a plan; only probes can be resumed" in ended.err
 

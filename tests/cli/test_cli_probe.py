@@ -13,9 +13,10 @@ from dataclasses import replace
 import pytest
 
 from oomdoctor.errors import model_error
+from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef
-from oomdoctor.system.store import run_folders
+from oomdoctor.system.store import run_folders, run_list
 
 
 def asked(cli, survey, *arguments):
@@ -70,6 +71,7 @@ def test_the_defaults(cli, survey, monkeypatch):
     [
         (["--device", "cuda:1"], "device", "cuda:1"),
         (["--vram", "24GiB"], "vram_bytes", 24 * 1024**3),
+        (["--vram", "24"], "vram_bytes", 24 * 1024**3),
         (["--vram", "24GB"], "vram_bytes", 24 * 10**9),
         (["--headroom", "5%"], "headroom", 0.05),
         (["--headroom", "0.1"], "headroom", 0.1),
@@ -82,6 +84,8 @@ def test_the_defaults(cli, survey, monkeypatch):
         (["--eval-batch", "2"], "eval_batch_size", 2),
         (["--rank-by", "micro-batch"], "rank_by", "micro-batch"),
         (["--tokens", "2.5B"], "tokens", 2_500_000_000),
+        (["--rows", "52k"], "training", TrainingRequest(52_000, 1.0)),
+        (["--rows", "1", "--epochs", "0.5"], "training", TrainingRequest(1, 0.5)),
         (["--time-limit", "1h30m"], "time_limit_s", 5400.0),
         (["--rung-timeout", "90"], "rung_limit_s", 90.0),
         (["--seed", "7"], "seed", 7),
@@ -170,6 +174,33 @@ def test_two_rungs_that_look_alike_get_two_names(cli, survey):
         "--rung", "method=lora,lora_alpha=16",
     )  # fmt: skip
     assert [rung.label for rung in request.recipe.rungs] == ["lora-r16-bf16", "lora-r16-bf16-2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rows", "0"], "--rows: '0'"),
+        (["--rows", "-5"], "--rows: '-5'"),
+        (["--rows", "0.2"], "--rows: '0.2' is less than one row"),
+        (["--rows", "many"], "--rows: 'many' is not a count"),
+        (["--rows", "10", "--epochs", "0"], "--epochs: '0' is not a number of epochs above 0"),
+        (["--rows", "10", "--epochs", "nan"], "--epochs: 'nan'"),
+        (["--rows", "10", "--epochs", "1e9"], "up to 100,000; write 3 or 0.5"),
+        (["--epochs", "3"], "--epochs: needs your rows; add --rows N or --lengths FILE"),
+    ],
+)
+def test_nonsense_about_the_own_data_is_refused(cli, survey, arguments, said):
+    ended = cli("probe", "m", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_a_file_needs_only_epochs(cli, survey, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n')
+    request = asked(cli, survey, "--lengths", str(file), "--epochs", "3")
+    assert request.training == TrainingRequest(None, 3.0)
+    assert asked(cli, survey, "--lengths", str(file)).training == TrainingRequest(None, 1.0)
 
 
 def test_all_faults_are_told_at_once(cli, survey):
@@ -280,11 +311,11 @@ def test_a_pipe_is_written_to_and_not_replaced(cli, survey, tmp_path):
 def test_a_survey_that_cannot_start_leaves_no_run(cli, survey):
     survey.answer = model_error("missing", "there is no such model")
     assert cli("probe", "m").code == 4
-    assert run_folders.list_runs() == ()
+    assert run_list.list_runs() == ()
 
 
 class TestNeverStarted:
-    """A run whose worker never did anything is no run; one that holds an answer stays."""
+    """A run that measured nothing is no run; one that holds an answer stays."""
 
     @pytest.fixture
     def left(self, survey, monkeypatch):
@@ -305,24 +336,22 @@ class TestNeverStarted:
         return end
 
     def test_it_is_gone(self, cli, left):
-        left("host.log", "01-inspect/job.json")
+        left("host.log", "01-inspect/job.json", "01-inspect/log.txt")
         assert cli("probe", "m").code == 4
-        assert run_folders.list_runs() == ()
+        assert run_list.list_runs() == ()
 
     def test_what_the_hint_names_stays_but_is_no_run(self, cli, left):
         left("host.log", "01-inspect/job.json", hint="see {}/host.log")
         assert cli("probe", "m").code == 4
-        assert [run.status for run in run_folders.list_runs()] == ["foreign"]
-        assert (run_folders.list_runs()[0].path / "host.log").exists()
+        assert [run.status for run in run_list.list_runs()] == ["foreign"]
+        assert (run_list.list_runs()[0].path / "host.log").exists()
         assert "there are no runs in" in cli("show").err
 
-    @pytest.mark.parametrize(
-        "file", ["report.json", "01-inspect/reply.json", "01-inspect/log.txt", "02-lora/job.json"]
-    )
+    @pytest.mark.parametrize("file", ["report.json", "02-lora/job.json"])
     def test_what_holds_an_answer_stays(self, cli, left, file):
         left("host.log", "01-inspect/job.json", file)
         assert cli("probe", "m").code == 4
-        assert (run_folders.open_run().path / file).exists()
+        assert (run_list.open_run().path / file).exists()
 
 
 class TestResume:
@@ -332,7 +361,7 @@ class TestResume:
     def run(self, cli, survey):
         cli("probe", "m", "--seq-len", "64", "--tokens", "5M")
         survey.request = None
-        return run_folders.open_run().name
+        return run_list.open_run().name
 
     @pytest.mark.parametrize("name", ["latest", "by name", "by folder"])
     def test_the_request_comes_from_disk(self, cli, survey, run, name):
@@ -342,13 +371,21 @@ class TestResume:
         assert cli("probe", "--resume", word).code == survey.answer.exit_code
         assert survey.request.sequence_length == 64
         assert survey.request.tokens == 5_000_000
-        assert len(run_folders.list_runs()) == 1
+        assert len(run_list.list_runs()) == 1
 
     def test_what_measures_nothing_may_change(self, cli, survey, run):
         cli("probe", "m", "--resume", run, "--time-limit", "1m", "--rank-by", "memory", "-q")
         assert survey.request.time_limit_s == 60.0
         assert survey.request.rank_by == "memory"
         assert survey.request.tokens == 5_000_000
+
+    def test_the_own_data_may_change(self, cli, survey, run):
+        cli("probe", "m", "--resume", run, "--rows", "100", "-q")
+        assert survey.request.training == TrainingRequest(100, 1.0)
+        cli("probe", "m", "--resume", run, "--epochs", "3", "-q")
+        assert survey.request.training == TrainingRequest(100, 3.0)
+        cli("probe", "m", "--resume", run, "-q")
+        assert survey.request.training == TrainingRequest(100, 3.0)
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -372,4 +409,4 @@ class TestResume:
         survey.answer = model_error("missing", "gone")
         (run_folders.runs_dir() / run / "report.json").unlink()
         assert cli("probe", "--resume", run).code == 4
-        assert len(run_folders.list_runs()) == 1
+        assert len(run_list.list_runs()) == 1

@@ -9,7 +9,10 @@ import sys
 
 import pytest
 
+from oomdoctor.cli.streams import output
+from oomdoctor.cli.streams.moving_line import MovingLine
 from oomdoctor.cli.streams.progress import Progress
+from oomdoctor.cli.streams.status import Status, columns, line_of
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, Failure
@@ -100,15 +103,126 @@ def test_a_survey_says_that_it_simulates_first(monkeypatch, stream):
     monkeypatch.setattr(sys, "stderr", stream())
     with Progress(quiet=False) as progress:
         for event in (
-            SurveyEvent("simulating", first, total=2),
-            SurveyEvent("simulating", second, total=2),
-            SurveyEvent("simulated", first, index=1, total=2),
+            SurveyEvent("simulating", first, total=3),
+            SurveyEvent("simulating", second, total=3),
+            SurveyEvent("simulated", first, index=1, total=3),
         ):
             progress.on_event(event)
-        now = progress._now
-    assert now == "simulating second  [1/2 done]"
-    said = "simulating 2 configurations\n" if stream is io.StringIO else ""
+        now = progress._moving_text(100)
+    assert now == "simulating second  2 simulations left  0 s"
+    said = "simulating 3 configurations\n" if stream is io.StringIO else ""
     assert stream is Terminal or sys.stderr.getvalue() == said
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+
+def test_the_estimate_comes_from_finished_simulations(monkeypatch):
+    """Two at a time, 20 s each: after two have ended, eight more take 80 s."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    rungs = [Rung(f"r{i}", TrainConfig()) for i in range(10)]
+    texts = []
+    with Progress(quiet=False) as progress:
+        for pair in range(5):
+            for rung in rungs[2 * pair : 2 * pair + 2]:
+                progress.on_event(SurveyEvent("simulating", rung, total=10))
+            texts.append(progress._moving_text(100))
+            clock.now += 20
+            for done, rung in enumerate(rungs[2 * pair : 2 * pair + 2], 2 * pair + 1):
+                progress.on_event(SurveyEvent("predicted", rung, index=done, total=10))
+        texts.append(progress._moving_text(100))
+    assert texts == [
+        "simulating r0, r1  10 simulations left  0 s",
+        "simulating r2, r3  8 simulations left  20 s  about 1 min left",
+        "simulating r4, r5  6 simulations left  40 s  about 1 min left",
+        "simulating r6, r7  4 simulations left  1 min 00 s  about 40 s left",
+        "simulating r8, r9  2 simulations left  1 min 20 s  about 20 s left",
+        "finishing  1 min 40 s",
+    ]
+
+
+def test_what_was_known_before_is_no_evidence(monkeypatch):
+    """Answers that come at once say nothing about those that have to be worked out."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Progress(quiet=False) as progress:
+        for number in range(1, 5):
+            rung = Rung(f"r{number}", TrainConfig())
+            progress.on_event(SurveyEvent("simulating", rung, total=10))
+            progress.on_event(SurveyEvent("predicted", rung, index=number, total=10))
+        progress.on_event(SurveyEvent("simulating", FULL, total=10))
+        clock.now = 5.0
+        text = progress._moving_text(100)
+    assert text == "simulating full-bf16  6 simulations left  5 s"
+
+
+def test_a_rung_that_takes_longer_than_the_others_moves_the_estimate(monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    rungs = [Rung(f"r{i}", TrainConfig()) for i in range(3)]
+    with Progress(quiet=False) as progress:
+        for number, rung in enumerate(rungs, 1):
+            place = {"micro_batch_size": 1, "index": number, "total": 3, "left": 3 - number}
+            progress.on_event(SurveyEvent("trying", rung, **place))
+            if number < 3:
+                clock.now += 60
+                progress.on_event(
+                    SurveyEvent("tried", rung, attempt=attempt(rung, 1, "fits"), **place)
+                )
+        assert progress._moving_text(100) == (
+            "[3/3] r2  micro-batch 1  starting  1 rung left  2 min 00 s  about 1 min left"
+        )
+        clock.now += 600
+        assert "about 3 min left" in progress._moving_text(100)
+
+
+def test_the_estimate_of_a_survey_says_that_measuring_follows(monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    rungs = [Rung(f"r{i}", TrainConfig()) for i in range(4)]
+    with Progress(quiet=False) as progress:
+        for done, rung in enumerate(rungs[:2], 1):
+            progress.on_event(SurveyEvent("simulating", rung, total=4))
+            clock.now += 30
+            progress.on_event(SurveyEvent("simulated", rung, index=done, total=4))
+        text = progress._moving_text(100)
+    assert text.endswith("2 simulations left  1 min 00 s  about 1 min until measuring")
+
+
+@pytest.mark.parametrize("width", range(8, 200, 3))
+@pytest.mark.parametrize("name", ["full-bf16", "qlora-nf4-r16+ckpt+paged8bit, " * 3, "模型" * 30])
+def test_a_status_never_wraps(width, name):
+    status = Status("[ 4/12]", name, ("micro-batch 4", "backward"), left=8)
+    line = line_of(status, 4000.0, 130.0, width)
+    assert columns(line) <= width
+    if width >= 40:
+        assert "8 left" in line or "8 rungs left" in line
+        assert "2 min left" in line
+        assert name[:4] in line
+    if width >= 110:
+        assert "backward  8 rungs left  1 h 06 min  about 2 min left" in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.0, "10 s"),
+        (44.0, "40 s"),
+        (54.0, "50 s"),
+        (56.0, "1 min"),
+        (200.0, "3 min"),
+        (9000.0, "2 h"),
+    ],
+)
+def test_an_estimate_is_no_finer_than_it_is_good(seconds, text):
+    status = Status("simulating", "a", (), unit="simulation", left=1)
+    assert line_of(status, 0.0, seconds, 100).endswith(f"about {text} left")
 
 
 def drawn(text: str) -> list[str]:
@@ -118,18 +232,20 @@ def drawn(text: str) -> list[str]:
 
 def test_a_terminal_gets_the_phase_on_a_moving_line(monkeypatch):
     text = told(monkeypatch, Terminal())
-    assert "[ 1/12] full-bf16  micro-batch 4  backward  0.00 ms" in drawn(text)
+    assert "[ 1/12] full-bf16  micro-batch 4  backward  0 s" in drawn(text)
     stays = re.findall(r"\r\x1b\[2K([^\r\n]*)\n", text)
     assert "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 attempts, 0.00 ms)" in stays
     assert len([line for line in stays if line]) == 6
-    assert text.endswith("\r\x1b[1A\x1b[2K")  # the moving line is gone
+    assert text.endswith("\r\x1b[2K")  # the moving line is gone
+    assert "\x1b[?25l" not in text  # the cursor stays, whichever way the process ends
 
 
 def test_a_moving_line_is_no_wider_than_the_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    moving = [line for line in drawn(told(monkeypatch, Terminal())) if "full-bf16  m" in line]
+    lines = drawn(told(monkeypatch, Terminal()))
+    moving = [line for line in lines if line.startswith("full-bf16  ")]
     assert moving
-    assert max(map(len, moving)) == 20
+    assert max(map(len, moving)) <= 17  # and the cursor and ^C have room
 
 
 def test_a_line_that_stays_is_never_cut(monkeypatch):
@@ -191,14 +307,61 @@ def test_the_moving_line_moves_while_nothing_happens(monkeypatch):
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-def test_rich_is_loaded_for_a_terminal_only(kind):
+def test_progress_needs_no_rich():
+    """It is on screen before rich would be loaded."""
     code = (
         "import io, sys\n"
-        f"class Stream(io.StringIO):\n    def isatty(self): return {kind is Terminal}\n"
+        "class Stream(io.StringIO):\n    def isatty(self): return True\n"
         "error, sys.stderr = sys.stderr, Stream()\n"
         "from oomdoctor.cli.streams.progress import Progress\n"
-        "with Progress(quiet=False): print('rich.live' in sys.modules)"
+        "with Progress(quiet=False): print('rich.console' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{kind is Terminal}\n"
+    assert done.stdout == "False\n"
+
+
+def test_a_terminal_that_became_narrower_is_cleared(monkeypatch):
+    """The terminal has wrapped the line, so the rows above the cursor are removed too."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "100")
+    line = MovingLine(lambda width: "x" * width)
+    line.refresh()
+    monkeypatch.setenv("COLUMNS", "40")
+    line.refresh()
+    assert stream.getvalue().endswith("\r\x1b[2K\x1b[2A\x1b[J" + "x" * 37)
+    line.refresh()
+    assert stream.getvalue().endswith("x" * 37 + "\r\x1b[2K" + "x" * 37)
+    line.stop()
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_signal_takes_the_place_of_the_moving_line(quiet):
+    code = (
+        "import io, os, signal, sys\n"
+        "from oomdoctor.cli.streams.signals import stop_on_signals\n"
+        f"with stop_on_signals(moving={not quiet}) as stop:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print(int(stop()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b"143\n"
+    start = b"\n" if quiet else b"\r\x1b[2K"
+    assert done.stderr.startswith(start + b"stopping: the results so far")
+
+
+@pytest.mark.parametrize(
+    ("line", "painted"),
+    [
+        ("[1/4] a: fits, micro-batch 2", "[1/4] a: \x1b[32mfits\x1b[0m, micro-batch 2"),
+        ("[2/4] b: out of memory at", "[2/4] b: \x1b[31mout of memory\x1b[0m at"),
+        ("[3/4] c: skipped: too big", "[3/4] c: \x1b[33mskipped\x1b[0m: too big"),
+        ("simulating 4 configurations", "simulating 4 configurations"),
+    ],
+)
+def test_an_outcome_is_colored_if_colors_are_on(monkeypatch, capsys, line, painted):
+    output.say_progress(line)
+    monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    output.say_progress(line)
+    assert capsys.readouterr().err.splitlines() == [line, painted]

@@ -95,8 +95,13 @@ def test_every_rung_is_measured(probed):
         assert result.outcome == "fits" or result.reason
     # Older versions of transformers or bitsandbytes have no QLoRA on the CPU.
     assert {result.config.method for result in fitting} >= {"full", "lora"}
-    assert report.picks.full and report.picks.lora
-    assert set(report.ranking) == {result.key for result in fitting}
+    # On a busy machine, some times do not settle.
+    ranked = {result.key for result in fitting if result.speed_state == "settled"}
+    assert set(report.ranking) == ranked
+    for method in ("full", "lora"):
+        picked = getattr(report.picks, method)
+        of_method = {result.key for result in fitting if result.config.method == method}
+        assert picked in of_method & ranked if of_method & ranked else picked is None
     for result in fitting:
         assert result.evidence == "measured"
         assert result.tokens_per_s > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
@@ -98,7 +99,8 @@ def request(*rungs: Rung, **values: Any) -> SurveyRequest:
         "tokens": 1_000_000,
         "time_limit_s": None,
         "rung_limit_s": 600.0,
-        "python": "python",
+        "python": sys.executable,
+        "predict": True,
         "seed": 0,
     }
     return SurveyRequest(**{**filled, **values})

@@ -7,16 +7,18 @@ from dataclasses import replace
 from example_gpu import gpu_report
 from example_parts import config, fits, measurement, request, result
 
-from oomdoctor.records.facts.warnings import not_a_card
+from oomdoctor.records.facts.warnings import not_a_card, prices_unknown
 from oomdoctor.records.measurement import OomEvent, Timing
 from oomdoctor.records.plan import (
     ByteRange,
-    CardPick,
     CardPicks,
     CardPlan,
+    CardPrice,
     FormulaTerm,
     FormulaView,
+    PlanRemedy,
     PlanRequest,
+    PriceList,
     Sweep,
     SweepAnswer,
     SweepLine,
@@ -26,6 +28,9 @@ from oomdoctor.records.plan import (
 from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.result import ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
+from oomdoctor.records.solve import SolveAnswer, SolveLine
+from oomdoctor.runs.plan.card_picks import pick
+from oomdoctor.runs.plan.prices import price_of, with_costs
 from oomdoctor.units import GIB, KIB, MIB
 
 _MODEL = "meta-llama/Llama-3.1-8B"
@@ -47,22 +52,6 @@ def card(name: str, gigabytes: int, fitting: int, picks: CardPicks) -> CardPlan:
         fitting=fitting,
         rungs=4,
         picks=picks,
-    )
-
-
-def pick(row: ProbeResult) -> CardPick:
-    """The pick that a row makes."""
-    return CardPick(
-        key=row.key,
-        label=row.label,
-        fits=row.outcome == "fits",
-        micro_batch_size=row.micro_batch_size,
-        gradient_accumulation_steps=row.gradient_accumulation_steps,
-        peak_device_bytes=row.peak_device_bytes,
-        tokens_per_s=row.tokens_per_s,
-        tokens_per_s_spread=row.tokens_per_s_spread,
-        tokens_time_s=row.tokens_time_s,
-        missed_by_bytes=row.missed_by_bytes,
     )
 
 
@@ -121,6 +110,26 @@ def plan_report() -> Report:
     results = rows()
     full, close, _, plain = results
     target = card("NVIDIA GeForce RTX 4090", 24, 2, CardPicks(pick(full), pick(close), pick(plain)))
+    liger = PlanRemedy(
+        method="full",
+        key=full.key,
+        label=full.label,
+        change="Liger's loss",
+        frees_bytes=round(53.5 * GIB),
+        peak_device_bytes=None,
+        basis="arithmetic",
+        rung="method=full,loss=liger",
+        reason=None,
+    )
+    shorter = replace(
+        liger,
+        change="sequence length 1,664",
+        frees_bytes=round(52.9 * GIB),
+        peak_device_bytes=round(22.5 * GIB),
+        basis="simulated",
+        rung="method=full,sequence_length=1664",
+    )
+    target = replace(target, remedies=(liger, shorter))
     base = gpu_report()
     assert base.machine is not None
     return replace(
@@ -149,7 +158,8 @@ def plan_report() -> Report:
             plain.key: "0.58x the speed of the fastest",
         },
         picks=Picks(None, close.key, plain.key),
-        next_commands=(f"oomdoctor probe {_MODEL} --recipe default",),
+        next_commands=("oomdoctor show --verbose",),
+        next_on_gpu=(f"oomdoctor probe {_MODEL} --recipe default",),
         warnings=(),
         cards=(target,),
     )
@@ -164,7 +174,7 @@ def cards_report() -> Report:
     assert report.machine is not None
     return replace(
         report,
-        request=_request((), PlanRequest((), all_gpus=True)),
+        request=_request((), PlanRequest((), all_gpus=True, sort="speed")),
         machine=replace(report.machine, gpu_name=None, compute_capability=None),
         budget=None,
         results=(),
@@ -172,18 +182,49 @@ def cards_report() -> Report:
         ranking_reasons={},
         picks=Picks(None, None, None),
         cards=(
-            card("12.0 GiB", 12, 0, CardPicks(pick(full), bound, None)),
-            card("NVIDIA L4", 24, 1, CardPicks(pick(full), None, speechless)),
             card("NVIDIA GeForce RTX 4090", 24, 2, CardPicks(pick(full), pick(close), pick(plain))),
+            card("NVIDIA RTX A5000", 24, 2, CardPicks(pick(full), pick(close), pick(plain))),
+            card("NVIDIA L4", 24, 1, CardPicks(pick(full), None, speechless)),
+            card("Tesla T4", 16, 0, CardPicks(pick(full), bound, None)),
+            card("12.0 GiB", 12, 0, CardPicks(pick(full), bound, None)),
         ),
         warnings=(not_a_card(["12.0 GiB"], ranked_by_speed=False),),
+    )
+
+
+def prices_report() -> Report:
+    """The same cards with a price list."""
+    report = cards_report()
+    prices = PriceList(
+        source="prices.csv",
+        currency="$",
+        prices=(
+            CardPrice("NVIDIA GeForce RTX 4090", 0.44, "4090"),
+            CardPrice("NVIDIA L4", 0.8, "L4"),
+            CardPrice("Tesla T4", 0.35, "T4"),
+        ),
+        unknown=("Voodoo 2",),
+    )
+    plan = PlanRequest((), all_gpus=True, sort="cost", prices=prices)
+    return replace(
+        report,
+        request=_request((), plan),
+        cards=tuple(
+            replace(
+                target,
+                price_per_hour=price_of(target.name, prices),
+                picks=with_costs(target.picks, price_of(target.name, prices)),
+            )
+            for target in report.cards
+        ),
+        warnings=(prices_unknown(prices.source, prices.unknown),),
     )
 
 
 def sweep_report() -> Report:
     """Two rungs at five sequence lengths on two cards, one of them beyond a simulation."""
     values = (512, 1024, 2048, 4096, 8192)
-    cards = cards_report().cards[1:]
+    cards = cards_report().cards[2::-2]
     lines = []
     for target in cards:
         needed = [round(GIB * (8 + value / 256)) for value in values]
@@ -202,6 +243,66 @@ def sweep_report() -> Report:
         cards=tuple(replace(target, picks=CardPicks(None, None, None)) for target in cards),
         sweep=SweepAnswer("sequence_length", values, tuple(lines)),
         warnings=(),
+    )
+
+
+def solve_report() -> Report:
+    """The longest sequences: an answer, an answer at the model's limit, a bound, and none."""
+    base = sweep_report()
+    plan = PlanRequest(tuple(card.name for card in base.cards), solve="sequence_length")
+    lines = []
+    for target in base.cards:
+        found = SolveLine(
+            card=target.name,
+            key="a1",
+            label="lora-r16-bf16+ckpt",
+            micro_batch_size=1,
+            sequence_length=3328,
+            effective_batch_size=16,
+            largest=3328,
+            peak_device_bytes=target.usable_bytes - 300 * MIB,
+            next_value=3456,
+            next_peak_device_bytes=target.usable_bytes + 278 * MIB,
+            next_missed_by_bytes=278 * MIB,
+            limited_by=None,
+            reason=None,
+            rung="method=lora,activation_checkpointing=full,sequence_length=3328",
+        )
+        whole = replace(
+            found,
+            key="c3",
+            label="qlora-nf4-r16+ckpt",
+            largest=131_072,
+            next_value=None,
+            next_peak_device_bytes=None,
+            next_missed_by_bytes=None,
+            limited_by="the model's 131,072 positions",
+        )
+        none = replace(
+            whole,
+            key="b2",
+            label="full-bf16",
+            micro_batch_size=None,
+            largest=None,
+            peak_device_bytes=None,
+            next_missed_by_bytes=20 * GIB,
+            limited_by=None,
+            reason="needs at least 44.9 GiB, short by 20.0 GiB: weights 15.0 GiB",
+            rung=None,
+        )
+        unknown = replace(
+            none,
+            key="d4",
+            label="lora-r16-bf16+flex",
+            next_missed_by_bytes=None,
+            reason="needs a GPU: flex attention cannot be simulated",
+        )
+        lines += [found, whole, none, unknown]
+    return replace(
+        base,
+        request=_request((), plan),
+        sweep=None,
+        solve=SolveAnswer("sequence_length", tuple(lines)),
     )
 
 
@@ -273,6 +374,8 @@ def _request(results: tuple[ProbeResult, ...], plan: PlanRequest) -> SurveyReque
 PLANS = {
     "plan": plan_report,
     "plan-cards": cards_report,
+    "plan-prices": prices_report,
     "plan-sweep": sweep_report,
+    "plan-solve": solve_report,
     "plan-why": why_report,
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from oomdoctor.records.measurement import Measurement
 
 
-def measured(least: int) -> Measurement:
-    """What a device has to give is `least`, of which 100 bytes are the context."""
+def measured(device: int, kept: int = 0) -> Measurement:
+    """A peak of `device` bytes: 100 are the context, the allocator keeps `kept` beside tensors."""
     return Measurement(
-        peak_allocated_bytes=least - 100,
+        peak_allocated_bytes=device - kept - 100,
         peak_reserved_bytes=None,
-        peak_device_bytes=least,
+        peak_device_bytes=device,
         overhead_bytes=100,
         peak_rss_bytes=None,
         peak_phase="backward",

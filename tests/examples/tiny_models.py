@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
@@ -117,6 +119,13 @@ def tiny_spec(kind: str = "dense") -> ModelSpec:
         task=task,
         config=config | {"architectures": [architecture]},
     )
+
+
+def tiny_folder(folder: Path, kind: str = "dense") -> Path:
+    """A new folder with the config.json of this kind, to give as the model."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(dict(tiny_spec(kind).config)))
+    return folder
 
 
 def tiny_job(kind: str = "dense", **changes: Any) -> ProbeJob:

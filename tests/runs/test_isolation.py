@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,19 +23,32 @@ USABLE = 10_000
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> str:
-    """Something that is started like an interpreter and is the misbehaving worker."""
-    script = tmp_path / "python"
-    worker = Path(__file__).parents[1] / "examples" / "misbehaving_worker.py"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{worker}"\n')
-    script.chmod(0o755)
-    return str(script)
-
-
-@pytest.fixture
-def host(python: str, tmp_path: Path) -> Iterator[WorkerHost]:
-    with WorkerHost(python, dict(os.environ), tmp_path) as host:
+def host(misbehaving_python: str, tmp_path: Path) -> Iterator[WorkerHost]:
+    with WorkerHost(misbehaving_python, dict(os.environ), tmp_path) as host:
         yield host
+
+
+def run_job(
+    host: WorkerHost,
+    folder: Path,
+    label: str,
+    *,
+    usable: int = USABLE,
+    deadline_s: float = 60.0,
+    on_phase: Callable[[str], object] = lambda phase: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Attempt:
+    """Launch a job that ends as its label says."""
+    attempt, _ = launch(
+        host,
+        replace(tiny_job(), label=label),
+        folder,
+        usable_bytes=usable,
+        deadline_s=deadline_s,
+        on_phase=on_phase,
+        stop=stop,
+    )
+    return attempt
 
 
 def end(
@@ -43,15 +56,7 @@ def end(
 ) -> Attempt:
     folder = tmp_path / way.split()[0]
     folder.mkdir(exist_ok=True)
-    attempt, _ = launch(
-        host,
-        replace(tiny_job(), label=way),
-        folder,
-        usable_bytes=usable,
-        deadline_s=deadline_s,
-        on_phase=lambda phase: None,
-        stop=lambda: False,
-    )
+    attempt = run_job(host, folder, way, usable=usable, deadline_s=deadline_s)
     assert (folder / "job.json").exists()
     assert "the log of" in (folder / "log.txt").read_text()
     # The survey goes on: the next job is served as if nothing had happened.
@@ -70,15 +75,7 @@ def test_a_measurement_within_the_budget_fits(host: WorkerHost, tmp_path: Path) 
 def test_a_measurement_above_the_budget_does_not_fit(host: WorkerHost, tmp_path: Path) -> None:
     folder = tmp_path / "above2"
     folder.mkdir()
-    tight, _ = launch(
-        host,
-        tiny_job(),
-        folder,
-        usable_bytes=999,
-        deadline_s=60,
-        on_phase=lambda phase: None,
-        stop=lambda: False,
-    )
+    tight = run_job(host, folder, "fits", usable=999)
     assert tight.outcome == "oom"
     assert tight.measurement is not None
     assert tight.reason
@@ -193,15 +190,7 @@ def test_a_stop_ends_the_child_at_once(host: WorkerHost, tmp_path: Path) -> None
     folder = tmp_path / "stop"
     folder.mkdir()
     with pytest.raises(Stopped):
-        launch(
-            host,
-            replace(tiny_job(), label="hang"),
-            folder,
-            usable_bytes=USABLE,
-            deadline_s=600,
-            on_phase=lambda phase: None,
-            stop=lambda: time.monotonic() - begin > 1.0,
-        )
+        run_job(host, folder, "hang", deadline_s=600, stop=lambda: time.monotonic() - begin > 1.0)
     assert time.monotonic() - begin < 30
     assert end(host, tmp_path, "fits").outcome == "fits"
 
@@ -212,15 +201,7 @@ def test_a_dead_host_costs_one_rung(host: WorkerHost, tmp_path: Path) -> None:
     os.kill(host.pid, 9)
     folder = tmp_path / "dead"
     folder.mkdir()
-    attempt, _ = launch(
-        host,
-        replace(tiny_job(), label="hang"),
-        folder,
-        usable_bytes=USABLE,
-        deadline_s=600,
-        on_phase=lambda phase: None,
-        stop=lambda: False,
-    )
+    attempt = run_job(host, folder, "hang", deadline_s=600)
     assert attempt.outcome == "crashed"
     assert attempt.failure is not None
     assert attempt.failure.code == "host_died"
@@ -231,20 +212,12 @@ def test_a_fault_of_the_listener_leaves_no_job_in_flight(host: WorkerHost, tmp_p
     folder = tmp_path / "fault"
     folder.mkdir()
     with pytest.raises(ZeroDivisionError):
-        launch(
-            host,
-            replace(tiny_job(), label="hang"),
-            folder,
-            usable_bytes=USABLE,
-            deadline_s=60,
-            on_phase=lambda phase: print(1 / 0),
-            stop=lambda: False,
-        )
+        run_job(host, folder, "hang", on_phase=lambda phase: print(1 / 0))
     assert end(host, tmp_path, "fits").outcome == "fits"
 
 
-def test_no_process_is_left_after_the_survey(python: str, tmp_path: Path) -> None:
-    with WorkerHost(python, dict(os.environ), tmp_path) as host:
+def test_no_process_is_left_after_the_survey(misbehaving_python: str, tmp_path: Path) -> None:
+    with WorkerHost(misbehaving_python, dict(os.environ), tmp_path) as host:
         end(host, tmp_path, "fits")
         pid = host.pid
     assert pid is not None
@@ -255,15 +228,7 @@ def test_the_phase_of_the_worker_is_told(host: WorkerHost, tmp_path: Path) -> No
     phases: list[str] = []
     folder = tmp_path / "phases"
     folder.mkdir()
-    launch(
-        host,
-        replace(tiny_job(), label="hang"),
-        folder,
-        usable_bytes=USABLE,
-        deadline_s=1.0,
-        on_phase=phases.append,
-        stop=lambda: False,
-    )
+    run_job(host, folder, "hang", deadline_s=1.0, on_phase=phases.append)
     assert phases == ["forward"]
 
 
@@ -319,15 +284,7 @@ def test_after_a_touched_gpu_children_start_afresh(
     folder = tmp_path / "job"
     folder.mkdir()
     with WorkerHost(str(script), dict(os.environ), tmp_path) as host:
-        attempt, _ = launch(
-            host,
-            tiny_job(),
-            folder,
-            usable_bytes=10**9,
-            deadline_s=120,
-            on_phase=lambda phase: None,
-            stop=lambda: False,
-        )
+        attempt = run_job(host, folder, "fits", usable=10**9, deadline_s=120)
     assert attempt.outcome == "fits", attempt
     assert attempt.measurement is not None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from analysis_make import request as survey_request
-from tiny_models import CONFIGS
+from tiny_models import tiny_folder
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
@@ -19,6 +19,7 @@ from oomdoctor.records.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run import run_plan
+from oomdoctor.system import catalogue
 from oomdoctor.system.store import run_folders
 
 pytestmark = pytest.mark.usefixtures("one_simulator")
@@ -29,16 +30,9 @@ RUNGS = (
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
-    """A request for rungs of a tiny model on a card; `broken` has a worker that fails by label."""
-    model = tmp_path / "model"
-    model.mkdir()
-    _, architecture, config = CONFIGS["dense"]
-    (model / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
-    broken = tmp_path / "python"
-    worker = Path(__file__).parents[1] / "examples" / "misbehaving_worker.py"
-    broken.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{worker}"\n')
-    broken.chmod(0o755)
+def ask(tmp_path: Path, misbehaving_python: str) -> Callable[..., SurveyRequest]:
+    """A request for rungs of a tiny model on a card; with `breaks` the worker fails by label."""
+    model = tiny_folder(tmp_path / "model")
 
     def request(plan: PlanRequest, *rungs: Rung, breaks: bool = False) -> SurveyRequest:
         return survey_request(
@@ -48,7 +42,7 @@ def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
             sequence_length=32,
             effective_batch_size=4,
             rung_limit_s=60.0,
-            python=str(broken) if breaks else sys.executable,
+            python=misbehaving_python if breaks else sys.executable,
             plan=plan,
         )
 
@@ -87,6 +81,44 @@ def test_a_plan_for_one_card_is_a_survey_without_the_card(
     assert [event.kind for event in events] == ["inspecting", "simulating", "predicted", "done"]
 
 
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B", "folder"])
+def test_a_plan_that_ends_at_once_still_has_lower_bounds(
+    ask: Callable[..., SurveyRequest], tmp_path: Path, model: str
+) -> None:
+    if model == "folder":  # known from its config.json alone
+        known = next(m for m in catalogue.models() if m.id == "meta-llama/Llama-3.1-8B")
+        (tmp_path / "model" / "config.json").write_text(json.dumps(dict(known.config)))
+        model = str(tmp_path / "model")
+    rungs = (
+        Rung("full", TrainConfig()),
+        Rung("lora", TrainConfig(method="lora")),
+    )
+    request = replace(ask(PlanRequest(("RTX 4090",)), *rungs), model=ModelRef(model))
+    report, _ = plan(request, stop=lambda: ExitCode.INTERRUPTED)
+    full, lora = report.results
+    assert (report.status, report.exit_code) == ("interrupted", ExitCode.INTERRUPTED)
+    assert (full.outcome, full.failure) == ("skipped", None)
+    assert full.missed_by_bytes is not None
+    assert "needs at least" in (full.reason or "") and "gradients" in (full.reason or "")
+    assert lora.failure is not None and lora.failure.code == "not_reached"
+    assert (lora.reason or "").startswith("not reached; lower bound ")
+    assert report.next_commands
+
+
+def test_without_torch_a_plan_has_lower_bounds_and_the_line_to_install(
+    ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LACKING", "torch")
+    rungs = (Rung("full", TrainConfig()), Rung("lora", TrainConfig(method="lora")))
+    request = ask(PlanRequest(("RTX 4090",)), *rungs, breaks=True)
+    report, _ = plan(replace(request, model=ModelRef("meta-llama/Llama-3.1-8B")))
+    assert (report.status, report.exit_code) == ("partial", ExitCode.MACHINE_UNFIT)
+    assert "needs at least 59.8 GiB" in (report.results[0].reason or "")
+    assert "lower bound 15.0 GiB" in (report.results[1].reason or "")
+    (fault,) = report.errors
+    assert "pip install torch" in (fault.hint or "")
+
+
 @pytest.mark.slow
 def test_several_cards_have_a_row_each_and_no_speed_without_a_card(
     ask: Callable[..., SurveyRequest],
@@ -113,6 +145,86 @@ def test_a_sweep_grows(ask: Callable[..., SurveyRequest]) -> None:
     sizes = [peak.least_bytes or 0 for peak in line.peaks]
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
     assert line.largest_fitting == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", ["L4", "420MiB"])  # the second has no room for any of them
+def test_a_rung_has_the_same_peak_in_every_view(
+    ask: Callable[..., SurveyRequest], card: str
+) -> None:
+    lora = Rung("lora", replace(RUNGS[0].config, method="lora"))
+    rungs = (RUNGS[0], lora)
+    by_length = Sweep("sequence_length", (16, 48))
+    by_size = Sweep("micro_batch_size", (1, 2, 4))
+    for sweep in (by_length, by_size):
+        report, _ = plan(ask(PlanRequest((card,), sweep=sweep), *rungs))
+        assert report.sweep is not None
+        for number, value in enumerate(sweep.values):
+            at = {sweep.key: value, "micro_batch_size": 1} | {sweep.key: value}
+            fixed = [Rung(rung.label, replace(rung.config, **at)) for rung in rungs]
+            table, _ = plan(ask(PlanRequest((card,)), *fixed))
+            for line, row in zip(report.sweep.lines, table.results, strict=True):
+                peak = line.peaks[number]
+                assert peak.fits is (row.outcome == "fits") is (card == "L4")
+                assert peak.peak_device_bytes == row.peak_device_bytes
+                reserved = row.peak_reserved_bytes
+                assert reserved is not None
+                assert row.peak_device_bytes == reserved + table.cards[0].context.likely
+    why, _ = plan(ask(PlanRequest((card,), why="lora"), fixed[1]))
+    assert why.why is not None
+    assert why.why.peak_device_bytes == table.results[1].peak_device_bytes
+
+
+@pytest.mark.slow
+def test_the_largest_length_that_fits_is_confirmed_by_simulations(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    lora = Rung("lora", replace(RUNGS[0].config, method="lora"))
+    report, _ = plan(ask(PlanRequest(("420MiB", "450MiB"), solve="sequence_length"), *RUNGS, lora))
+    assert report.solve is not None and report.results == ()
+    for line in report.solve.lines:
+        if line.label == "contradiction":
+            assert line.largest is None and "quantization" in (line.reason or "")
+            continue
+        assert line.largest is not None or line.next_value == 128, line
+        for value, peak in (
+            (line.largest, line.peak_device_bytes),
+            (line.next_value, line.next_peak_device_bytes),
+        ):
+            if value is None:
+                continue
+            rung = next(rung for rung in (*RUNGS, lora) if rung.label == line.label)
+            config = replace(rung.config, sequence_length=value, micro_batch_size=1)
+            again, _ = plan(ask(PlanRequest((line.card,)), Rung(rung.label, config)))
+            (row,) = again.results
+            assert (row.outcome == "fits") is (value == line.largest)
+            assert row.peak_device_bytes == peak
+
+
+@pytest.mark.slow
+def test_a_rank_is_solved_for_adapters_only(ask: Callable[..., SurveyRequest]) -> None:
+    lora = Rung("lora", replace(RUNGS[0].config, method="lora"))
+    report, _ = plan(ask(PlanRequest(("L4",), solve="lora_rank"), RUNGS[0], lora))
+    assert report.solve is not None
+    full, found = report.solve.lines
+    assert full.largest is None and (full.reason or "").startswith("not applicable")
+    assert found.next_value is None and "width" in (found.limited_by or "")
+    assert f"lora_rank={found.largest}" in (found.rung or "")
+    assert report.exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_remedy_fits(ask: Callable[..., SurveyRequest]) -> None:
+    long = Rung("full", replace(RUNGS[0].config, sequence_length=512, attention="eager"))
+    report, _ = plan(ask(PlanRequest(("430MiB",)), long))
+    assert report.results[0].outcome == "oom"
+    remedies = report.cards[0].remedies
+    assert {remedy.method for remedy in remedies} == {"full"}
+    simulated = [remedy for remedy in remedies if remedy.basis == "simulated"]
+    assert simulated or remedies[0].reason
+    for remedy in simulated:
+        assert (remedy.peak_device_bytes or 0) <= report.cards[0].usable_bytes
+        assert remedy.rung and remedy.frees_bytes
 
 
 @pytest.mark.slow

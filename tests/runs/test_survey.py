@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from analysis_make import request as survey_request
-from tiny_models import CONFIGS
+from tiny_models import tiny_folder
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
@@ -39,16 +37,9 @@ WAYS = {
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
+def ask(tmp_path: Path, misbehaving_python: str) -> Callable[..., SurveyRequest]:
     """A request for rungs with these labels, measured by the misbehaving worker."""
-    model = tmp_path / "model"
-    model.mkdir()
-    _, architecture, config = CONFIGS["dense"]
-    (model / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
-    python = tmp_path / "python"
-    worker = Path(__file__).parents[1] / "examples" / "misbehaving_worker.py"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{worker}"\n')
-    python.chmod(0o755)
+    model = tiny_folder(tmp_path / "model")
 
     def request(*labels: str, **changes: object) -> SurveyRequest:
         rungs = tuple(
@@ -63,7 +54,7 @@ def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
             sequence_length=64,
             effective_batch_size=1,
             rung_limit_s=1.5,
-            python=str(python),
+            python=misbehaving_python,
         )
         return replace(asked, **changes)  # type: ignore[arg-type]
 
@@ -141,6 +132,38 @@ def test_a_signal_while_looking_at_the_model(ask: Callable[..., SurveyRequest]) 
     report, _ = survey(ask("fits"), stop=lambda: ExitCode.INTERRUPTED)
     assert report.exit_code == ExitCode.INTERRUPTED
     assert [result.outcome for result in report.results] == ["skipped"]
+
+
+@pytest.mark.parametrize("by", ["signal", "time limit"])
+def test_an_end_in_the_first_seconds_leaves_lower_bounds(
+    ask: Callable[..., SurveyRequest], by: str
+) -> None:
+    request = ask("full", vram_bytes=20 << 30, model=ModelRef("meta-llama/Llama-3.1-8B"))
+    if by == "signal":
+        report, folder = survey(request, stop=lambda: ExitCode.TERMINATED)
+        assert (report.status, report.exit_code) == ("interrupted", ExitCode.TERMINATED)
+    else:
+        report, folder = survey(replace(request, time_limit_s=0.001))
+        assert (report.status, report.exit_code) == ("no", ExitCode.NO)  # its only rung cannot fit
+    (row,) = report.results
+    assert (row.outcome, row.failure) == ("skipped", None)
+    assert "needs at least 59.8 GiB" in (row.reason or "")
+    assert report.budget is not None and report.budget.usable_bytes <= 20 << 30
+    assert folder.read_partial() is None
+
+
+def test_results_are_on_disk_while_the_survey_goes_on(ask: Callable[..., SurveyRequest]) -> None:
+    folder = run_folders.create("tiny")
+    kept = []
+
+    def listen(event: SurveyEvent) -> None:
+        if event.kind == "trying":
+            partial = folder.read_partial()
+            kept.append([] if partial is None else [r.outcome for r in partial.results])
+
+    run_survey(ask("fits", "exception"), folder, wait=False, on_event=listen, stop=lambda: None)
+    assert kept == [[], ["fits", "skipped"]]
+    assert folder.read_partial() is None
 
 
 @pytest.mark.slow

@@ -31,13 +31,15 @@ The releases differ in some rules:
 - One division per power of two once kept a size unchanged; now it falls back to 512 bytes, as here.
 - A memory fraction of 1 was a limit in the older copy, which also turned garbage collection on; in
   the newer one it is not. Set `limit_bytes` to the whole device to get the older behavior.
+- Of free blocks of equal size, releases up to 2.11 use the one with the lowest address, later ones
+  the one whose object was made first (`settings.equal_blocks_of`).
 - The message of some builds says PYTORCH_ALLOC_CONF, and its last link has changed.
 
-Two things only the driver knows: the address of a new segment (here above all earlier ones; it
-decides between free blocks of equal size), and what a process needs outside the allocator (subtract
-it from `capacity_bytes`). The model does not cover other streams and their events, private pools of
-CUDA graphs and `MemPool`, memory shared between processes, `throw_on_cudamalloc_oom`, pinned
-memory, or the cudaMallocAsync backend.
+Two things only the driver knows: the address of a new segment (it decides between free blocks of
+equal size; `address_space` has the rule that recorded runs show), and what a process needs outside
+the allocator (subtract it from `capacity_bytes`). The model does not cover other streams and their
+events, private pools of CUDA graphs and `MemPool`, memory shared between processes,
+`throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync backend.
 """
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator

@@ -37,7 +37,8 @@ class CachingAllocator:
 
     `capacity_bytes` is what the device has for tensors, without the context and the libraries;
     None means unlimited. `limit_bytes` is the most the process may reserve
-    (`set_per_process_memory_fraction`). Garbage is only collected under such a limit.
+    (`set_per_process_memory_fraction`). Garbage is only collected under such a limit. `device` is
+    one to use instead of a new one of that capacity.
 
     `allocated_bytes`, `reserved_bytes` and their peaks are those of `torch.cuda.memory_stats`;
     `retries` is its `num_alloc_retries`.
@@ -49,6 +50,7 @@ class CachingAllocator:
         settings: AllocatorSettings = _DEFAULTS,
         *,
         limit_bytes: int | None = None,
+        device: Device | None = None,
     ) -> None:
         self.settings = settings
         self.limit_bytes = limit_bytes
@@ -68,10 +70,13 @@ class CachingAllocator:
             self._gc_bytes = int(threshold * limit_bytes)
         # Whether the best fit is always used, because no other rule applies.
         self._plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
-        self._device = Device(capacity_bytes)
-        self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT)
+        self._device = device or Device(capacity_bytes)
+        oldest = settings.equal_blocks == "oldest"
+        self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, oldest_first=oldest)
         keep = MIN_BLOCK - 1 if expandable else SMALL_LIMIT
-        self._large = Pool(small=False, keep=keep, page=settings.large_segment_bytes)
+        self._large = Pool(
+            small=False, keep=keep, page=settings.large_segment_bytes, oldest_first=oldest
+        )
         self._live: dict[int, Block] = {}
 
     @property
@@ -100,7 +105,9 @@ class CachingAllocator:
         if found is None:
             found = self._obtain(pool, rounded, size)
         if found.size - rounded > pool.keep and rounded < self._split_below:
-            pool.add(found.cut(rounded))
+            rest = found.cut(rounded)
+            rest.swap_numbers(found)  # the rest is the old object, what is allocated a new one
+            pool.add(rest)
         self._live[block] = found
         allocated = self.allocated_bytes = self.allocated_bytes + found.size
         if allocated > self.peak_allocated_bytes:
@@ -124,6 +131,7 @@ class CachingAllocator:
         if before is not None and before.key:
             pool.remove(before)
             before.absorb(freed)
+            before.number = freed.number
             freed = before
         pool.add(freed)
 
@@ -208,7 +216,7 @@ class CachingAllocator:
             return map_for(pool, size, self._device)
         if not self._device.take(segment):
             return None
-        block = Block(self._device.address_space(segment), segment, pool)
+        block = Block(self._device.place(segment), segment, pool)
         pool.segments[block.address] = block
         return block
 
@@ -217,6 +225,7 @@ class CachingAllocator:
         block.pool.remove(block)
         del block.pool.segments[block.address]
         self._device.give_back(block.size)
+        self._device.remove(block.address, block.size)
 
     def _collect_garbage(self, gc_bytes: int) -> None:
         if not self.settings.expandable_segments:

@@ -1,21 +1,26 @@
-"""The device under the allocator: its bytes, and addresses that are never reused."""
+"""The device under the allocator: its bytes, and the addresses of what is taken from it."""
 
 from __future__ import annotations
+
+from oomdoctor.analysis.allocator.address_space import AddressSpace
 
 # The address space of a device without a capacity: more than any device has.
 _UNBOUNDED = 2**42
 
 
 class Device:
-    """Bytes taken from the device (cudaMalloc, cuMemMap) and their peak."""
+    """Bytes taken from the device (cudaMalloc, cuMemMap) and their peak.
 
-    __slots__ = ("_next_address", "capacity_bytes", "peak_bytes", "taken_bytes")
+    `addresses` is a model of where the driver places segments to use instead of the usual one.
+    """
 
-    def __init__(self, capacity_bytes: int | None) -> None:
+    __slots__ = ("_addresses", "capacity_bytes", "peak_bytes", "taken_bytes")
+
+    def __init__(self, capacity_bytes: int | None, addresses: AddressSpace | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = 0
         self.peak_bytes = 0
-        self._next_address = 0
+        self._addresses = addresses or AddressSpace()
 
     @property
     def free_bytes(self) -> int | None:
@@ -33,11 +38,13 @@ class Device:
     def give_back(self, size: int) -> None:
         self.taken_bytes -= size
 
-    def address_space(self, size: int) -> int:
-        """The first address of an unused range."""
-        address = self._next_address
-        self._next_address += size
-        return address
+    def place(self, size: int) -> int:
+        """The address of a new segment."""
+        return self._addresses.place(size)
+
+    def remove(self, address: int, size: int) -> None:
+        """Give back the address space of a segment."""
+        self._addresses.remove(address, size)
 
     def expandable_space(self, page: int) -> int:
         """Bytes of address space of an expandable segment: 9/8 of the device, in whole pages."""

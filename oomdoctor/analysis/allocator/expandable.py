@@ -55,6 +55,7 @@ def unmap(block: Block, device: Device) -> None:
         pool.add(block.cut(last - block.address))
     if first > block.address:
         before, block = block, block.cut(first - block.address)
+        before.swap_numbers(block)  # what is unmapped is the old object
         pool.add(before)
     block.mapped = False
     device.give_back(last - first)
@@ -97,7 +98,7 @@ def _room_for(pool: Pool, size: int) -> Block | None:
 def _new_segment(pool: Pool, device: Device) -> Block:
     space = device.expandable_space(pool.page)
     # Pages are counted from the start of the segment, so they can be counted from address 0.
-    start = -(-device.address_space(space + pool.page) // pool.page) * pool.page
+    start = -(-device.place(space + pool.page) // pool.page) * pool.page
     block = Block(start, space, pool)
     block.mapped = False
     pool.segments[start] = block
@@ -122,6 +123,7 @@ def _map(block: Block, size: int, device: Device) -> Block | None:
     if before is not None and before.key:
         pool.remove(before)
         before.absorb(block)
+        before.number = block.number
         block = before
     pool.add(block)
     return block

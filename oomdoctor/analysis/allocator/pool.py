@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import count
 
-# Free blocks are sorted by size, then address (`BlockComparatorSize`), packed into one integer.
-# Addresses only grow, so they need room for all that a long run ever takes from the device.
+# Free blocks are sorted by size, then by address or by the order of their making, packed into one
+# integer. Addresses are below 2**59 (`address_space.TOP`).
 ADDRESS_BITS = 60
+_made = count(1)
 
 
 class Block:
@@ -14,10 +16,11 @@ class Block:
 
     `key` is its place in the pool while it is free and mapped, otherwise 0. `mapped` is False for
     address space of an expandable segment without memory. `born` is the pool's lookup count when
-    the block became free; garbage collection uses it as its age.
+    the block became free; garbage collection uses it as its age. `number` counts PyTorch's block
+    objects in the order of their making.
     """
 
-    __slots__ = ("address", "born", "key", "mapped", "next", "pool", "previous", "size")
+    __slots__ = ("address", "born", "key", "mapped", "next", "number", "pool", "previous", "size")
 
     def __init__(self, address: int, size: int, pool: Pool, previous: Block | None = None) -> None:
         self.address = address
@@ -28,6 +31,7 @@ class Block:
         self.key = 0
         self.mapped = True
         self.born = 0
+        self.number = next(_made)
 
     @property
     def is_whole(self) -> bool:
@@ -45,6 +49,10 @@ class Block:
         self.size = size
         return rest
 
+    def swap_numbers(self, other: Block) -> None:
+        """For parts that PyTorch's objects are on the other side of."""
+        self.number, other.number = other.number, self.number
+
     def absorb(self, following: Block) -> None:
         """Merge the block after it, which must not be in a pool."""
         self.size += following.size
@@ -54,18 +62,30 @@ class Block:
 
 
 class Pool:
-    """The free blocks of the small or of the large pool, sorted by size and address.
+    """The free blocks of the small or of the large pool, the smallest first.
 
     `keys` and `blocks` are parallel lists, so that the search compares plain integers. A block is
-    split if more than `keep` bytes would be left (`should_split`). `segments` has the first block
-    of each segment by address; it stays the first as long as the segment exists. `page` is the
-    least an expandable segment maps, `unmapped` its address space without memory.
+    split if more than `keep` bytes would be left (`should_split`). Of equal blocks the one with the
+    lowest address comes first, or with `oldest_first` the one made first. `segments` has the first
+    block of each segment by address; it stays the first as long as the segment exists. `page` is
+    the least an expandable segment maps, `unmapped` its address space without memory.
     """
 
-    __slots__ = ("blocks", "keep", "keys", "lookups", "page", "segments", "small", "unmapped")
+    __slots__ = (
+        "blocks",
+        "keep",
+        "keys",
+        "lookups",
+        "oldest_first",
+        "page",
+        "segments",
+        "small",
+        "unmapped",
+    )
 
-    def __init__(self, *, small: bool, keep: int, page: int) -> None:
+    def __init__(self, *, small: bool, keep: int, page: int, oldest_first: bool = False) -> None:
         self.small = small
+        self.oldest_first = oldest_first
         self.keep = keep
         self.page = page
         self.keys: list[int] = []
@@ -75,7 +95,8 @@ class Pool:
         self.lookups = 0
 
     def add(self, block: Block) -> None:
-        key = block.key = block.size << ADDRESS_BITS | block.address
+        second = block.number if self.oldest_first else block.address
+        key = block.key = block.size << ADDRESS_BITS | second
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
         self.blocks.insert(at, block)

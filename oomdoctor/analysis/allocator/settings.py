@@ -5,10 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from oomdoctor.analysis.allocator.sizes import LARGE_SEGMENT, OWN_SEGMENT, ROUNDUP_INTERVALS
 from oomdoctor.units import MIB
+
+EqualBlocks = Literal["lowest", "oldest"]
+
+
+def equal_blocks_of(release: tuple[int, int]) -> EqualBlocks:
+    """Which of several free blocks of one size a release of torch uses.
+
+    The one with the lowest address (`BlockComparatorSize`, seen in 2.8 to 2.11), or the one whose
+    object was made first (`BlockComparatorRegistrationCounter` in 2.12.1,
+    `BlockComparatorSizeCounterAddress` in 2.14.1).
+    """
+    return "lowest" if release < (2, 12) else "oldest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +29,8 @@ class AllocatorSettings:
 
     `roundup_power2_divisions` has one entry for each power of two from 1 MiB on, or is empty. If
     `max_non_split_rounding_bytes` is None, `large_segment_bytes` is used. The caller, who knows
-    the device, computes `limit_bytes` from `per_process_memory_fraction`.
+    the device, computes `limit_bytes` from `per_process_memory_fraction`. `equal_blocks` is not a
+    setting but a rule of the release: which of several free blocks of one size is used.
     """
 
     max_split_size_bytes: int | None = None
@@ -27,6 +40,7 @@ class AllocatorSettings:
     expandable_segments: bool = False
     large_segment_bytes: int = LARGE_SEGMENT
     per_process_memory_fraction: float | None = None
+    equal_blocks: EqualBlocks = "lowest"
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:

@@ -10,7 +10,6 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oomdoctor.records.dataset import (
     CountedRows,
@@ -158,46 +157,3 @@ def shapes_of(
 def rounded_up(tokens: int) -> int:
     """The next multiple of 128."""
     return -(-tokens // STEP_TOKENS) * STEP_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class Bracket:
-    """The two lengths between which a rung stops fitting, with peaks in bytes, None if unknown.
-
-    Invariant: `low` fits (0 counts as fitting), `high` does not. `poor` is the number of guesses
-    in a row that left more than half of the bracket.
-    """
-
-    low: int
-    low_bytes: int | None
-    high: int
-    high_bytes: int | None
-    poor: int = 0
-
-    def narrowed(self, tokens: int, fits: bool, peak_bytes: int | None) -> Bracket:
-        """The bracket after `tokens` between its ends was tried."""
-        left = self.high - tokens if fits else tokens - self.low
-        poor = self.poor + 1 if 2 * left > self.high - self.low else 0
-        if fits:
-            return Bracket(tokens, peak_bytes, self.high, self.high_bytes, poor)
-        return Bracket(self.low, self.low_bytes, tokens, peak_bytes, poor)
-
-
-def next_length(bracket: Bracket, usable_bytes: int) -> int | None:
-    """The next length to try, a multiple of 128 in the bracket; None if it is narrow enough.
-
-    It is where the straight line through the two ends reaches the usable memory. Peaks grow
-    faster than the length, so the line gets there too early, and the next length up is tried.
-    After two poor guesses it is the middle.
-    """
-    first = bracket.low // STEP_TOKENS + 1
-    last = -(-bracket.high // STEP_TOKENS) - 1
-    if first > last:
-        return None
-    middle = (first + last) // 2
-    low, high = bracket.low_bytes, bracket.high_bytes
-    if bracket.poor > 1 or low is None or high is None or high <= low:
-        return middle * STEP_TOKENS
-    share = (usable_bytes - low) / (high - low)
-    met = bracket.low + share * (bracket.high - bracket.low)
-    return min(max(math.floor(met / STEP_TOKENS) + 1, first), last) * STEP_TOKENS

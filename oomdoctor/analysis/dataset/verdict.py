@@ -22,8 +22,11 @@ class Taken:
 
 
 def best_at_longest(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
-    """The best rung at the longest row; None if none fits."""
-    order = rank(rows, by).order
+    """The best rung at the longest row; None if none fits.
+
+    If no speed can be trusted, it is the rung with the lowest peak.
+    """
+    order = rank(rows, by).order or rank(rows, "memory").order
     best = next((row for row in rows if order and row.key == order[0]), None)
     if best is None:
         return None

@@ -60,6 +60,8 @@ _KEPT_BYTES_ABOVE = 900 * _MIB
 _BELOW_MARKETED = frozenset(
     ("T4", "P40", "A2", "A10", "A10G", "A40", "L4", "L40", "L40S", "B100", "GB200", "GB10")
 )
+# Cards whose memory is the host's.
+_UNIFIED = frozenset(("GB10",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") 
         high=found.high + high,
         source=f"{found.source}; all kernels loaded at once (CUDA_MODULE_LOADING=EAGER)",
     )
+
+
+def shares_host_memory(gpu: GpuFacts) -> bool:
+    """Whether the memory of a GPU is the host's."""
+    return not _UNIFIED.isdisjoint(gpu.name.split())
 
 
 def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:

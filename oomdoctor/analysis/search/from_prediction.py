@@ -27,10 +27,14 @@ _AS_FAST = 0.97
 
 @dataclass(frozen=True, slots=True)
 class RungPrediction:
-    """The predicted peak in bytes and tokens/s of a rung, by micro-batch size."""
+    """The predicted peak in bytes and tokens/s of a rung, by micro-batch size.
+
+    `limited_by` says whether the "host" or the "device" sets the speed.
+    """
 
     peaks: Mapping[int, int]
     rates: Mapping[int, float] = field(default_factory=dict)
+    limited_by: Mapping[int, str | None] = field(default_factory=dict)
 
 
 def out_of_reach(prediction: RungPrediction, usable_bytes: int) -> int | None:

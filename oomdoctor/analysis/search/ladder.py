@@ -16,6 +16,7 @@ from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
 from oomdoctor.records.config import AUTO, Rung, TrainConfig
+from oomdoctor.records.dataset import TrainingData
 from oomdoctor.records.machine import DeviceType, GpuFacts
 from oomdoctor.records.model import ParameterCounts, Task
 from oomdoctor.records.result import Attempt
@@ -28,8 +29,8 @@ class Context:
 
     `usable_bytes` is what a rung may use, without the headroom. `fixed_micro_batch` is
     --micro-batch; a rung's own fixed size overrides it. `model_config` is the content of
-    config.json. `gpu` has the published peaks of the card. `predictions` are by `config.key()` of
-    the rung.
+    config.json. `gpu` has the published peaks of the card, `emulated` says that it only pretends to
+    be one. `data` is what the user trains on. `predictions` are by `config.key()` of the rung.
     """
 
     usable_bytes: int
@@ -40,6 +41,8 @@ class Context:
     task: Task | None = None
     compute_capability: str | None = None
     gpu: GpuFacts | None = None
+    emulated: bool = False
+    data: TrainingData | None = None
     predictions: Mapping[str, RungPrediction] = field(default_factory=dict)
 
 
@@ -77,17 +80,29 @@ def next_step(
             continue
         tried = attempts_of(rung, attempts)
         if not tried:
-            skip = (
-                too_big(rung, context)
-                or _predicted_to_miss(rung, context)
-                or _ruled_out(rung, rungs, attempts, context)
-            )
+            skip = _reason_to_skip(rung, rungs, attempts, context)
             if skip is not None:
                 return skip
         step = _next_size(rung, tuple(sample_of(attempt) for attempt in tried), context)
         if step is not None:
             return NextTry(rung, step.micro_batch_size, step.why)
     return None
+
+
+def still_to_try(
+    rungs: tuple[Rung, ...],
+    attempts: Mapping[str, tuple[Attempt, ...]],
+    skipped: Mapping[str, SkipRung],
+    context: Context,
+) -> tuple[Rung, ...]:
+    """The rungs that have no try yet, without those that would be skipped by what is known now."""
+    return tuple(
+        rung
+        for rung in rungs
+        if rung.config.key() not in skipped
+        and not attempts_of(rung, attempts)
+        and _reason_to_skip(rung, rungs, attempts, context) is None
+    )
 
 
 def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
@@ -103,6 +118,19 @@ def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
         return bound_of(rung.config, counts, context).size_bytes
 
     return tuple(sorted(rungs, key=lambda rung: (least(rung), _relative_need(rung.config))))
+
+
+def _reason_to_skip(
+    rung: Rung,
+    rungs: tuple[Rung, ...],
+    attempts: Mapping[str, tuple[Attempt, ...]],
+    context: Context,
+) -> SkipRung | None:
+    return (
+        too_big(rung, context)
+        or _predicted_to_miss(rung, context)
+        or _ruled_out(rung, rungs, attempts, context)
+    )
 
 
 def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from types import MappingProxyType
 
 from oomdoctor.analysis.allocator import (
@@ -23,6 +23,7 @@ from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
     TapeBlock,
+    grows_evenly,
     in_canonical_order,
     made_of,
     plain_order,
@@ -34,7 +35,6 @@ from oomdoctor.analysis.simulator.tape import (
 from oomdoctor.records.measurement import PhaseMemory
 
 Window = tuple[str, str]  # (step, phase)
-STEPS = ("first", "steady")
 
 
 class NewStructureError(Exception):
@@ -78,32 +78,47 @@ class RecordedRung:
         self._shallow: dict[tuple[int, bool], Tape] = {}
         self._orders: dict[tuple[int, bool], Order] = {}
 
-    def add(self, size: int, tape: Tape, taken: Mapping[int, int]) -> None:
+    def add(
+        self, size: int, tape: Tape, taken: Mapping[int, int], *, is_regular: bool = False
+    ) -> None:
         """Add a recording of one micro-step; `taken` as in `with_second_micro_step`.
 
         Raises:
-            IrregularError: its layers do not repeat.
+            IrregularError: its layers do not repeat; not checked if it `is_regular`.
         """
         self.tapes[size], self._taken[size] = tape, taken
-        self._order(size, accumulates=True)
+        if not is_regular:
+            self._order(size, accumulates=True)
+
+    def is_line(self, low: int, high: int) -> bool:
+        """Whether every size between two recorded ones lies on the line through them."""
+        one, other = (self._tape(size, accumulates=True) for size in (low, high))
+        return (
+            len(one.blocks) == len(other.blocks)
+            and same_structure(one, other)
+            and grows_evenly(one, other, high - low)
+        )
 
     def layout(
-        self, size: int, *, accumulates: bool, resized: Mapping[str, int] = MappingProxyType({})
+        self,
+        size: int,
+        line: tuple[int, int] | None = None,
+        *,
+        accumulates: bool,
+        resized: Mapping[str, int] = MappingProxyType({}),
     ) -> Layout:
         """The events at a size, with one micro-step per step unless it accumulates.
 
-        `resized` has the bytes of blocks, by operator, that differ from the tape.
-
-        Raises:
-            NewStructureError: the recordings do not cover this size.
+        `line` are the two recorded sizes to go by if the size was not recorded itself. `resized`
+        has the bytes of blocks, by operator, that differ from the tape.
         """
-        low, high = self.line(size)
+        low, high = line or (size, size)
         tape = self._tape(low, accumulates=accumulates)
         if low == high:
-            sizes = [block.size for block in tape.blocks]
+            sizes = [block.allocated for block in tape.blocks]
         else:
             other = self._tape(high, accumulates=accumulates)
-            sizes = sizes_between(tape, low, other, high)(size)
+            sizes = sizes_between(tape, low, other, high, size)
         for number, block in enumerate(tape.blocks):
             if block.operator in resized:
                 sizes[number] = resized[block.operator]
@@ -119,20 +134,6 @@ class RecordedRung:
             [(start, f"{step} {phase}") for start, step, phase in marks],
             [(step, phase) for _, step, phase in marks],
         )
-
-    def line(self, size: int) -> tuple[int, int]:
-        """The two recorded sizes to extrapolate from; for a recorded size, the size itself twice.
-
-        Raises:
-            NewStructureError: the recordings do not cover this size.
-        """
-        if size in self.tapes:
-            return size, size
-        known = sorted(self.tapes)
-        for low, high in reversed(list(pairwise(known))):
-            if same_structure(*(self._tape(known, accumulates=True) for known in (low, high))):
-                return low, high
-        raise NewStructureError(f"recordings of sizes {known} do not cover size {size}")
 
     def _tape(self, size: int, *, accumulates: bool) -> Tape:
         """A recording with one micro-step, or with two."""

@@ -43,14 +43,23 @@ def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction
 
 
 def attempts_of_prediction(
-    config: TrainConfig, prediction: Prediction, target: Target, elapsed_s: float, folder: str
+    config: TrainConfig, prediction: Prediction, target: Target, simulated: Attempt
 ) -> tuple[Attempt, ...]:
-    """An attempt for each predicted size on a target. The first has the time of the simulation."""
+    """An attempt for each predicted size on a target. The first has the time of the simulation.
+
+    `simulated` is the attempt of the simulation itself.
+    """
     attempts = []
     for number, size in enumerate(prediction.sizes):
         predicted = next(f for f in size.devices if f.target == target.name)
         attempts.append(
-            _attempt(config, size, predicted, target, elapsed_s if not number else 0.0, folder)
+            _attempt(
+                config,
+                size,
+                predicted,
+                target,
+                replace(simulated, elapsed_s=0.0) if number else simulated,
+            )
         )
     return tuple(attempts)
 
@@ -77,20 +86,18 @@ def _attempt(
     size: PredictedSize,
     predicted: DevicePrediction,
     target: Target,
-    elapsed_s: float,
-    folder: str,
+    simulated: Attempt,
 ) -> Attempt:
     measured = size.measurement
     allocated = measured.peak_allocated_bytes
     reserved = predicted.peak_reserved_bytes or measured.peak_reserved_bytes
-    held = max(allocated, reserved or 0)
-    if not predicted.fits and allocated + target.overhead_bytes > target.usable_bytes:
-        held = allocated  # a lower bound, whatever the allocator gives back
-    peak = held + target.overhead_bytes
+    # Without a replay only a lower bound is known: the tensors alone.
+    peak = max(allocated, reserved or 0) + target.overhead_bytes
     reason = None
     if not predicted.fits:
+        least = "at least " if reserved is None else ""
         short = format_bytes(peak - target.usable_bytes)
-        reason = f"needs {format_bytes(peak)}, short by {short}"
+        reason = f"needs {least}{format_bytes(peak)}, short by {least}{short}"
     return Attempt(
         config=config.with_micro_batch(size.micro_batch_size),
         outcome="fits" if predicted.fits else "oom",
@@ -104,6 +111,7 @@ def _attempt(
         oom=predicted.oom,
         failure=None,
         reason=reason,
-        elapsed_s=elapsed_s,
-        folder=folder,
+        elapsed_s=simulated.elapsed_s,
+        folder=simulated.folder,
+        cached_at=simulated.cached_at,
     )

@@ -8,21 +8,35 @@ separate from the order of events, so one order serves every micro-batch size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 Region = tuple[int, int]  # (stack of repeating layers, unit within it)
 
 
+# Up to this many rows the backward pass of an embedding works in place
+# (EmbeddingBackwardKernel.cu, torch 1.11-2.13).
+SORTED_ROWS = 3072
+
+
 @dataclass(slots=True)
 class TapeBlock:
-    """One storage. `region` is the unit it belongs to, None outside the repeating layers."""
+    """One storage. `region` is the unit it belongs to, None outside the repeating layers.
+
+    With `rows`, it is only allocated if these are more than `SORTED_ROWS`.
+    """
 
     size: int
     category: str
     operator: str = ""
     module: str = ""
     region: Region | None = None
+    rows: int = 0
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that are allocated at the recorded size of the micro-batch."""
+        return 0 if 0 < self.rows <= SORTED_ROWS else self.size
 
 
 @dataclass(slots=True)
@@ -104,23 +118,30 @@ def same_structure(one: Tape, other: Tape) -> bool:
     )
 
 
-def sizes_between(
-    one: Tape, batch: int, other: Tape, other_batch: int
-) -> Callable[[int], list[int]]:
-    """Block sizes by micro-batch size: the line through two tapes of the same structure.
+def grows_evenly(one: Tape, other: Tape, distance: int) -> bool:
+    """Whether tapes of the same structure grow by a whole number of bytes a row.
+
+    Their micro-batches are `distance` rows apart.
+    """
+    return all(
+        (b.size - a.size) % distance == 0 and (b.rows - a.rows) % distance == 0
+        for a, b in zip(one.blocks, other.blocks, strict=True)
+    )
+
+
+def sizes_between(one: Tape, batch: int, other: Tape, other_batch: int, wanted: int) -> list[int]:
+    """The bytes of each block at a micro-batch size: the line through two tapes that grow evenly.
 
     Every size is a product of dimensions, at most one of which is the batch, so it is linear.
     """
-    first = [block.size for block in one.blocks]
-    slopes = [
-        (b.size - size) / (other_batch - batch) for b, size in zip(other.blocks, first, strict=True)
-    ]
-
-    def at(wanted: int) -> list[int]:
-        distance = wanted - batch
-        return [size + round(slope * distance) for size, slope in zip(first, slopes, strict=True)]
-
-    return at
+    distance, rows = other_batch - batch, wanted - batch
+    sizes = []
+    for a, b in zip(one.blocks, other.blocks, strict=True):
+        size = a.size if a.size == b.size else a.size + (b.size - a.size) // distance * rows
+        if a.rows and a.rows + (b.rows - a.rows) // distance * rows <= SORTED_ROWS:
+            size = 0
+        sizes.append(size)
+    return sizes
 
 
 @dataclass(slots=True)
@@ -206,14 +227,16 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str)
     return double
 
 
-_ONE_STEP = ("batch", "first")  # the windows that every step has
+_BATCH = "batch"  # the window in which a step makes what its first micro-step needs
 
 
 def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradients: str) -> Order:
     """The order, followed by its training step again, now with existing optimizer states.
 
     `states` and `gradients` are the categories of optimizer states and gradients. A block that is
-    never freed is not made again, except gradients, which `zero_grad` frees.
+    never freed is not made again, except gradients, which `zero_grad` frees. What a step makes
+    before its first micro-step is in the phase before it, as in a measurement: the load, or the end
+    of the first step.
     """
     last: dict[int, int] = {}
     for position, event in enumerate(order.events):
@@ -221,15 +244,16 @@ def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradien
             last[-event] = position
     ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
     step_windows = [
-        (start, end, phase)
+        (start, end, order.windows[-1][1:] if step == _BATCH else ("steady", phase))
         for (start, step, phase), end in zip(order.windows, ends, strict=True)
-        if step in _ONE_STEP
+        if step in (_BATCH, "first")
     ]
     events, origin = list(order.events), list(order.origin)
-    windows = list(order.windows)
+    load = order.windows[0][1:]
+    windows = [(w[0], *(load if w[1] == _BATCH else w[1:])) for w in order.windows]
     renamed: dict[int, int] = {}
-    for start, end, phase in step_windows:
-        windows.append((len(events), "steady", phase))
+    for start, end, (step, phase) in step_windows:
+        windows.append((len(events), step, phase))
         for event in order.events[start:end]:
             if event < 0:
                 if -event in renamed:

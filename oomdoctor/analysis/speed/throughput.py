@@ -92,29 +92,35 @@ def flops_per_token(
     trainable: int | None,
     model_config: Mapping[str, Any],
     task: Task | None,
+    attention: int = 12,
 ) -> float | None:
     """Model FLOPs of training on one token, by PaLM's appendix B.
 
     N counts the parameters a token is multiplied with: no input embeddings, and only the active
     routed experts. Full training costs 6N; a frozen base 4N (forward and input gradients) plus 6
     for each adapter parameter. The attention term is left out if the config does not give its
-    sizes, so the figure may be too low but not too high. None for encoder-decoders, where a token
-    passes only one half, for models with a tower that text does not enter, for images, and for a
-    frozen base with an unknown number of trainable parameters.
+    sizes, so the figure may be too low but not too high. PaLM counts the scores of all pairs of
+    tokens (`attention` is 12); a causal kernel may skip half of them (6). None for
+    encoder-decoders, where a token passes only one half, for models with a tower that text does not
+    enter, for images, and for a frozen base with an unknown number of trainable parameters.
     """
+    size = multiplied_parameters(counts, model_config, task)
+    if size is None:
+        return None
+    shape = shape_of(model_config)
+    scores = attention * _attention_products(shape, model_config, config.sequence_length)
+    if config.method == "full":
+        return 6 * size + scores
+    return None if trainable is None else 4 * size + 6 * trainable + scores
+
+
+def multiplied_parameters(
+    counts: ParameterCounts, model_config: Mapping[str, Any], task: Task | None
+) -> float | None:
+    """The parameters that every token is multiplied with; None where `flops_per_token` is."""
     shape = shape_of(model_config)
     if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", "image-classification"):
         return None
-    size = _multiplied(counts, shape, task)
-    if size is None:
-        return None
-    attention = 12 * _attention_products(shape, model_config, config.sequence_length)
-    if config.method == "full":
-        return 6 * size + attention
-    return None if trainable is None else 4 * size + 6 * trainable + attention
-
-
-def _multiplied(counts: ParameterCounts, shape: Shape, task: Task | None) -> float | None:
     size = float(counts.total - counts.embedding)
     if counts.experts:
         size -= counts.routed_experts * (1 - counts.experts_per_token / counts.experts)

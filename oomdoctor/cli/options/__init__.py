@@ -6,6 +6,7 @@
     planning   the options of `plan`
     explaining the options of `explain`
     showing    the options of `show`
+    completion what a shell offers for a half-typed value
     flatten    makes the signature that typer reads from these dataclasses
 
 Values stay text here. `cli.requests` parses them, so that one error lists every bad option, in
@@ -14,12 +15,14 @@ oomdoctor's own words, as text or as JSON.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
 # The sections of --help, in the order in which they are printed.
 COMMON = "Common options"
+CARDS = "Card options"
 MODEL = "Model options"
 RUNGS = "Rung options"
 DATA = "Data options"
@@ -27,9 +30,17 @@ DEVICE = "Device options"
 RUN = "Run options"
 OUTPUT = "Output options"
 ADVANCED = "Advanced options"
-PANELS = (COMMON, MODEL, RUNGS, DATA, DEVICE, RUN, OUTPUT, ADVANCED)
+PANELS = (COMMON, CARDS, MODEL, RUNGS, DATA, DEVICE, RUN, OUTPUT, ADVANCED)
 
 
-def option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    """An option of a verb; `panel` is its section of --help."""
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
+def option(
+    *names: str,
+    help: str,
+    panel: str | None = None,
+    metavar: str | None = None,
+    completion: Callable[[str], list[str]] | None = None,
+) -> Any:
+    """An option of a verb; `panel` is its section of --help, `completion` offers its values."""
+    return typer.Option(
+        *names, metavar=metavar, help=help, rich_help_panel=panel, autocompletion=completion
+    )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -31,6 +31,7 @@ class ExplainOptions:
             "--model",
             metavar="MODEL",
             panel=COMMON,
+            completion=completion.models,
             help="The model in training: a Hugging Face id, a folder, or a name from "
             "`oomdoctor models`.",
         ),

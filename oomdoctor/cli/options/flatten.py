@@ -7,11 +7,12 @@ instead, so that mypy checks every option that is read and `probe` and `plan` sh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -52,12 +53,25 @@ def typed_options(context: typer.Context) -> frozenset[str]:
     )
 
 
-def _parameters(name: str, hint: Any, default: Any) -> Iterator[Parameter]:
+def _parameters(
+    name: str, hint: Any, default: Any, defaults: Mapping[str, str] | None = None
+) -> Iterator[Parameter]:
+    """The parameters of an option, or of a dataclass; `defaults` are texts for its help."""
     if not _is_options(hint):
-        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        shown = (defaults or {}).get(name)
+        annotation = hint if shown is None else _with_default(hint, shown)
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         return
     for field in fields(hint):
-        yield from _parameters(field.name, _hints(hint)[field.name], field.default)
+        inner = field.metadata.get("defaults", defaults)
+        yield from _parameters(field.name, _hints(hint)[field.name], field.default, inner)
+
+
+def _with_default(hint: Any, shown: str) -> Any:
+    """The annotation of an option with its default at the end of its help."""
+    info = copy(hint.__metadata__[0])
+    info.help = f"{info.help}  [default: {shown}]"
+    return Annotated[hint.__origin__, info]
 
 
 def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import ADVANCED, COMMON, DATA, MODEL, RUNGS, option
+from oomdoctor.cli.options import ADVANCED, COMMON, DATA, MODEL, RUNGS, completion, option
 
 
 @dataclass(frozen=True, slots=True)
 class LadderOptions:
-    """What is trained, with which configurations, on which data."""
+    """What is trained, with which configurations, on which data.
+
+    Each verb says in the metadata of its field what it uses for the lengths that are not given.
+    """
 
     model: Annotated[
         str | None,
@@ -20,6 +23,7 @@ class LadderOptions:
             metavar="MODEL",
             help="A Hugging Face id, a folder with config.json, or a name from `oomdoctor models`.",
             show_default=False,
+            autocompletion=completion.models,
         ),
     ] = None
     recipe: Annotated[
@@ -28,6 +32,7 @@ class LadderOptions:
             "--recipe",
             metavar="NAME|FILE|none",
             panel=COMMON,
+            completion=completion.recipes,
             help="Ladder of configurations to try; see `oomdoctor recipes`.",
         ),
     ] = "default"
@@ -37,7 +42,7 @@ class LadderOptions:
             "--seq-len",
             metavar="N",
             panel=COMMON,
-            help="Tokens per sequence.  [default: 2048; 64 if probe runs on the CPU]",
+            help="Tokens per sequence.",
         ),
     ] = None
     effective_batch: Annotated[
@@ -46,8 +51,7 @@ class LadderOptions:
             "--effective-batch",
             metavar="N",
             panel=COMMON,
-            help="Sequences per optimizer step, the same for every rung.  "
-            "[default: 16; 4 if probe runs on the CPU]",
+            help="Sequences per optimizer step, the same for every rung.",
         ),
     ] = None
 
@@ -111,6 +115,25 @@ class LadderOptions:
         ),
     ] = "2%"
 
+    rows: Annotated[
+        str | None,
+        option(
+            "--rows",
+            metavar="N",
+            panel=DATA,
+            help="Rows in your training data: show how long training on all of them takes. "
+            "--lengths counts them for you.",
+        ),
+    ] = None
+    epochs: Annotated[
+        str | None,
+        option(
+            "--epochs",
+            metavar="E",
+            panel=DATA,
+            help="How often you train on each row of --rows or --lengths.  [default: 1]",
+        ),
+    ] = None
     lengths: Annotated[
         str | None,
         option(
@@ -150,3 +173,11 @@ class LadderOptions:
             help="Python interpreter you train with.  [default: the one that runs oomdoctor]",
         ),
     ] = None
+    fresh: Annotated[
+        bool,
+        option(
+            "--fresh",
+            panel=ADVANCED,
+            help="Simulate again instead of using what earlier runs simulated.",
+        ),
+    ] = False

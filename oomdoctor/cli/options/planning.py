@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
-from oomdoctor.cli.options import COMMON, OUTPUT, RUN, option
+from oomdoctor.cli.options import ADVANCED, CARDS, COMMON, OUTPUT, RUN, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions, Quiet, RankOptions
 from oomdoctor.cli.options.ladder import LadderOptions
 
@@ -20,20 +21,53 @@ class PlanOptions:
             "--gpu",
             metavar="CARD|SIZE",
             panel=COMMON,
+            completion=completion.gpus,
             help="A card from `oomdoctor gpus`, or a size such as 24GiB. Repeat to compare cards.  "
             "[default: the GPU of this machine]",
         ),
     ] = None
-    ladder: LadderOptions = field(default_factory=LadderOptions)
+    ladder: LadderOptions = field(
+        default_factory=LadderOptions,
+        metadata={"defaults": {"seq_len": "2048", "effective_batch": "16"}},
+    )
 
     all_gpus: Annotated[
         bool,
         option(
             "--all-gpus",
-            panel=RUN,
-            help="Compare all known cards: the fastest rung that fits, for each method.",
+            panel=CARDS,
+            help="Compare all known cards: the best rung of each method that fits.",
         ),
     ] = False
+    min_vram: Annotated[
+        str | None,
+        option(
+            "--min-vram",
+            metavar="SIZE",
+            panel=CARDS,
+            help="Leave out cards with less memory, for example 24GiB.",
+        ),
+    ] = None
+    sort: Annotated[
+        str | None,
+        option(
+            "--sort",
+            metavar="KEY",
+            panel=CARDS,
+            help="Order of several cards: speed, memory, name or cost.  "
+            "[default: speed; cost with --price]",
+        ),
+    ] = None
+    price: Annotated[
+        Path | None,
+        option(
+            "--price",
+            metavar="FILE",
+            panel=CARDS,
+            help="What an hour of each card costs (.csv or .json with card and price); adds the "
+            "cost of a million tokens.",
+        ),
+    ] = None
     sweep: Annotated[
         str | None,
         option(
@@ -50,6 +84,27 @@ class PlanOptions:
             metavar="RUNG",
             panel=RUN,
             help="Break one rung down into phases, categories, largest tensors and formulas.",
+        ),
+    ] = None
+
+    solve: Annotated[
+        str | None,
+        option(
+            "--solve",
+            metavar="SETTING",
+            panel=RUN,
+            help="Find the largest seq-len, micro-batch or lora-rank that still fits.",
+        ),
+    ] = None
+
+    with_: Annotated[
+        list[str] | None,
+        option(
+            "--with",
+            metavar="NAME==VERSION,..",
+            panel=ADVANCED,
+            help="Simulate with other library versions, such as transformers==4.51.3. pip installs "
+            "them once into a separate environment.",
         ),
     ] = None
 

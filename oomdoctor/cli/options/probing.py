@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from oomdoctor.cli.options import ADVANCED, COMMON, DEVICE, RUN, option
+from oomdoctor.cli.options import ADVANCED, COMMON, DEVICE, RUN, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions, Quiet, RankOptions, Verbose
 from oomdoctor.cli.options.ladder import LadderOptions
 
@@ -24,7 +24,12 @@ class ProbeOptions:
             "[default: what is free now]",
         ),
     ] = None
-    ladder: LadderOptions = field(default_factory=LadderOptions)
+    ladder: LadderOptions = field(
+        default_factory=LadderOptions,
+        metadata={
+            "defaults": {"seq_len": "2048; 64 on the CPU", "effective_batch": "16; 4 on the CPU"}
+        },
+    )
 
     device: Annotated[
         str,
@@ -50,7 +55,8 @@ class ProbeOptions:
             "--resume",
             metavar="RUN",
             panel=RUN,
-            help="Continue a run from disk: its name, its folder, or latest.",
+            completion=completion.probes,
+            help="Continue a probe from disk: its name, its folder, or latest.",
         ),
     ] = None
     predict: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, option
+from oomdoctor.cli.options import COMMON, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions, Verbose
 
 
@@ -18,7 +18,10 @@ class ShowOptions:
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Name or folder of a run.  [default: latest]", show_default=False
+            metavar="RUN",
+            help="Name or folder of a run.  [default: latest]",
+            show_default=False,
+            autocompletion=completion.runs,
         ),
     ] = "latest"
     list_: Annotated[bool, option("--list", panel=COMMON, help="List the runs on disk.")] = False

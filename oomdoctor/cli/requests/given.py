@@ -9,27 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
+from oomdoctor.errors import OomDoctorError
 
 if TYPE_CHECKING:
     from oomdoctor.explain.training.known import Given
     from oomdoctor.records.model import ModelSpec
 
 
+# Errors of a model that is not on this machine.
+_ELSEWHERE = frozenset(
+    {"gated", "bad_token", "model_not_found", "not_cached", "offline", "hub_unreachable",
+     "cache_unwritable", "no_huggingface_hub"}
+)  # fmt: skip
+
+
 def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[str, ...]]:
     """What the options say, and notes for the report.
 
+    A model that cannot be found or read is a note: the text is explained without it.
+
     Raises:
-        OomDoctorError: `reader` has collected errors; the configuration cannot be read; the model
-            cannot be found.
+        OomDoctorError: `reader` has collected errors; the configuration cannot be read.
     """
     from oomdoctor.explain.training.known import Given, setup_of
 
     model, config = options.model, options.config
     length = batch = None
     if options.seq_len is not None:
-        length = reader.integer("--seq-len", options.seq_len)
+        length = reader.sized("--seq-len", options.seq_len)
     if options.micro_batch is not None:
-        batch = reader.integer("--micro-batch", options.micro_batch)
+        batch = reader.sized("--micro-batch", options.micro_batch)
     reader.check()
     settings: Mapping[str, Any] = {}
     if config is not None:
@@ -43,7 +52,14 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
         settings_source=None if config is None else config.name,
     )
     if model is not None:
-        resolved, notes = _resolve(model)
+        try:
+            resolved, notes = _resolve(model)
+        except OomDoctorError as error:
+            return given, (_without(error),)
+        missing = _missing_sizes(resolved)
+        if missing:
+            text = f"{resolved.id}: config.json has no usable {', '.join(missing)}"
+            return given, (*notes, f"explained without the model: {text}")
         return replace(given, model=resolved), notes
     named = setup_of(given, {}).model
     if named is None:
@@ -53,6 +69,24 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
         note = f"{config} names the model {named}, which is not built in; add --model"
         return given, (note,)
     return replace(given, model=spec, model_origin=str(config)), ()
+
+
+def _without(error: OomDoctorError) -> str:
+    """The note about a model that cannot be used, with what to do."""
+    hint = f"; {error.hint}" if error.hint else ""
+    if error.code in _ELSEWHERE:
+        hint += "; or pass a name from `oomdoctor models`, which are built in"
+    return f"explained without the model: {error.message}{hint}"
+
+
+def _missing_sizes(model: ModelSpec) -> list[str]:
+    """The sizes without which nothing can be computed, by their usual names in config.json."""
+    from oomdoctor.analysis.memory.shape import shape_of
+    from oomdoctor.records.facts.architectures import SIZE_NAMES
+
+    shape = shape_of(model.config)
+    needed = ("layers", "hidden", "heads", "vocabulary")
+    return [SIZE_NAMES[name][0] for name in needed if getattr(shape, name) is None]
 
 
 def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:

@@ -5,18 +5,31 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import replace
+from typing import get_args
 
+from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.plan import PlanRequest, Sweep, SweptKey
+from oomdoctor.records.plan import CardOrder, PlanRequest, PriceList, Sweep, SweptKey
 from oomdoctor.records.report import SurveyRequest
-from oomdoctor.runs.plan.cards import card_named
+from oomdoctor.records.solve import SolvedKey
+from oomdoctor.runs.plan.cards import card_named, cards_of
+from oomdoctor.runs.plan.prices import price_list
 from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.interpreters.asked import parse_versions, untested
+from oomdoctor.system.machine.capabilities import minimum_versions
 from oomdoctor.system.machine.devices import choose_device, list_gpus
+from oomdoctor.units import format_bytes, size_note
 
 _SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
+_ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
+_SOLVED: dict[str, SolvedKey] = {
+    "seq-len": "sequence_length",
+    "micro-batch": "micro_batch_size",
+    "lora-rank": "lora_rank",
+}
 _MOST_VALUES = 16
 _RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
 
@@ -27,13 +40,18 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     Raises:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
-    reader = Reader("plan")
+    reader = Reader("plan", quiet=options.quiet)
     plan = PlanRequest(
         gpus=_gpus(reader, tuple(options.gpu or ()), all_gpus=options.all_gpus),
         all_gpus=options.all_gpus,
         sweep=_sweep(reader, options),
         why=options.why,
+        min_memory_bytes=_min_memory(reader, options),
+        sort=_order(reader, options),
+        prices=_prices(reader, options),
+        solve=_solve(reader, options),
     )
+    _check_several(reader, options, plan)
     if plan.why is not None and (plan.all_gpus or plan.sweep is not None or len(plan.gpus) > 1):
         reader.fault(
             "--why", "needs exactly one card: give one --gpu, without --all-gpus or --sweep"
@@ -53,9 +71,69 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         time_limit_s=None,
         rung_limit_s=_RUNG_LIMIT_S,
         plan=plan,
+        versions=_versions(reader, options),
     )
     request = common_request(reader, options, USUAL_SHAPES["cuda"], runs)
     return request if plan.why is None else _only(request, plan.why)
+
+
+def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
+    """The library versions asked for; a note for each that is older than what is tested."""
+    if options.with_ is None:
+        return ()
+    try:
+        versions = parse_versions(options.with_)
+    except ValueError as error:
+        reader.fault("--with", str(error))
+        return ()
+    for text in untested(versions, minimum_versions()):
+        reader.note("--with", text)
+    return versions
+
+
+def _min_memory(reader: Reader, options: PlanOptions) -> int | None:
+    return None if options.min_vram is None else reader.size("--min-vram", options.min_vram)
+
+
+def _order(reader: Reader, options: PlanOptions) -> CardOrder | None:
+    """The order of several cards; None for one card, and for a sweep."""
+    if options.sort is not None:
+        return reader.choice("--sort", options.sort, _ORDERS)
+    if options.sweep is not None or not _several(options):
+        return None
+    return "speed" if options.price is None else "cost"
+
+
+def _several(options: PlanOptions) -> bool:
+    return options.all_gpus or len(options.gpu or ()) > 1
+
+
+def _prices(reader: Reader, options: PlanOptions) -> PriceList | None:
+    if options.price is None:
+        return None
+    try:
+        return price_list(options.price)
+    except ValueError as error:
+        reader.fault("--price", str(error))
+        return None
+
+
+def _check_several(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
+    """Check the options that compare cards."""
+    given = {"--min-vram": options.min_vram, "--sort": options.sort, "--price": options.price}
+    used = [name for name, value in given.items() if value is not None]
+    for name in used:
+        if not _several(options):
+            reader.fault(name, "compares cards: add --all-gpus, or --gpu more than once")
+        elif plan.sweep is not None and name != "--min-vram":
+            reader.fault(name, "cannot be combined with --sweep, which ranks no cards")
+    if options.sort == "cost" and options.price is None:
+        reader.fault("--sort", "cost needs --price FILE")
+    if plan.min_memory_bytes is not None and _several(options):
+        known = cards_of(replace(plan, min_memory_bytes=None), 0.0)
+        if known and plan.min_memory_bytes > known[-1].memory_bytes:
+            most = f"{known[-1].name} has {format_bytes(known[-1].memory_bytes)}"
+            reader.fault("--min-vram", f"is more than any card has: {most}")
 
 
 def _gpus(reader: Reader, named: tuple[str, ...], *, all_gpus: bool) -> tuple[str, ...]:
@@ -77,10 +155,12 @@ def _gpus(reader: Reader, named: tuple[str, ...], *, all_gpus: bool) -> tuple[st
 
 def _is_card(reader: Reader, name: str) -> bool:
     try:
-        card_named(name, 0.0)
+        card = card_named(name, 0.0)
     except ValueError as error:
         reader.fault("--gpu", str(error))
         return False
+    if card.facts is None and (note := size_note(name)) is not None:
+        reader.note("--gpu", note)
     return True
 
 
@@ -118,6 +198,28 @@ def _sweep(reader: Reader, options: PlanOptions) -> Sweep | None:
     return sweep
 
 
+def _solve(reader: Reader, options: PlanOptions) -> SolvedKey | None:
+    text, ladder = options.solve, options.ladder
+    if text is None:
+        return None
+    option = text.strip().removeprefix("--")
+    if option not in _SOLVED:
+        reader.fault("--solve", f"cannot solve for {text!r}: expected one of {', '.join(_SOLVED)}")
+        return None
+    for other, given in (
+        ("--sweep", options.sweep),
+        ("--why", options.why),
+        ("--all-gpus", options.all_gpus or None),
+        ("--lengths", ladder.lengths),
+    ):
+        if given is not None:
+            reader.fault("--solve", f"cannot be combined with {other}")
+    fixed = {"seq-len": ladder.seq_len, "micro-batch": ladder.micro_batch}
+    if fixed.get(option) is not None:
+        reader.fault(f"--{option}", "is what --solve looks for; leave it out")
+    return _SOLVED[option]
+
+
 def _values(text: str) -> tuple[int, ...]:
     """`512..4096` gives 512, 1024, 2048, 4096; `8,1,2` gives 1, 2, 8."""
     span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
@@ -138,18 +240,27 @@ def _values(text: str) -> tuple[int, ...]:
 
 
 def _only(request: SurveyRequest, label: str) -> SurveyRequest:
-    """The request with only the rung of that label.
+    """The request with only the rung of that label, as the recipe or the card names it.
 
     Raises:
         OomDoctorError: the ladder has no such rung (exit 2).
     """
+    assert request.plan is not None
+    facts = card_named(request.plan.gpus[0], 0.0).facts
+    capability = facts.compute_capability if facts is not None else None
     rungs = tuple(rung for rung in request.recipe.rungs if rung.label == label)
+    ladder = ladder_for(rungs or request.recipe.rungs, capability)
+    rungs = ladder if rungs else tuple(rung for rung in ladder if rung.label == label)
     if not rungs:
-        labels = [rung.label for rung in request.recipe.rungs]
+        labels = [rung.label for rung in ladder]
         near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
         raise usage_error(
             "unknown_rung",
             f"--why: the recipe {request.recipe.name} has no rung {label!r}",
             f"use one of its rungs: {', '.join(near)}; or add one with --rung",
         )
-    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+    return replace(
+        request,
+        recipe=replace(request.recipe, rungs=rungs),
+        plan=replace(request.plan, why=rungs[0].label),
+    )

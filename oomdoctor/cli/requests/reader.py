@@ -7,28 +7,42 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.units import parse_count, parse_duration, parse_size
+from oomdoctor.records.facts.sizes import SIZES
+from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
 
 T = TypeVar("T")
+_SIZE_KEYS = {
+    "--seq-len": "sequence_length",
+    "--effective-batch": "effective_batch_size",
+    "--micro-batch": "micro_batch_size",
+    "--eval-batch": "micro_batch_size",
+}
 _PART = r"[A-Za-z0-9][\w.-]*"
 _PAGE = re.compile(  # ids with one part are models from before the hub had owners
     rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_PART}(?:/{_PART})?)"
     r"(?:/+tree/main)?/*(?:[?#].*)?"
 )
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
 _CLOSED_ID = re.compile(rf"({_PART}/{_PART})/+")
 
 
 class Reader:
     """Parses the options of one command line. `check` raises all the errors it has collected."""
 
-    def __init__(self, command: str) -> None:
-        self._command = command
+    def __init__(self, command: str, *, quiet: bool = False) -> None:
+        self._command, self._quiet = command, quiet
         self._faults: list[str] = []
+        self._notes: list[str] = []
 
     def fault(self, option: str, message: str) -> None:
         """Add an error about an option."""
         self._faults.append(f"{option}: {message}")
+
+    def note(self, option: str, message: str) -> None:
+        """Say how an option was read, once all are checked."""
+        self._notes.append(f"note: {option} {message}")
 
     def read(self, option: str, text: str, parse: Callable[[str], T], default: T) -> T:
         """The parsed value; on an error `default`, which is used only until `check` raises."""
@@ -40,6 +54,8 @@ class Reader:
 
     def size(self, option: str, text: str) -> int:
         """A size in bytes."""
+        if (note := size_note(text)) is not None:
+            self.note(option, note)
         return self.read(option, text, parse_size, 1)
 
     def count(self, option: str, text: str) -> int:
@@ -58,8 +74,11 @@ class Reader:
         """A whole number of at least `minimum` and at most `maximum`."""
 
         def parse(value: str) -> int:
+            plain = value.strip()
+            if _GROUPED.fullmatch(plain):  # as reports print it: 2,048
+                plain = plain.replace(",", "")
             try:
-                number = int(value)
+                number = int(plain)
             except ValueError:
                 number = minimum - 1
             if number < minimum:
@@ -70,6 +89,14 @@ class Reader:
 
         return self.read(option, text, parse, minimum)
 
+    def sized(self, option: str, text: str) -> int:
+        """A number of a rung, within the limits of its key."""
+        number = self.integer(option, text)
+        size = SIZES[_SIZE_KEYS[option]]
+        if number > size.refused:
+            self.fault(option, size.refusal(number))
+        return min(number, size.refused)
+
     def choice(self, option: str, text: str, choices: Sequence[T]) -> T:
         """One of `choices`; on an error the first one, which is used only until `check` raises."""
         for word in choices:
@@ -79,9 +106,12 @@ class Reader:
         return choices[0]
 
     def check(self) -> None:
-        """Raise one usage error with every message so far, if there are any."""
+        """Raise one usage error with every message so far; without any, print the notes."""
         if self._faults:
             raise self._error()
+        for note in () if self._quiet else self._notes:
+            say(note)
+        self._notes.clear()
 
     def _error(self) -> OomDoctorError:
         return usage_error(

@@ -12,33 +12,40 @@ from itertools import count
 from pathlib import Path
 from typing import get_args
 
+from oomdoctor.analysis.command_line import command_line
 from oomdoctor.cli.options.flatten import leaves
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.options.probing import ProbeOptions
-from oomdoctor.cli.requests.dataset import lengths_request
+from oomdoctor.cli.requests.dataset import lengths_request, training_request
 from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
+from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
+from oomdoctor.runs.device import USUAL_CPU_SHAPE
+from oomdoctor.system.interpreters.kept import interpreter_with
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 
 # With --resume these may change, because they do not affect what a rung measures ...
-_FREE = frozenset({"rank_by", "tokens", "time_limit", "rung_timeout"})
+_FREE = frozenset({"rank_by", "tokens", "rows", "epochs", "time_limit", "rung_timeout"})
 # ... and these are not part of a request. MODEL is checked against the run.
 _NOT_IN_REQUEST = frozenset(
     {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
 )
-USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": ("64", "4")}
+USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": (str(USUAL_CPU_SHAPE[0]), str(USUAL_CPU_SHAPE[1]))}
 _HIGHEST_SEED = 2**63 - 1  # torch takes signed 64-bit seeds
 
 
 @dataclass(frozen=True, slots=True)
 class RungRuns:
-    """How the rungs are run: parsed from the options of `probe`, fixed by `plan`."""
+    """How the rungs are run: parsed from the options of `probe`, fixed by `plan`.
+
+    `versions` are those of --with.
+    """
 
     device: str
     vram_bytes: int | None
@@ -50,6 +57,7 @@ class RungRuns:
     time_limit_s: float | None
     rung_limit_s: float
     plan: PlanRequest | None = None
+    versions: tuple[str, ...] = ()
 
 
 def new_request(options: ProbeOptions) -> SurveyRequest:
@@ -58,14 +66,14 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
     Raises:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
-    reader = Reader("probe")
+    reader = Reader("probe", quiet=options.quiet)
     weights: WeightsChoice = reader.choice("--weights", options.weights, get_args(WeightsChoice))
     runs = RungRuns(
         device=options.device,
         vram_bytes=None if options.vram is None else reader.size("--vram", options.vram),
         weights=weights,
         evaluate=options.evaluate,
-        eval_batch_size=reader.integer("--eval-batch", options.eval_batch),
+        eval_batch_size=reader.sized("--eval-batch", options.eval_batch),
         seed=reader.integer("--seed", options.seed, 0, _HIGHEST_SEED),
         predict=options.predict,
         time_limit_s=_time_limit(reader, options),
@@ -94,16 +102,21 @@ def common_request(
     for name, value in leaves(options):
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
             reader.fault(_option(name), f"{value!r} is not UTF-8 text")
-    sequence_length = reader.integer("--seq-len", ladder.seq_len or usual_shape[0])
-    effective = reader.integer("--effective-batch", ladder.effective_batch or usual_shape[1])
+    sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
+    effective = reader.sized("--effective-batch", ladder.effective_batch or usual_shape[1])
     micro: int | None = None
     if ladder.micro_batch is not None:
-        micro = reader.integer("--micro-batch", ladder.micro_batch)
+        micro = reader.sized("--micro-batch", ladder.micro_batch)
         if effective % micro:
             reader.fault(
                 "--micro-batch", f"{micro} does not divide the effective batch size {effective}"
             )
-    python = shutil.which(ladder.python or sys.executable)
+    if runs.versions:
+        python: str | None = interpreter_with(runs.versions)  # may not exist yet
+        if ladder.python is not None:
+            reader.fault("--with", "cannot be combined with --python, which has its own versions")
+    else:
+        python = shutil.which(ladder.python or sys.executable)
     if python is None:
         reader.fault("--python", f"{ladder.python} is not a program")
     headroom = reader.share("--headroom", ladder.headroom)
@@ -112,6 +125,7 @@ def common_request(
     task: TaskChoice = reader.choice("--task", ladder.task, get_args(TaskChoice))
     source: SourceChoice = reader.choice("--source", ladder.source, get_args(SourceChoice))
     lengths = lengths_request(reader, ladder, sequence_length)
+    training = training_request(reader, ladder, lengths=lengths is not None)
     reader.check()
     assert python is not None  # otherwise `check` raised
     return SurveyRequest(
@@ -141,6 +155,9 @@ def common_request(
         plan=runs.plan,
         lengths=lengths,
         predict=runs.predict,
+        fresh=ladder.fresh,
+        training=training,
+        versions=runs.versions,
     )
 
 
@@ -157,9 +174,9 @@ def resumed_request(
         raise usage_error(
             "not_a_survey",
             "this run is a plan; only probes can be resumed",
-            "run `oomdoctor plan` again: it takes seconds",
+            f"make it again: {command_line(stored)}",
         )
-    reader = Reader("probe")
+    reader = Reader("probe", quiet=options.quiet)
     for name in sorted(typed - _FREE - _NOT_IN_REQUEST):
         reader.fault(_option(name), "cannot change when a run is resumed")
     model = options.ladder.model
@@ -169,6 +186,7 @@ def resumed_request(
     tokens = reader.count("--tokens", options.ranking.tokens)
     time_limit_s = _time_limit(reader, options)
     rung_limit_s = reader.duration("--rung-timeout", options.rung_timeout)
+    training = _resumed_training(reader, stored, options, typed)
     reader.check()
     return replace(
         stored,
@@ -176,6 +194,24 @@ def resumed_request(
         tokens=tokens if "tokens" in typed else stored.tokens,
         time_limit_s=time_limit_s if "time_limit" in typed else stored.time_limit_s,
         rung_limit_s=rung_limit_s if "rung_timeout" in typed else stored.rung_limit_s,
+        training=training,
+    )
+
+
+def _resumed_training(
+    reader: Reader, stored: SurveyRequest, options: ProbeOptions, typed: frozenset[str]
+) -> TrainingRequest | None:
+    """The stored rows and epochs, with those that were typed now."""
+    before = stored.training
+    known = stored.lengths is not None or before is not None
+    now = training_request(reader, options.ladder, lengths=known)
+    if now is None or not typed & {"rows", "epochs"}:
+        return before
+    if before is None:
+        return now
+    return TrainingRequest(
+        rows=now.rows if "rows" in typed else before.rows,
+        epochs=now.epochs if "epochs" in typed else before.epochs,
     )
 
 
@@ -232,7 +268,7 @@ def _recipe(
             "the ladder has no rungs: --recipe none needs at least one --rung",
             "add --rung method=lora,lora_rank=16, or leave out --recipe",
         )
-    return replace(recipe, rungs=tuple(ladder.values()))
+    return replace(recipe, rungs=tuple(ladder.values()), typed=rungs)
 
 
 def _option(name: str) -> str:

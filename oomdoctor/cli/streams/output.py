@@ -47,14 +47,19 @@ class Screen:
 
 
 def screen(stream: TextIO) -> Screen:
-    """The screen of a stream; `COLUMNS`, `NO_COLOR` and `TERM=dumb` have their usual meaning."""
+    """The screen of a stream; these variables have their usual meaning.
+
+    `COLUMNS` is the width. `NO_COLOR` turns colors off. `FORCE_COLOR` turns them on where there is
+    no terminal. `TERM=dumb` means a terminal without colors and without a moving cursor.
+    """
     from oomdoctor.system.environment import variable
 
     terminal = stream.isatty()
     dumb = variable("TERM") == "dumb"
     width = shutil.get_terminal_size((PAGE_WIDTH, 24)).columns
     moving = terminal and not dumb
-    color = moving and not variable("NO_COLOR")
+    forced = variable("FORCE_COLOR")
+    color = (bool(forced) or moving) and forced != "0" and not variable("NO_COLOR")
     return Screen(terminal, width, moving, color, _can_say(_SIGNS, stream.encoding or "utf-8"))
 
 
@@ -144,6 +149,20 @@ def _can_say(text: str, encoding: str) -> bool:
 def say(text: str) -> None:
     """Write a line to stderr, with control characters made visible."""
     write_patiently("\n".join(map(_visible, text.split("\n"))) + "\n")
+
+
+def say_progress(line: str) -> None:
+    """Write a line of progress to stderr, its outcome in color where colors are on."""
+    write_patiently(progress_text(line) + "\n")
+
+
+def progress_text(line: str) -> str:
+    """The line as stderr shows it."""
+    if not screen(sys.stderr).color:
+        return _visible(line)
+    from oomdoctor.render.tones import painted_outcome
+
+    return painted_outcome(_visible(line))
 
 
 def write_patiently(text: str) -> None:

@@ -11,7 +11,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from oomdoctor.cli.streams.output import say, screen
+from oomdoctor.cli.streams.output import say_progress, screen
+from oomdoctor.cli.streams.pace import Pace
+from oomdoctor.cli.streams.status import Status, line_of
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.units import format_bytes, format_seconds
 
@@ -24,20 +26,22 @@ if TYPE_CHECKING:
 class Progress:
     """Prints what a survey does; `on_event` is its listener.
 
-    A context manager, because the moving line must be removed at the end.
+    A context manager, because the moving line must be removed at the end. The line is drawn by
+    another thread, which reads what is kept here and takes no lock.
     """
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._line: MovingLine | None = None
         self._lock = threading.Lock()
-        self._now = ""
-        self._since = time.monotonic()
+        self._began = time.monotonic()
+        self._now: Status | None = None
+        self._since = self._began  # the start of the rung
         self._rung: int | None = None
-        self._prefix = ""
+        self._prefix = self._label = ""
         self._attempts: list[Attempt] = []
-        self._running: list[str] = []  # simulations that run side by side
-        self._ended = 0
+        self._paces = {"simulation": Pace(), "rung": Pace()}
+        self._simulated = 0
 
     def __enter__(self) -> Self:
         if screen(sys.stderr).moving and not self._quiet:
@@ -66,75 +70,103 @@ class Progress:
             self._line.refresh()
 
     def _take(self, event: SurveyEvent) -> None:
-        if event.kind in ("trying", "skipped") and event.index != self._rung:
-            self._finish_rung()
-            self._rung, self._since = event.index, time.monotonic()
-            label = event.rung.label if event.rung else ""
-            digits = len(str(event.total))
-            self._prefix = f"[{event.index:>{digits}}/{event.total}] {label}"
         if event.kind in ("note", "waiting"):
             self._print(event.message or event.kind)
         elif event.kind == "inspecting":
-            self._start(f"inspecting {event.message or 'the model'}")
+            self._start("inspecting", event.message or "the model")
         elif event.kind == "counting":
-            counting = f"counting the tokens of {event.message}"
-            if event.phase:
-                self._now = f"{counting}  {event.phase}"
-            else:
-                self._start(counting)
-        elif event.kind in ("trying", "phase"):
-            size = f"  micro-batch {event.micro_batch_size}" if event.micro_batch_size else ""
-            self._now = f"{self._prefix}{size}  {event.phase or 'starting'}"
-        elif event.kind == "tried" and event.attempt is not None:
-            self._attempts.append(event.attempt)
-        elif event.kind == "skipped":
-            self._print(f"{self._prefix}: skipped: {event.message or 'no reason given'}")
-            self._rung = None
+            self._start("counting the tokens of", event.message or "the file", event.phase)
         elif event.kind in ("simulating", "simulated", "predicted"):
             self._take_simulation(event)
         elif event.kind == "done":
             self._finish_rung()
+        else:
+            self._take_rung(event)
 
-    def _start(self, now: str) -> None:
+    def _take_rung(self, event: SurveyEvent) -> None:
+        """A try of a rung, or a rung that is skipped."""
+        if event.kind in ("trying", "skipped") and event.index != self._rung:
+            self._finish_rung()
+            self._rung, self._since = event.index, time.monotonic()
+            self._label = event.rung.label if event.rung else ""
+            self._prefix = f"[{event.index:>{len(str(event.total))}}/{event.total}]"
+        if event.kind == "skipped":
+            reason = event.message or "no reason given"
+            self._print(f"{self._prefix} {self._label}: skipped: {reason}")
+            self._rung = None
+        elif event.kind == "tried" and event.attempt is not None:
+            self._attempts.append(event.attempt)
+        elif event.kind in ("trying", "phase"):
+            if event.kind == "trying" and not self._attempts:
+                self._paces["rung"].start(self._label, self._since)
+            size = f"micro-batch {event.micro_batch_size}" if event.micro_batch_size else ""
+            self._now = Status(
+                self._prefix,
+                self._label,
+                (size, event.phase or "starting"),
+                left=None if event.left is None else 1 + event.left,
+            )
+
+    def _start(self, doing: str, name: str, phase: str | None = None) -> None:
         """Begin a step that has no line at its end: without a moving line, print it now."""
-        self._now, self._since = now, time.monotonic()
-        if self._line is None:
-            self._print(now)
+        first = self._now is None or self._now.doing != doing
+        self._now = Status(doing, name, (phase or "",))
+        if self._line is None and first:
+            self._print(f"{doing} {name}")
 
     def _take_simulation(self, event: SurveyEvent) -> None:
-        label = event.rung.label if event.rung else ""
+        """Simulations run side by side; `simulated` ones are followed by measurements."""
+        label, now = event.rung.label if event.rung else "", time.monotonic()
+        pace = self._paces["simulation"]
         if event.kind == "simulating":
-            if self._line is None and not self._running and not self._ended:
+            if self._line is None and not pace.running and not self._simulated:
                 self._print(f"simulating {event.total} configurations")
-            self._running.append(label)
-        elif event.kind == "simulated":
-            self._running.remove(label)
-            self._ended = event.index
+            pace.start(label, now)
         else:
-            self._running.remove(label)
+            pace.end(label, now)
+            self._simulated = event.index
+        if event.kind == "predicted":
             digits = len(str(event.total))
             text = summary(list(event.attempts)) if event.attempts else event.message
             self._print(f"[{event.index:>{digits}}/{event.total}] {label}: {text or 'no result'}")
-            self._ended = event.index
-        self._now = f"simulating {', '.join(self._running)}  [{self._ended}/{event.total} done]"
+        if event.index and event.index == event.total:
+            self._now = Status("finishing", "", ())
+            return
+        self._now = Status(
+            "simulating",
+            ", ".join(pace.running),
+            (),
+            unit="simulation",
+            left=event.total - self._simulated,
+            until="until measuring" if event.kind == "simulated" else "left",
+        )
 
     def _finish_rung(self) -> None:
         if self._rung is not None and self._attempts:
-            spent = format_seconds(time.monotonic() - self._since)
+            now = time.monotonic()
+            self._paces["rung"].end(self._label, now)
+            spent = format_seconds(now - self._since)
             tries = f"{len(self._attempts)} attempts, " if len(self._attempts) > 1 else ""
-            self._print(f"{self._prefix}: {summary(self._attempts)}  ({tries}{spent})")
-        self._rung, self._attempts, self._now = None, [], ""
+            self._print(
+                f"{self._prefix} {self._label}: {summary(self._attempts)}  ({tries}{spent})"
+            )
+        self._rung, self._attempts, self._now = None, [], None
 
     def _print(self, text: str) -> None:
         if self._line is not None:
             self._line.print_above(text)
         elif not self._quiet:
-            say(text)
+            say_progress(text)
 
-    def _moving_text(self) -> str:
-        if not self._now:
+    def _moving_text(self, width: int) -> str:
+        status = self._now
+        if status is None:
             return ""
-        return f"{self._now}  {format_seconds(time.monotonic() - self._since)}"
+        now = time.monotonic()
+        rest = None
+        if status.left is not None:
+            rest = self._paces[status.unit].remaining_s(status.left, now)
+        return line_of(status, now - self._began, rest, width)
 
 
 def summary(attempts: list[Attempt]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,11 +29,14 @@ def carry_out(work: Work, folder: RunFolder, *, quiet: bool, resumed: bool = Fal
     Raises:
         OomDoctorError: the work could not start; an empty new folder is removed.
     """
+    from oomdoctor.cli.streams.output import screen
     from oomdoctor.cli.streams.progress import Progress
     from oomdoctor.cli.streams.signals import stop_on_signals
 
     try:
-        with stop_on_signals() as stop, Progress(quiet=quiet) as progress:
+        moving = not quiet and screen(sys.stderr).moving
+        signals = stop_on_signals(moving=moving)
+        with folder.running(), signals as stop, Progress(quiet=quiet) as progress:
             return work(on_event=progress.on_event, stop=stop)
     except OomDoctorError as error:
         if not resumed:
@@ -48,15 +52,14 @@ def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
     with suppress(OSError):
         if all(map(_says_nothing, folder.path.iterdir())):
             if str(folder.path) in (error.hint or ""):
-                (
-                    folder.path / "request.json"
-                ).unlink()  # no longer a run, but the hint names its files
+                # No longer a run, but the hint names its files.
+                (folder.path / "request.json").unlink()
             else:
                 shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def _says_nothing(path: Path) -> bool:
-    """Whether a file or folder of a run was written before any worker started."""
+    """Whether a file or folder of a run was written before anything was measured."""
     if path.is_dir() and path.name.endswith("-inspect"):
-        return all(inner.name == "job.json" for inner in path.iterdir())
-    return path.name in ("request.json", "host.log", "lib")
+        return True
+    return path.name in ("request.json", "running.lock", "host.log", "lib")

@@ -7,51 +7,35 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from oomdoctor.analysis.memory.closed_form import Term
+from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.explain.diagnosis.attention import scores_line
+from oomdoctor.explain.diagnosis.frames import framework_of, quote
+from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.memory.sizes import Sizes
-from oomdoctor.explain.memory.terms import terms
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, MemorySample, Tensor
+from oomdoctor.units import GIB
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
 # Dialects of devices that several processes and a display can share.
 _CUDA_LIKE = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
 
-# What certainly exists together in a phase; optimizer states exist only after the first step.
-_WEIGHTS = frozenset({"weights", "quantized weights"})
-_PARTS: dict[str, frozenset[str]] = {
-    "forward": _WEIGHTS | {"activations"},
-    "backward": _WEIGHTS | {"activations", "gradients"},
-    "optimizer": _WEIGHTS | {"gradients", "optimizer states"},
-}
-# What a training does not hold in this phase: less of it would not have helped.
-_ELSEWHERE: dict[str, frozenset[str]] = {
-    "init": frozenset({"gradients", "optimizer states", "activations", "logits"}),
-    "load": frozenset({"gradients", "optimizer states", "activations", "logits"}),
-    "forward": frozenset({"logits"}),
-    "clip": frozenset({"activations", "logits"}),
-    "eval": frozenset({"gradients", "activations", "logits"}),
-    "generate": frozenset({"gradients", "activations", "logits"}),
-    "optimizer": frozenset({"activations", "logits"}),
-}
-_FRAMEWORKS = (
-    ("trl", r"/trl/|\btrl\."),
-    ("transformers", r"transformers/trainer"),
-    ("deepspeed", r"/deepspeed/"),
-    ("lightning", r"/(?:pytorch_)?lightning/"),
-    ("accelerate", r"/accelerate/"),
-    ("vllm", r"/vllm/|\bvllm\b"),
-    ("transformers", r"/transformers/"),
-    ("pytorch", r"/torch/"),
-)
+# A context that is larger than this holds something else too.
+_LARGEST_CONTEXT = 3 * GIB
+_SERVERS = frozenset({"vllm", "llamacpp"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
-    """An incident, the log around it, and what is known about model and settings."""
+    """An incident, the log around it, and what is known about model and settings.
+
+    It has no slots, because the search for remedies asks for its totals thousands of times.
+    """
 
     incident: Incident
     facts: LogFacts
@@ -142,14 +126,92 @@ class Case:
             return None
         return max(0, self.requested - room)
 
-    @property
+    @cached_property
     def needed(self) -> int | None:
-        """What has to be freed: what was missing, or more if the closed form says so."""
-        if self.missing is None or self.capacity is None or self.phase not in _PARTS:
+        """What has to be freed: what was missing, or more if the arithmetic says so."""
+        if not self.beyond:
             return self.missing
-        parts = [term.size_bytes for term in self.model_terms() if term.name in _PARTS[self.phase]]
-        beyond = sum(parts) - self.capacity
-        return max(self.missing, beyond)
+        return max(self.missing or 0, self.beyond_room)
+
+    @cached_property
+    def room(self) -> int | None:
+        """What this process may use of the GPU at most."""
+        if self.capacity is None:
+            return None
+        allowed = self.incident.event.allowed_bytes
+        room = self.capacity - (self.others or 0)
+        return room if allowed is None else min(room, allowed)
+
+    @property
+    def beyond_room(self) -> int:
+        """By how much the arithmetic's total exceeds the room; 0 if it does not, or is unknown."""
+        total, room = self.total, self.room
+        return 0 if total is None or room is None else max(0, total - room)
+
+    @cached_property
+    def beyond(self) -> bool:
+        """Whether the arithmetic alone says that this cannot fit on the GPU."""
+        if self.sizes is None or self.training is None:
+            return False
+        if self.capacity is None or self.incident.resource != "gpu":
+            return False
+        total = self.whole(self.training).size_bytes + self.context
+        # A single request above the total: another model, or other settings.
+        return total > self.capacity and total >= (self.requested or 0)
+
+    def whole(self, training: Training) -> Moment:
+        """The moment that needs the most in the whole run."""
+        assert self.sizes is not None  # for the type checker
+        if not self.trains:
+            return serving(self.sizes, training)
+        if self.phase in ("eval", "generate", "save"):
+            return at_phase(self.sizes, training, self.phase)
+        return peak(self.sizes, training)
+
+    def moment(self, training: Training | None = None) -> Moment | None:
+        """What the training (or a changed one) needs at the moment that decides.
+
+        That is its peak if it cannot fit, otherwise the phase that failed. None without a model.
+        """
+        trained = training or self.training
+        if self.sizes is None or trained is None or self.incident.resource != "gpu":
+            return None
+        if self.beyond or not self.trains:
+            return self.whole(trained)
+        return at_phase(self.sizes, trained, self.phase)
+
+    @cached_property
+    def total(self) -> int | None:
+        """The bytes of that moment and the context; None without a model."""
+        moment = self.moment()
+        return None if moment is None else moment.size_bytes + self.context
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the total leaves out what grows with batch and length."""
+        return self.training is not None and self.training.tokens is None and self.trains
+
+    @cached_property
+    def context(self) -> int:
+        """Memory of the process outside PyTorch's allocator: as printed, or the usual size."""
+        process, reserved = self.incident.event.process_bytes, self.reserved
+        if process is not None and reserved is not None and self.allocated is not None:
+            outside = process - reserved
+            if 0 < outside < _LARGEST_CONTEXT and UNDERFLOW not in self.message:
+                return outside
+        return context_bytes(None).likely
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether this run trains a model: by its phase, its settings or its frames."""
+        if self.dialect in _SERVERS or self.framework == "vllm":
+            return False
+        if self.phase in ("clip", "optimizer", "backward", "loss"):
+            return True
+        if self.phase in ("eval", "generate", "save"):
+            told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
+            return any(value is not None for value in told) or self.shows(r"\btrain(?:er)?\b")
+        return self.grads
 
     @property
     def refused_though_free(self) -> bool:
@@ -158,12 +220,15 @@ class Case:
             return False
         return self.free > 1.5 * self.requested + 64 * 2**20
 
-    @property
+    @cached_property
+    def scores_line(self) -> Frame | None:
+        """The line that failed, if it computes attention scores."""
+        return scores_line(self.frames) if self.incident.resource == "gpu" else None
+
+    @cached_property
     def framework(self) -> str | None:
         """The library whose trainer the traceback runs through, the outermost one first."""
-        files = " ".join(frame.file.replace("\\", "/") for frame in self.frames)
-        told = " ".join((files, *self.incident.lines))
-        return next((name for name, words in _FRAMEWORKS if re.search(words, told)), None)
+        return framework_of(self.incident)
 
     @property
     def in_training(self) -> bool:
@@ -221,16 +286,9 @@ class Case:
         return bool(self.tensors) and word in self.tensors[0].name
 
     def model_terms(self) -> tuple[Term, ...]:
-        """What each part needs according to the closed form; empty without a known model."""
-        if self.sizes is None or self.training is None:
-            return ()
-        return terms(self.sizes, self.training)
-
-    def elsewhere(self) -> frozenset[str]:
-        """The names of the parts that are not on the device at the moment of the failure."""
-        if self.incident.recomputing:  # layers are recomputed after the loss is done
-            return frozenset({"logits"})
-        return _ELSEWHERE.get(self.phase, frozenset())
+        """What each part needs at the moment that decides; empty without a known model."""
+        moment = self.moment()
+        return () if moment is None else moment.terms
 
     def term(self, name: str) -> Term | None:
         """One part by its name."""
@@ -239,11 +297,3 @@ class Case:
     def samples(self) -> tuple[MemorySample, ...]:
         """Memory over the steps, as the log prints it."""
         return self.facts.step_memory or self.facts.gpu_readings
-
-
-def quote(frame: Frame) -> str:
-    """A frame, written as a line of a traceback."""
-    number = "" if frame.line is None else f", line {frame.line}"
-    code = f": {frame.code}" if frame.code else ""
-    path = frame.file.replace("\\", "/")
-    return f'File "{path}"{number}, in {frame.function}{code}'

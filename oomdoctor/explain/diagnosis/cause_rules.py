@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oomdoctor.explain.diagnosis import conditions as when
+from oomdoctor.explain.diagnosis.beyond import beyond_by, beyond_card, scores_in_frame
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.records.diagnosis import CauseName, Confidence
 
@@ -18,7 +19,8 @@ class Rule:
     """If `when` returns lines, `cause` applies with this confidence, and `remedies` may help.
 
     `why` is a sentence; `causes` fills in its {names} with sizes of the case. `remedies` are keys
-    of `remedies.table`.
+    of `remedies.table`. `arithmetic` rules compare what the training needs with the GPU: no other
+    cause is as sure. `detail` says what exactly, in a noun phrase.
     """
 
     cause: CauseName
@@ -26,8 +28,11 @@ class Rule:
     when: Callable[[Case], tuple[str, ...]]
     why: str
     remedies: tuple[str, ...]
+    arithmetic: bool = False
+    detail: str | None = None
 
 
+SCORES = "attention scores"
 _LESS_ACTIVATIONS = (
     "liger",
     "sdpa",
@@ -39,6 +44,10 @@ _LESS_ACTIVATIONS = (
     "lora",
     "qlora",
 )
+_LESS_LOGITS = ("liger", "smaller_batch", "completion_only", "shorter_sequence", "checkpointing")
+_LESS_OF_ALL = ("liger", "sdpa", "adamw_8bit", "fused_optimizer", "smaller_batch", "checkpointing",
+                "paged_adamw", "half_weights", "shard", "offload_optimizer", "lora", "qlora",
+                "quantized_load", "device_map", "shorter_sequence", "bigger_card")  # fmt: skip
 # Called for when no rule applies.
 ANYTHING = ("give_more", "smaller_batch", "checkpointing", "shorter_sequence")
 _LESS_STATE = ("adamw_8bit", "paged_adamw", "shard", "adafactor", "lora", "offload_optimizer")
@@ -47,6 +56,18 @@ _LESS_WEIGHTS = ("half_weights", "shard", "qlora", "quantized_load", "device_map
 
 # Ranked by confidence; among equals the row higher up wins.
 RULES: tuple[Rule, ...] = (
+    # decided by the model and the settings: what the training needs is more than the GPU has
+    Rule("logits", "high", beyond_by("logits"),
+         "the training needs {total} {moment}, and the GPU has {capacity}; without the logits "
+         "({logits}) it would fit",
+         _LESS_LOGITS, arithmetic=True),
+    Rule("activations", "high", beyond_by("activations"),
+         "the training needs {total} {moment}, and the GPU has {capacity}; without the activations "
+         "({activations}) it would fit",
+         _LESS_ACTIVATIONS, arithmetic=True),
+    Rule("capacity", "high", beyond_card,
+         "{run} needs {total}{moment_too}, and the GPU has {capacity}",
+         _LESS_OF_ALL, arithmetic=True),
     # decided by the figures of the message
     Rule("capacity", "high", when.larger_than_card,
          "one allocation of {requested} is larger than the whole GPU ({capacity})",
@@ -65,6 +86,10 @@ RULES: tuple[Rule, ...] = (
     Rule("fragmentation", "medium", when.fragmented,
          "{unallocated} is reserved but unallocated, and {requested} was requested",
          ("expandable_segments", "empty_cache")),
+    Rule("activations", "high", scores_in_frame,
+         "the line that failed computes attention scores: eager attention stores a "
+         "length x length matrix for each head of each sequence",
+         ("sdpa", *_LESS_ACTIVATIONS), detail=SCORES),
     Rule("private_pool", "medium", when.graph_pools,
          "{pools} is in private pools (CUDA graphs) that nothing else can use",
          ("no_cuda_graphs",)),
@@ -72,14 +97,6 @@ RULES: tuple[Rule, ...] = (
          "far more was free than requested, so a private memory pool or a limit may have refused "
          "the request",
          ("pool_limit", "stop_others")),
-    # decided by the model and the settings
-    Rule("capacity", "high", when.states_beyond_card,
-         "weights, gradients and optimizer states alone exceed the GPU's {capacity}",
-         ("adamw_8bit", "paged_adamw", "half_weights", "shard", "lora", "qlora",
-          "offload_optimizer", "bigger_card")),
-    Rule("capacity", "high", when.weights_beyond_card,
-         "the weights alone exceed the GPU's {capacity}",
-         _LESS_WEIGHTS),
     # decided by the phase
     Rule("other_process", "high", when.log(r"on startup is less than desired GPU memory utiliz"),
          "less GPU memory was free at the start than vLLM was told to take; something else is "
@@ -124,10 +141,10 @@ RULES: tuple[Rule, ...] = (
     Rule("logits", "high", when.at_phase("loss"),
          "it failed while computing the loss, where the logits over the whole vocabulary are "
          "stored in 32 bits",
-         ("liger", "smaller_batch", "completion_only", "shorter_sequence", "checkpointing")),
+         _LESS_LOGITS),
     Rule("logits", "medium", when.logits_in_sight,
          "the innermost lines of the traceback work on the logits over the whole vocabulary",
-         ("liger", "smaller_batch", "completion_only", "shorter_sequence", "checkpointing")),
+         _LESS_LOGITS),
     Rule("gradients", "high", when.tensor("gradient", "backward", "clip"),
          "the gradient of the largest weight did not fit",
          ("half_weights", "shard", "lora", "smaller_batch", "checkpointing")),
@@ -145,7 +162,7 @@ RULES: tuple[Rule, ...] = (
          ("longest_first", "shorter_sequence", "smaller_batch", "checkpointing", "liger")),
     Rule("activations", "high", when.tensor("attention scores"),
          "eager attention stores a length x length matrix for each head",
-         ("sdpa", *_LESS_ACTIVATIONS)),
+         ("sdpa", *_LESS_ACTIVATIONS), detail=SCORES),
     Rule("activations", "high", when.activations_largest,
          "activations saved for the backward pass are the largest part of the memory",
          _LESS_ACTIVATIONS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.cause_rules import ANYTHING, RULES
+from oomdoctor.explain.diagnosis.cause_rules import ANYTHING, RULES, SCORES
 from oomdoctor.explain.diagnosis.growth import growth_per_step
 from oomdoctor.records.diagnosis import Cause, Confidence
 from oomdoctor.units import format_bytes
@@ -18,15 +18,22 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, int]]:
     with the confidence of the cause that calls for it: 0 high, 1 medium, 2 low.
     """
     found: dict[str, tuple[int, int, Cause, tuple[str, ...]]] = {}
+    figures = _figures_of(case)
     for place, rule in enumerate(RULES):
         lines = rule.when(case)
         if not lines:
             continue
-        rank = (_ORDER[rule.confidence], place)
+        confidence = rule.confidence
+        if case.beyond and not rule.arithmetic and confidence == "high":
+            confidence = "medium"  # without this cause it would not fit either
+        rank = (_ORDER[confidence], place)
         if rule.cause in found and found[rule.cause][:2] <= rank:
             continue
-        why = rule.why.format(**_figures_of(case))
-        cause = Cause(rule.cause, rule.confidence, tuple(dict.fromkeys(lines)), why)
+        why = rule.why.format(**figures)
+        detail = rule.detail
+        if rule.cause == "activations" and case.scores_line is not None:
+            detail = SCORES
+        cause = Cause(rule.cause, confidence, tuple(dict.fromkeys(lines)), why, detail)
         found[rule.cause] = (*rank, cause, rule.remedies)
     if not found:
         why = "the log does not say enough to name a cause"
@@ -35,15 +42,25 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, int]]:
     # Remedies for unlikely causes would bury those for the likely ones.
     likely = [item for item in ranked if item[2].confidence != "low"] or ranked
     keys: dict[str, int] = {}
-    for confidence, _, _, called in likely:
+    for order, _, _, called in likely:
         for key in called:
-            keys.setdefault(key, confidence)
+            keys.setdefault(key, order)
     return tuple(item[2] for item in ranked), keys
 
 
 def _figures_of(case: Case) -> dict[str, str]:
     slope = growth_per_step(case.samples())
+    moment = case.moment()
+    when = moment.when if moment is not None else ""
+    sizes = {term.name: term.size_bytes for term in case.model_terms()}
+    least = "at least " if case.at_least else ""
     return {
+        "total": least + format_bytes(case.total),
+        "moment": when,
+        "moment_too": f" {when}" if when and not case.at_least else "",
+        "run": "the training" if case.trains else "the model",
+        "logits": format_bytes(sizes.get("logits")),
+        "activations": format_bytes(sizes.get("activations")),
         "requested": format_bytes(case.requested),
         "capacity": format_bytes(case.capacity),
         "free": format_bytes(case.free),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oomdoctor.explain.diagnosis.case import TRAINING_PHASES, UNDERFLOW, Case
+from oomdoctor.explain.diagnosis.case import UNDERFLOW, Case
 from oomdoctor.explain.diagnosis.growth import growth_per_step
 from oomdoctor.units import GIB, MIB
 
@@ -22,22 +22,6 @@ def yes(condition: bool, lines: Lines) -> Lines:
 def larger_than_card(case: Case) -> Lines:
     big = None not in (case.requested, case.capacity)
     return yes(big and (case.requested or 0) > (case.capacity or 0), case.figures())
-
-
-def states_beyond_card(case: Case) -> Lines:
-    """Weights, gradients and optimizer states alone exceed the GPU; needs a known model."""
-    if case.capacity is None or not case.model_terms() or case.phase not in TRAINING_PHASES:
-        return NONE
-    sure = case.model_terms()[:3]
-    total = sum(term.size_bytes for term in sure)
-    return yes(total > case.capacity, tuple(term.text() for term in sure))
-
-
-def weights_beyond_card(case: Case) -> Lines:
-    term = case.term("weights")
-    if case.capacity is None or term is None or case.phase not in ("load", "init"):
-        return NONE
-    return yes(term.size_bytes > case.capacity, (term.text(), *case.figures()))
 
 
 def others_decide(case: Case) -> Lines:

@@ -71,6 +71,8 @@ ANSWERS: tuple[Answer, ...] = (
            "shorten the prompt or request fewer new tokens"),
     Answer("shutdown_artifact", "", "shutdown noise: the run was already over",
            "nothing to do if the results are there"),
+    Answer("quoted", "", "the words about memory are quoted, as in source code or data",
+           "look for the last error that the program itself printed"),
     Answer("import", r"CUDA [Ss]etup failed|bitsandbytes",
            "bitsandbytes cannot find a matching CUDA library",
            "run python -m bitsandbytes to see what is missing; install the build for your CUDA"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.explain.diagnosis.case import UNDERFLOW, Case
+from oomdoctor.explain.diagnosis.case import TRAINING_PHASES, UNDERFLOW, Case
 from oomdoctor.explain.diagnosis.tensors import is_pool_segment
 from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes
@@ -20,6 +20,8 @@ _PHASES = {
     "save": "while saving",
     "data": "while loading data",
 }
+# Messages whose "allocated" counts what PyTorch gave to tensors.
+_TOLD = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 
 
 def verdict(case: Case) -> str:
@@ -42,7 +44,10 @@ def verdict(case: Case) -> str:
     if incident.repeats > 1:
         text += f" ({incident.repeats} times)"
     if incident.survived:
-        text += "; the program caught the error and the run continued"
+        finished = incident.recovery in case.facts.evidence.get("finished", ())
+        text += (
+            f"; the program caught the error and the run {'finished' if finished else 'continued'}"
+        )
     return text
 
 
@@ -73,6 +78,7 @@ def oddities(case: Case) -> tuple[str, ...]:
                 f"free memory and own use add up to {format_bytes(-rest)} more than the GPU has: "
                 "the figures were taken at different moments"
             )
+    found += _unlike_the_model(case)
     if is_pool_segment(case.requested, case.dialect):
         largest = "1 MiB" if case.requested == 2 * MIB else "10 MiB"
         found.append(
@@ -80,3 +86,30 @@ def oddities(case: Case) -> tuple[str, ...]:
             f"{largest}: the GPU was full, and any tensor could have been the next one"
         )
     return tuple(found)
+
+
+def _unlike_the_model(case: Case) -> list[str]:
+    """What the message shows and the arithmetic cannot explain: another model or other settings."""
+    weights = case.term("weights") or case.term("quantized weights")
+    allocated, moment = case.allocated, case.moment()
+    if allocated is None or moment is None or case.dialect not in _TOLD:
+        return []
+    shown = format_bytes(allocated)
+    if (
+        weights is not None
+        and case.phase in TRAINING_PHASES
+        and allocated < 0.98 * weights.size_bytes
+    ):
+        return [
+            f"only {shown} was allocated when it failed, less than the weights of this model "
+            f"({format_bytes(weights.size_bytes)}): they are quantized, sharded or offloaded, or "
+            "another model ran"
+        ]
+    if case.at_least or not case.trains or case.beyond:
+        return []
+    if allocated > 1.5 * moment.size_bytes:
+        return [
+            f"{shown} was allocated when it failed, and the arithmetic explains only "
+            f"{format_bytes(moment.size_bytes)}: the settings differ from these, or memory leaks"
+        ]
+    return []

@@ -11,22 +11,65 @@ from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.memory.states import linear_widths
 from oomdoctor.explain.training.assumed import Training
 
+_MAKES_SCORES = ("eager", "sdpa")  # the kernels that transformers replaces if scores are capped
+
 
 def activations(sizes: Sizes, training: Training) -> Term | None:
-    """What autograd saves between forward and backward; None without batch and length."""
+    """What autograd keeps at the end of the forward pass; None without batch and length."""
+    tokens = training.tokens
+    if tokens is None:
+        return None
+    if training.checkpointing:
+        kept = _stream_bytes_per_token(sizes, training)
+        text = f"{tokens:,} tokens x {sizes.layers} layers x {kept:,} bytes (checkpoints)"
+        return Term("activations", tokens * sizes.layers * kept, text)
+    layer = layer_bytes_per_token(sizes, training)
+    text = f"{tokens:,} tokens x {sizes.layers} layers x {layer:,} bytes"
+    return Term("activations", tokens * sizes.layers * layer, text)
+
+
+def recomputed(sizes: Sizes, training: Training) -> Term | None:
+    """The activations of the first layer that the backward pass recomputes, and all checkpoints."""
+    kept, tokens = activations(sizes, training), training.tokens
+    if kept is None or tokens is None or not training.checkpointing:
+        return None
+    stream = _stream_bytes_per_token(sizes, training)
+    layer = layer_bytes_per_token(sizes, training)
+    text = f"{tokens:,} tokens x ({sizes.layers} layers x {stream:,} + {layer:,} bytes recomputed)"
+    return Term("activations", kept.size_bytes + tokens * layer, text)
+
+
+def first_layer(sizes: Sizes, training: Training) -> Term | None:
+    """What the last layer of the backward pass still needs, when all gradients are there."""
     tokens = training.tokens
     if tokens is None:
         return None
     layer = layer_bytes_per_token(sizes, training)
-    if training.checkpointing:
-        kept = sizes.hidden * training.compute_bytes
-        size = tokens * (sizes.layers * kept + layer)
-        parts = f"{sizes.layers} layers x {kept:,} + {layer:,} bytes recomputed"
-        text = f"{tokens:,} tokens x ({parts})"
+    return Term("activations", tokens * layer, f"{tokens:,} tokens x 1 layer x {layer:,} bytes")
+
+
+def weight_copies(sizes: Sizes, training: Training) -> Term | None:
+    """16-bit copies of 32-bit weights: autocast makes one of each weight in the forward pass.
+
+    Without checkpointing the backward pass needs them too; with it they are dropped at its start,
+    except for the output head.
+    """
+    if training.method == "full":
+        if not training.autocast or training.weights_dtype != "float32":
+            return None
+        count = sizes.vocabulary * sizes.embedding
+        if not training.checkpointing:
+            count += sizes.layers * sizes.layer_parameters
+    elif training.quantized_in_4_bits and training.kbit_prepare == "peft" and training.autocast:
+        count = sizes.vocabulary * sizes.embedding
     else:
-        size = tokens * sizes.layers * layer
-        text = f"{tokens:,} tokens x {sizes.layers} layers x {layer:,} bytes"
-    return Term("activations", size, text)
+        return None
+    return Term("16-bit copies of weights", 2 * count, f"{count:,} x 2 bytes (autocast)")
+
+
+def _stream_bytes_per_token(sizes: Sizes, training: Training) -> int:
+    """Bytes a token of what runs from layer to layer: a checkpoint."""
+    return sizes.hidden * (4 if training.upcast else training.compute_bytes)
 
 
 def layer_bytes_per_token(sizes: Sizes, training: Training) -> int:
@@ -39,20 +82,59 @@ def layer_bytes_per_token(sizes: Sizes, training: Training) -> int:
     """
     width = training.compute_bytes
     learns = training.method == "full"
-    # LlamaRMSNorm: the input in float32, and the normalized input if the weight is trainable.
-    norms = 2 * sizes.hidden * (4 + (width if learns else 0))
+    mixed = learns and training.upcast and training.autocast
+    norms = sizes.norms * sizes.hidden
+    if sizes.head_norms:
+        norms += sizes.query_width + sizes.kv_width
     heads = width * (2 * sizes.query_width + 2 * sizes.kv_width)
-    if training.attention == "eager" and training.sequence_length:
-        # The softmax in float32 and its cast: one row of every head per token.
-        heads += (4 + width) * sizes.heads * training.sequence_length
+    heads += scores_bytes_per_token(sizes, training)
     experts = max(1, sizes.experts_per_token)
-    # The gate, its activation and up; without a gate, the input of the activation.
-    inner = width * (3 if sizes.gated else 1) * sizes.intermediate
-    kept = norms + heads + inner * experts
+    kept = norms * _norm_bytes(sizes, training) + heads
+    kept += _inner_bytes(sizes, training) * sizes.intermediate * experts
     if learns:
         # The inputs of qkv, of the MLP and of its last layer; the input of o is among the heads.
-        return kept + width * (2 * sizes.hidden + sizes.intermediate * experts)
+        # Autocast gives each linear layer a 16-bit copy of its own.
+        inputs = (3 + (2 if sizes.gated else 1)) if mixed else 2
+        return kept + width * (inputs * sizes.hidden + sizes.intermediate * experts)
     return kept + _adapter_bytes_per_token(sizes, training)
+
+
+def _norm_bytes(sizes: Sizes, training: Training) -> int:
+    """Bytes that a norm saves of each of its inputs."""
+    if sizes.layer_norm:  # autocast runs it in float32
+        return 4 if training.autocast else training.compute_bytes
+    if training.method != "full":
+        return 4
+    # RMS norms compute in float32, and save the normalized input if their weight learns.
+    wide = sizes.wide_norms or (training.upcast and training.autocast)
+    return 4 + (4 if wide else training.compute_bytes)
+
+
+def _inner_bytes(sizes: Sizes, training: Training) -> int:
+    """Bytes that the activation function saves of each entry between the layers of an MLP."""
+    # bitsandbytes gives back the type of its input, which 32-bit norms make float32.
+    width = training.compute_bytes
+    if training.quantized_in_4_bits and training.upcast:
+        width = 4
+    if sizes.gated:
+        return 3 * width  # the gate, its activation and up
+    if sizes.composed:
+        # x, tanh(..), x / 2 and 1 + tanh(..); autocast runs the power in float32.
+        return 14 if training.autocast and width == 2 else 4 * width
+    return width
+
+
+def scores_bytes_per_token(sizes: Sizes, training: Training) -> int:
+    """What eager attention saves of one row of every head; 0 for kernels without scores.
+
+    The softmax in float32 and its cast; capped scores also save what the cap computed.
+    """
+    eager = training.attention == "eager"
+    capped = sizes.capped_scores and training.attention in _MAKES_SCORES
+    if not (eager or capped) or not training.sequence_length:
+        return 0
+    each = 4 + training.compute_bytes * (2 if sizes.capped_scores else 1)
+    return each * sizes.heads * training.sequence_length
 
 
 def _adapter_bytes_per_token(sizes: Sizes, training: Training) -> int:
@@ -64,14 +146,20 @@ def _adapter_bytes_per_token(sizes: Sizes, training: Training) -> int:
 
 
 def logits(sizes: Sizes, training: Training) -> Term | None:
-    """The output of the head, its float32 copy, the log-softmax and its gradient."""
+    """The output of the head, the log-softmax and two gradients, as the backward pass starts.
+
+    The 16-bit output itself is gone by then, but the allocator holds on to its block. Capped logits
+    save what the cap computed.
+    """
     tokens = training.tokens
     if tokens is None:
         return None
     if training.liger:
         return Term("logits", 0, "computed in chunks by the fused loss")
     width = training.compute_bytes
-    each = 12 + (width if width < 4 else 0)
-    parts = f"({width} + 4 + 4 + 4)" if width < 4 else "(4 + 4 + 4)"
-    text = f"{tokens:,} tokens x {sizes.vocabulary:,} x {parts} bytes"
+    each = 12 + (width if width < 4 else 0) + (width if sizes.capped_logits else 0)
+    parts = [str(width)] * (each - 12 > 0) + ["4", "4", "4"]
+    if each - 12 > width:
+        parts.insert(0, str(width))
+    text = f"{tokens:,} tokens x {sizes.vocabulary:,} x ({' + '.join(parts)}) bytes"
     return Term("logits", tokens * sizes.vocabulary * each, text)

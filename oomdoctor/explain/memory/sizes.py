@@ -7,12 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
-from oomdoctor.records.facts.architectures import GATED_ACTIVATIONS, family_of
+from oomdoctor.records.facts.architectures import (
+    COMPOSED_ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    LAYER_NORM_KEYS,
+    family_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a decoder (or encoder) that the formulas need."""
+    """The sizes of a decoder (or encoder) that the formulas need.
+
+    `norms` is the number of norms of a layer over its hidden width; `layer_norm` says that they are
+    not RMS norms, `wide_norms` that they multiply in 32 bits, and `head_norms` that queries and
+    keys have norms too. `composed` says that the MLP's activation is made of single operations.
+    """
 
     layers: int
     hidden: int
@@ -29,6 +39,13 @@ class Sizes:
     parameters: int
     model_type: str
     longest: int | None
+    norms: int = 2
+    layer_norm: bool = False
+    wide_norms: bool = False
+    head_norms: bool = False
+    composed: bool = False
+    capped_scores: bool = False
+    capped_logits: bool = False
 
     @property
     def query_width(self) -> int:
@@ -46,8 +63,17 @@ class Sizes:
     @property
     def layer_parameters(self) -> int:
         attention = 2 * self.hidden * (self.query_width + self.kv_width)
-        mlp = (3 if self.gated else 2) * self.hidden * self.intermediate
-        return attention + mlp * max(1, self.experts) + self.hidden * (2 + self.experts)
+        return attention + self._mlp * max(1, self.experts) + self.hidden * (2 + self.experts)
+
+    @property
+    def expert_parameters(self) -> int:
+        """The experts of all layers; 0 for a dense model."""
+        rest = self.parameters - self.embedding_parameters  # some layers may be dense
+        return min(rest, self.layers * self.experts * self._mlp)
+
+    @property
+    def _mlp(self) -> int:
+        return (3 if self.gated else 2) * self.hidden * self.intermediate
 
 
 def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes | None:
@@ -62,6 +88,10 @@ def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes 
     if experts:
         wide = size_in(text, "expert_intermediate") or wide
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    family = family_of(model_type)
+    activation = str(
+        text.get("hidden_act") or text.get("hidden_activation") or text.get("activation_function")
+    )
     sizes = Sizes(
         layers=shape.layers * (2 if shape.encoder_decoder else 1),
         hidden=shape.hidden,
@@ -72,14 +102,20 @@ def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes 
         vocabulary=shape.vocabulary,
         embedding=shape.embedding or shape.hidden,
         # The default of transformers if the config does not say.
-        tied=bool(tied) if tied is not None else family_of(model_type).tied,
-        gated=str(text.get("hidden_act") or text.get("hidden_activation") or "")
-        in GATED_ACTIVATIONS,
+        tied=bool(tied) if tied is not None else family.tied,
+        gated=activation in GATED_ACTIVATIONS,
         experts=experts,
         experts_per_token=size_in(text, "experts_per_token") or 0,
         parameters=0,
         model_type=model_type,
         longest=size_in(text, "positions"),
+        norms=family.norms,
+        layer_norm=any(name in text for name in LAYER_NORM_KEYS),
+        wide_norms=family.wide_norms,
+        head_norms=family.head_norms,
+        composed=activation in COMPOSED_ACTIVATIONS,
+        capped_scores=bool(text.get("attn_logit_softcapping")),
+        capped_logits=bool(text.get("final_logit_softcapping")),
     )
     counted = sizes.embedding_parameters + sizes.layers * sizes.layer_parameters + sizes.hidden
     return replace(sizes, parameters=parameters or counted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.memory.closed_form import (
+    ADAPTER_BYTES,
     Term,
     constant_bytes,
     packed_bytes,
@@ -12,7 +13,8 @@ from oomdoctor.analysis.memory.closed_form import (
 )
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
+from oomdoctor.records.facts.optimizers import optimizer_named
 
 # An unknown optimizer counts as Adam in 32 bits.
 _UNKNOWN_STATE_BYTES = 8
@@ -21,15 +23,46 @@ _MASTER_STATE_BYTES = 12
 
 
 def weights(sizes: Sizes, training: Training) -> Term:
-    """The weights on one device."""
+    """The weights of the model on one device, without adapters."""
     each = dtype_bytes(training.weights_dtype)
     if training.method == "qlora":
         rest = sizes.embedding_parameters
+        if training.stacked_experts:
+            rest += sizes.expert_parameters
         linear, kind = sizes.parameters - rest, training.quantization
+        if kind == "nf4" and training.kbit_prepare == "peft":
+            each = FLOAT32_BYTES  # prepare_model_for_kbit_training casts what is not quantized
         packed = packed_bytes(linear, kind) + constant_bytes(linear, kind)
-        text = f"{linear:,} x {packed / linear:.3g} byte + {rest:,} x {each} bytes"
+        text = f"{linear:,} x {packed / max(1, linear):.3g} byte + {rest:,} x {each} bytes"
         return Term("quantized weights", packed + rest * each, text)
     return product("weights", sizes.parameters, each, training.world_size * (training.stage >= 3))
+
+
+def adapters(sizes: Sizes, training: Training) -> Term | None:
+    """The weights of the adapters, which peft keeps in 32 bits; None in full training."""
+    if training.method == "full":
+        return None
+    shards = training.world_size * (training.stage >= 3)
+    return product("adapters", trainable(sizes, training), ADAPTER_BYTES, shards)
+
+
+def gathered(sizes: Sizes, training: Training) -> Term | None:
+    """Sharded weights that are whole on every device: the layer at work and the next one."""
+    if training.stage < 3 or training.world_size < 2:
+        return None
+    each = dtype_bytes(training.weights_dtype)
+    return product("gathered weights", 2 * sizes.layer_parameters, each)
+
+
+def temporaries(sizes: Sizes, training: Training) -> Term | None:
+    """What the optimizer step needs beside its states: foreach updates all tensors at once.
+
+    `_multi_tensor_adamw` allocates one temporary as large as the second moment.
+    """
+    row, states = optimizer_named(training.optimizer), optimizer_states(sizes, training)
+    if row is None or row.kernel != "foreach" or row.moments != 2 or not states.size_bytes:
+        return None
+    return Term("temporaries of the step", states.size_bytes // 2, "half of the states (foreach)")
 
 
 def trainable(sizes: Sizes, training: Training) -> int:

@@ -135,6 +135,31 @@ def _cut(line: str) -> Iterator[str]:
     yield line[start:] if start else line
 
 
+_DATA_KEYS = frozenset(
+    {
+        "instruction",
+        "prompt",
+        "question",
+        "query",
+        "chosen",
+        "rejected",
+        "completion",
+        "title",
+        "body",
+    }
+    | {
+        "messages",
+        "conversations",
+        "answer",
+        "input",
+        "output",
+        "text",
+        "response",
+        "content",
+        "role",
+    }
+)
+_LOG_KEYS = frozenset({"error", "level", "severity", "exception", "traceback", "stderr", "evalue"})
 _ESCAPED_TEXT = re.compile(r"\\n\s*File \\?\"|Traceback \(most recent|memory|Error")
 
 
@@ -146,6 +171,8 @@ def _unescaped(line: str) -> list[str] | None:
             record = json.loads(stripped)
         except (ValueError, RecursionError):
             record = None
+        if isinstance(record, dict) and _is_data(record):
+            return [line]
         if isinstance(record, dict):
             texts = list(_strings(record, 0))
             if any("\n" in text for text in texts):
@@ -154,6 +181,11 @@ def _unescaped(line: str) -> list[str] | None:
         text = line.replace("\\r", "").replace("\\n", "\n").replace('\\"', '"')
         return text.replace("\\t", "\t").rstrip('"}], ').split("\n")
     return None
+
+
+def _is_data(record: dict[str, Any]) -> bool:
+    """Whether a JSON record is a row of data, whose text is not a log."""
+    return len(_DATA_KEYS & record.keys()) > 1 and not _LOG_KEYS & record.keys()
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:

@@ -70,14 +70,19 @@ def fold(found: list[Finding], new: Finding) -> None:
         old.dialect = new.dialect
 
 
-def incidents_of(found: list[Finding], went_on: Callable[[Finding], bool]) -> tuple[Incident, ...]:
+def incidents_of(
+    found: list[Finding], went_on: Callable[[Finding], str | None]
+) -> tuple[Incident, ...]:
     """The incidents of a log: memory failures, their consequences, then strong look-alikes.
 
-    `went_on` says whether the log shows that the run continued after a finding.
+    `went_on` gives the line of the log that shows that the run continued after a finding.
     """
+    found = [finding for finding in found if not _announced(finding, found)]
     for finding in found:
-        survived = not finding.hints_only and (_outlived(finding, found) or went_on(finding))
-        finding.incident = replace(finding.incident, survived=survived)
+        recovery = None if finding.hints_only else _outlived(finding, found) or went_on(finding)
+        finding.incident = replace(
+            finding.incident, survived=recovery is not None, recovery=recovery
+        )
     memory = [f for f in found if f.dialect is not None]
     others = [f for f in found if f.dialect is None]
     told = [f for f in memory if not f.hints_only]
@@ -95,11 +100,48 @@ def incidents_of(found: list[Finding], went_on: Callable[[Finding], bool]) -> tu
     return tuple(f.incident for f in (*ordered, *strong[:_MOST_LOOK_ALIKES]))
 
 
-def _outlived(finding: Finding, found: list[Finding]) -> bool:
-    """Whether a later message shows that the process survived this memory failure."""
-    if finding.dialect is None or finding.lived_on:
+def with_rank(incidents: tuple[Incident, ...], rank: int | None) -> tuple[Incident, ...]:
+    """The incidents, the first that ended the run with the rank that the launcher names.
+
+    Only if no memory failure names its rank.
+    """
+    memory = [i for i in incidents if i.look_alike is None]
+    ended = next((i for i in memory if not (i.survived or i.consequence)), None)
+    if rank is None or ended is None or any(i.rank is not None for i in memory):
+        return incidents
+    return tuple(replace(i, rank=rank) if i is ended else i for i in incidents)
+
+
+def next_failure(finding: Finding, found: list[Finding]) -> int | None:
+    """The line after a finding where the same rank reports another memory failure with frames."""
+    later = (
+        other.incident.line_number
+        for other in found
+        if other.dialect is not None
+        and other.incident.frames
+        and other.incident.rank == finding.incident.rank
+        and other.incident.line_number > finding.last_number
+    )
+    return min(later, default=None)
+
+
+def _announced(finding: Finding, found: list[Finding]) -> bool:
+    """Whether a finding is only the warning before a message of the same device."""
+    if finding.dialect is None or not finding.dialect.announces:
         return False
-    return any(f.lived_on and f.incident.line_number > finding.last_number for f in found)
+    later = (f for f in found if f.dialect is not None and not f.dialect.announces)
+    return any(
+        f.incident.resource == "gpu" and f.incident.line_number >= finding.incident.line_number
+        for f in later
+    )
+
+
+def _outlived(finding: Finding, found: list[Finding]) -> str | None:
+    """The later message that shows that the process survived this memory failure."""
+    if finding.dialect is None or finding.lived_on:
+        return None
+    later = (f.incident for f in found if f.lived_on)
+    return next((i.lines[0] for i in later if i.line_number > finding.last_number), None)
 
 
 def _mark_consequences(told: list[Finding], hints: list[Finding]) -> None:

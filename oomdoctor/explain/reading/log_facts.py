@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from typing import NamedTuple
 
+from oomdoctor.explain.reading.going_on import LONGEST_QUOTE, GoingOn
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.settings.logged import SettingsReader
 from oomdoctor.records.diagnosis import LogFacts, MemorySample
@@ -15,12 +17,13 @@ from oomdoctor.records.diagnosis import LogFacts, MemorySample
 _TQDM = re.compile(r"\d+%\|.{0,80}?\| ?(\d+)/(\d+) \[")
 _QUIET_BARS = re.compile(
     r"(?:Loading|Map|Filter|Download|Fetching|Generating|Tokeniz|Casting|Saving|Saver|Extract|Packing"
-    r"|Creating|Resolving|Upload|Adding|Truncat|Applying|Converting|Formatting|Converting)"
+    r"|Creating|Resolving|Upload|Adding|Truncat|Applying|Converting|Formatting)"
 )
 _STEP = re.compile(
     r"\b(?:[Gg]lobal[ _])?(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch)\b['\"]?\s*[=:#\[(]?\s*\[?"
     r"(\d{1,9})(?:\s*(?:/|of)\s*(\d{1,9}))?"
 )
+_EPOCH = re.compile(r"\b[Ee]poch:?\s?\[?(\d{1,6})\s?(?:/|of)\s?\d")
 _LOSS = re.compile(r"\b[Ll]oss\b|\bLOSS\b")
 _MEMORY = re.compile(
     r"\b(?:max[_ ]?)?(?:gpu|cuda|vram|peak|allocated|reserved|mem(?:ory)?)[\w /()]{0,24}"
@@ -29,19 +32,19 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 _NVIDIA_SMI = re.compile(r"(\d+)MiB ?/ ?(\d+)MiB")
-_FINISHED = re.compile(
-    r"'train_runtime'|Training completed|[Tt]raining (?:is )?(?:finished|complete[d!.]|done)"
-    r"|Finished training|All done|train_runtime\s*="
-)
-_RETRIED = re.compile(
-    r"[Rr]etry(?:ing)?|[Ss]kipp(?:ing|ed) (?:the |this )?(?:batch|step|sample|iteration)"
-    r"|[Dd]ecreasing batch size|[Rr]educ(?:ing|ed) (?:the )?batch|[Rr]ecover(?:ing|ed)|Resuming"
-    r"|falling back|fallback|trying again|halving"
-)
+_SPAWNED = re.compile(r"-- Process (\d{1,5}) terminated with the following error")
+_RANK = re.compile(r"\brank\s*: (\d{1,5}) \(local_rank")
 _STEP_WORDS = ("tep", "oss", "em", "ter", "atch")  # parts of step, loss, mem, iteration, batch
 _MOST_SAMPLES = 64
-_LONGEST_QUOTE = 400
 _LONGEST_LINE = 20_000
+
+
+class Progress(NamedTuple):
+    """How far a log had come: signs of progress, the step, whether it said that it had finished."""
+
+    moves: int
+    step: int | None
+    over: bool
 
 
 class FactReader:
@@ -57,10 +60,11 @@ class FactReader:
         self._late_readings: deque[MemorySample] = deque(maxlen=_MOST_SAMPLES)
         self.step: int | None = None
         self.total: int | None = None
-        self.moves = 0  # how many lines showed progress
-        self.last_retry = 0
-        self.finished = False
-        self.finished_line = 0
+        self._epoch = ""
+        self.going_on = GoingOn()
+        self.failed_rank: int | None = None  # that torchrun names as the first that failed
+        self._root_cause = False
+        self._spawned: deque[tuple[int, int]] = deque(maxlen=_MOST_SAMPLES)
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -70,20 +74,28 @@ class FactReader:
             self._bar(text)
         if any(word in text for word in _STEP_WORDS) and "Tried to" not in text:
             self._steps(text)
+        if "poch" in text and (match := _EPOCH.search(text)) and match[1] != self._epoch:
+            self._epoch = match[1]
+            self.going_on.moved(text)
         if "MiB" in text and (match := _NVIDIA_SMI.search(text)):
             used = int(match[1]) * 1024**2
-            self._reading(
-                MemorySample(self.step, used, "nvidia_smi", text.strip()[:_LONGEST_QUOTE])
-            )
-        if "rain" in text and _FINISHED.search(text):
-            self.finished, self.finished_line = True, number
-            self._quote("finished", text)
+            self._reading(MemorySample(self.step, used, "nvidia_smi", text.strip()[:LONGEST_QUOTE]))
+        self.going_on.feed(number, text)
+        if "Process " in text and (match := _SPAWNED.search(text)):
+            self._spawned.append((number, int(match[1])))
+        if "Root Cause" in text:
+            self._root_cause = self.failed_rank is None
+        elif self._root_cause and (match := _RANK.search(text)):
+            self.failed_rank, self._root_cause = int(match[1]), False
         self._set_up.feed(text)
 
-    def retried(self, number: int, text: str) -> None:
-        """Note whether a line near a failure says that the run tries again."""
-        if _RETRIED.search(text):
-            self.last_retry = number
+    def spawned_before(self, number: int) -> int | None:
+        """The process of `torch.multiprocessing.spawn` whose failure is reported from a line on."""
+        return next((rank for at, rank in reversed(self._spawned) if at < number), None)
+
+    def progress(self) -> Progress:
+        """How far the log has come."""
+        return Progress(self.going_on.moves, self.step, self.going_on.over)
 
     def facts(self, line_count: int) -> LogFacts:
         """Everything learned from the lines."""
@@ -97,8 +109,9 @@ class FactReader:
             last_step=self.step,
             total_steps=self.total,
             gpu_readings=(*self._readings, *self._late_readings),
-            evidence={**told.evidence, **self._evidence},
-            finished=self.finished,
+            evidence={**told.evidence, **self._evidence, **self.going_on.evidence},
+            finished=self.going_on.finished_line > 0,
+            finished_line=self.going_on.finished_line or None,
             line_count=line_count,
             gpu_name=told.gpu,
             versions=dict(told.versions),
@@ -120,19 +133,19 @@ class FactReader:
             if total is not None or _LOSS.search(text):
                 self._progress(step, total, text)
         elif "'loss': " in text:
-            self.moves += 1
+            self.going_on.moved(text)
         if "iB" in text or "GB" in text or "MB" in text:
             at = step if match else self.step
             if len(self._first) >= _MOST_SAMPLES:
-                self._late.append((at, text[:_LONGEST_QUOTE]))
+                self._late.append((at, text[:LONGEST_QUOTE]))
             elif (sample := _sample(at, text)) is not None:
                 self._first.append(sample)
 
     def _progress(self, step: int, total: int | None, text: str) -> None:
         moved = step != self.step or (total is not None and total != self.total)
         if moved:
-            self.moves += 1
-            self._quote("last_step", text)
+            self.going_on.moved(text)
+            self._evidence["last_step"] = (text.strip()[:LONGEST_QUOTE],)
         self.step = step
         if total is not None:
             self.total = total
@@ -143,9 +156,6 @@ class FactReader:
         else:
             self._late_readings.append(sample)
 
-    def _quote(self, key: str, text: str) -> None:
-        self._evidence[key] = (text.strip()[:_LONGEST_QUOTE],)
-
 
 def _sample(step: int | None, text: str) -> MemorySample | None:
     memory = _MEMORY.search(text)
@@ -153,5 +163,5 @@ def _sample(step: int | None, text: str) -> MemorySample | None:
         return None
     unit = memory[2].upper()
     size = size_bytes(f"{memory[1]} {unit if len(unit) > 1 else unit + 'iB'}")
-    quote = text.strip()[:_LONGEST_QUOTE]
+    quote = text.strip()[:LONGEST_QUOTE]
     return None if size is None else MemorySample(step, size, "step_line", quote)

@@ -126,6 +126,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"shapes cannot be multiplied|size mismatch|is invalid for input of size"
             r"|size of tensor a"
             r"|Sizes of tensors must match|must match the size|shape mismatch|same number of dimens"
+            r"|stack expects each tensor to be equal size|resize storage that is not resizable"
         ),
     ),
     LookAlike(
@@ -140,6 +141,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     LookAlike("key", (r"KeyError")),
     LookAlike("type", (r"TypeError|AttributeError")),
 )
+QUOTED = "quoted"  # the words stand in source code, data, a command or documentation
 SHUTDOWN = LookAlike(
     # The real message names the process; without it the words are quoted or printed at shutdown.
     "shutdown_artifact",

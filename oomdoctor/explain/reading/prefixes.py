@@ -7,22 +7,36 @@ indentation. The lines with the same tag, in order, are the output of one proces
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _LEVEL = r"(?:ERROR|INFO|WARNING|WARN|DEBUG|CRITICAL|FATAL|error|info|warning|debug|critical)"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+# Names of processes of one job. torchrun --role and services of compose may have any of them.
+_WORKERS = (
+    r"(?:rank|worker|train(?:er|ing)?|node|learner|actor|replica|gpu|proc(?:ess)?|launcher|ddp|fsdp"
+    r"|pytorch|torch(?:run)?|finetune|sft|dpo|grpo|job|pod|task)"
+)
 # One alternative per line; each group is either a rank or a tag.
 _RANKS = re.compile(
     r"\[(?:rank|Rank ?|default|RANK ?)?(\d{1,5})\]: ?"  # torch, torchrun --tee, bare
-    r"|\[\d+,(\d{1,5})\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    rf"|\[(?:\w+[_-])?{_WORKERS}[_-]?(\d{{1,5}})\]: ?"  # torchrun --role NAME
+    r"|\[(?:[\w.-]+@)?\d+,(\d{1,5})\]<std(?:out|err)>: ?"  # mpirun --tag-output
     r"|\[(?:rank|Rank|RANK)[ :=]?(\d{1,5})\] ?"
     r"|(?:rank|Rank|RANK)[ _]?(\d{1,5}) ?: ?"
     r"|\((?:[\w.:#-]+ )?rank=(\d{1,5})[^)]{0,80}\) ?"  # vLLM workers
+    r"|\((?:Vllm)?Worker[_ ](?:DP\d+_)?(?:PP\d+_)?TP(\d{1,5})\b[^)]{0,80}\) ?"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DP\d+ )?TP(\d{1,5})(?: [A-Z]{2}\d+)*\] ?"  # SGLang
     r"|\s{0,3}(\d{1,4}): (?=\s*(?:Traceback|File \"|\S+Error|\[|\d{4}-|\s{2,}\S))"  # srun --label
 )
 _TAGS = re.compile(
     r"(\([\w.:#-]+ pid=\d+[^)]{0,80}\)) ?"  # Ray, vLLM
-    r"|([\w.-]{1,40}-\d+) +\| "  # docker compose
+    r"|([\w.-]{1,60}[_-]\d+) +\|(?: |$)"  # docker compose
+    r"|\[(pod/[\w.-]{1,120}/[\w.-]{1,80})\] ?"  # kubectl logs --prefix
+)
+# The number of a process in a tag: the number of its service, else that of its replica.
+_NUMBERED = re.compile(
+    rf"(?:^|[/_-]){_WORKERS}[_-]?(\d{{1,5}})(?:[_-](\d+))?(?=$|/|-[a-z0-9]{{5}}(?:/|$))"
 )
 _NOISE = re.compile(
     rf"\[?\s*\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\s*\]?[ :,]*(?:- )?"
@@ -71,6 +85,22 @@ def split_line(line: str) -> Split:
             break
         start = match.end()
     return Split(tag, rank, line[start:])
+
+
+def number_in(tag: str, others: Iterable[str] = ()) -> int | None:
+    """The number of the process that a tag names, as in `worker-3` or `pod/trainer-3/main`.
+
+    `others` are the other tags of the log. Without another of the same name, `trainer-1` has no
+    number: compose calls the only container of a service so.
+    """
+    match = _NUMBERED.search(tag)
+    if match is None:
+        return None
+    number, stem = int(match[1]), tag[: match.start(1)]
+    if number != 1 or match[2] is not None or tag.startswith("pod/"):
+        return number
+    alike = (other for other in others if other.startswith(stem) and _NUMBERED.search(other))
+    return number if any(other != tag for other in alike) else None
 
 
 def rank_in(text: str) -> int | None:

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from math import floor
 
-# c10::CachingAllocator format_size: "512 bytes", "20.00 MiB"; XLA writes "86.89GiB", old MPS "GB".
+# c10::CachingAllocator format_size: "512 bytes", "20.00 MiB"; XLA writes "86.89GiB".
 # Some programs separate thousands by commas.
 _FIGURE = r"(?<![\d.])(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20})(?:\.\d{1,20})?"
 SIZE = rf"{_FIGURE}\s{{0,9}}(?:bytes?|B|[KMGT]i?B)\b"
@@ -21,19 +21,22 @@ _UNITS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
 }
+_DECIMAL = frozenset({"kb", "mb", "gb", "tb"})
 _PARTS = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*([A-Za-z]*)")
 # A negative difference printed as unsigned is almost 2**64, and so is "no limit".
 _UNDERFLOW = 2**62
 
 
-def size_bytes(text: str) -> int | None:
+def size_bytes(text: str, binary: bool = False) -> int | None:
     """The printed number times its unit, rounded to the nearest byte, without floats in between.
 
-    GiB is 1024**3, GB is 1000**3, and a bare number is bytes. None for an unknown unit and for an
-    underflow such as 17179869184.00 GiB, which means nothing.
+    GiB is 1024**3 and a bare number is bytes. GB is 1000**3; with `binary` it is 1024**3, for
+    programs that divide by 1024 and write GB. None for an unknown unit and for an underflow such as
+    17179869184.00 GiB, which means nothing.
     """
     match = _PARTS.search(text)
-    factor = _UNITS.get(match[2].lower() or "bytes") if match else None
+    unit = (match[2].lower() or "bytes") if match else ""
+    factor = _UNITS.get(unit[0] if binary and unit in _DECIMAL else unit)
     if match is None or factor is None:
         return None
     size = floor(Fraction(match[1].replace(",", "")) * factor + Fraction(1, 2))

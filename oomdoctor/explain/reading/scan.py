@@ -10,17 +10,21 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from oomdoctor.explain.reading.clean import Line
-from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message, read_message
+from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message
 from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
-from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of
-from oomdoctor.explain.reading.log_facts import FactReader
-from oomdoctor.explain.reading.look_alikes import MAY_FAIL, Found, find_look_alike
-from oomdoctor.explain.reading.prefixes import Split, rank_in
-from oomdoctor.explain.reading.window import AHEAD, Reading, Window
-from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, Numbers, Resource
+from oomdoctor.explain.reading.frames.read import starts_traceback
+from oomdoctor.explain.reading.going_on import MEMORY
+from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of, next_failure, with_rank
+from oomdoctor.explain.reading.log_facts import FactReader, Progress
+from oomdoctor.explain.reading.look_alikes import MAY_FAIL, QUOTED, SHUTDOWN, Found, find_look_alike
+from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
+from oomdoctor.explain.reading.prefixes import Split, number_in, rank_in
+from oomdoctor.explain.reading.quoted import NEAR, Place, quoted
+from oomdoctor.explain.reading.window import AHEAD, Window
+from oomdoctor.records.diagnosis import Frame, Incident, LogFacts
 from oomdoctor.records.measurement import OomEvent
 
 _MOST_READ = 400  # failures read in full; beyond that, only the last ones
@@ -29,10 +33,14 @@ _MOST_OTHERS = 600  # lines that may report another failure
 _MOST_LATE = 40
 _QUOTE = 600
 _SHORT_LOG = 40
+_CLEAN_UP = re.compile(
+    r"after successful completion|post-run message"
+    r"|(?:shutdown|clean-?up|teardown) (?:artifact|noise|warning)"
+)
+_LONGEST = 600  # characters of a line that may show that it is quoted
 
 _EXCEPTION = re.compile(r"(?<![\w.])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception))\b")
 _RANK_BESIDE = re.compile(r"^\s*rank\s*: (\d+)", re.MULTILINE)
-_PINNED = re.compile(r"pin_memory|allocate_cpu_cache|cudaHostAlloc|cudaMallocHost|pinned")
 _WSL = re.compile(r"\bWSL ?2?\b|microsoft-standard")
 
 
@@ -58,7 +66,8 @@ class _Scanner:
         self._tried = self._others = 0
         self._wsl = False
         self._facts = FactReader()
-        self._moves_at: dict[int, tuple[int, int | None]] = {}
+        self._moves_at: dict[int, Progress] = {}
+        self._quoted: Incident | None = None
 
     def read(self, lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
         number = 0
@@ -71,7 +80,10 @@ class _Scanner:
         for late in self._late:
             if late >= self._window.start:
                 self._try(late)
-        return incidents_of(self._found, self._went_on), self._facts.facts(number)
+        incidents = incidents_of(self._found, self._went_on)
+        if not incidents and self._quoted is not None:
+            incidents = (self._quoted,)
+        return with_rank(incidents, self._facts.failed_rank), self._facts.facts(number)
 
     def _add(self, index: int, line: Line) -> None:
         text = line.text
@@ -80,7 +92,7 @@ class _Scanner:
         if not self._wsl and "WSL" in text and _WSL.search(text):
             self._wsl = True
         if MAY_OPEN.search(text) or MAY_FAIL.search(text):
-            self._moves_at[index] = self._facts.moves, self._facts.step
+            self._moves_at[index] = self._facts.progress()
             if self._tried < _MOST_TRIED and len(self._found) < _MOST_READ:
                 self._waiting.append(index)
             else:
@@ -92,31 +104,108 @@ class _Scanner:
 
     def _try(self, index: int) -> None:
         self._tried += 1
-        moves, step = self._moves_at.pop(index, (self._facts.moves, self._facts.step))
+        progress = self._moves_at.pop(index, self._facts.progress())
         split = self._window.split(index)
         if self._consumed.get(split.tag, -1) >= index:
             return
         text = self._window.line(index).text
         if MAY_OPEN.search(text):
-            read = _best(self._window.readings(index, split.tag))
-            if read is not None:
-                message, told = read
-                for i in told:
-                    self._consumed[self._window.split(i).tag] = i
-                self._keep_memory(told, split, message, moves, step)
-                self._window.end_traceback(told[-1], split.tag)
+            read = best(self._window.readings(index, split.tag))
+            if read is not None and self._keep(index, split, read, progress):
                 return
         if self._others < _MOST_OTHERS and (MAY_FAIL.search(text) or "illed" in text):
             self._others += 1
             found = find_look_alike(self._window.around(index, split.tag, before=0, after=4))
             if found is not None:
-                self._keep_look_alike(index, split, found, moves, step)
+                self._keep_look_alike(index, split, found, progress)
+
+    def _keep(self, index: int, split: Split, read: Read, progress: Progress) -> bool:
+        """Keep what a message says; False if its traceback shows that it means something else."""
+        message, told, flat = read
+        looks = not message.dialect.hints_only or message.dialect.in_frames is not None
+        frames = self._window.traceback(index, split.tag) if looks else ()
+        if not message.dialect.applies_to(frames):
+            return False
+        for i in told:
+            self._consumed[self._window.split(i).tag] = i
+        if self._is_quoted(index, message, flat):
+            self._keep_quoted(index)
+            return True
+        if self._over(index, message, progress):
+            text = self._window.line(index).text.strip()[:_QUOTE]
+            self._keep_look_alike(
+                index, split, Found(SHUTDOWN.name, None, text, True, False), progress
+            )
+        else:
+            self._keep_memory(told, split, message, progress, frames)
+            self._note_retry(told)
+        self._window.end_traceback(told[-1], split.tag)
+        return True
+
+    def _is_quoted(self, index: int, message: Message, flat: str) -> bool:
+        """Whether the line at an index only quotes a message."""
+        window = self._window
+        first, last = max(window.start, index - NEAR), min(index + NEAR, window.end)
+        place = Place(
+            raw=window.line(index).text[:_LONGEST],
+            lead=flat[: message.start][-_LONGEST:],
+            words=flat[message.start : message.end],
+            tail=flat[message.end :][:_LONGEST],
+            before=[window.line(i).text[:_LONGEST] for i in range(first, index)],
+            after=[window.line(i).text[:_LONGEST] for i in range(index + 1, last)],
+        )
+        return quoted(place, message.event.capacity_bytes is not None)
+
+    def _keep_quoted(self, index: int) -> None:
+        if self._quoted is None:
+            line = self._window.line(index)
+            self._quoted = Incident(
+                event=OomEvent(
+                    message=line.text.strip()[:_QUOTE], dialect="not_oom", phase="unknown"
+                ),
+                look_alike=QUOTED,
+                resource="none",
+                frames=(),
+                phase="unknown",
+                where=None,
+                lines=(line.text.strip()[:_QUOTE],),
+                rank=None,
+                line_number=line.number,
+                step=None,
+                survived=False,
+            )
+
+    def _over(self, index: int, message: Message, progress: Progress) -> bool:
+        """Whether a worker was killed after the training, or when its loader was cleaned up."""
+        if message.dialect.name != "dataloader_worker":
+            return False
+        if progress.over:
+            return True
+        window = self._window
+        near = range(max(window.start, index - 8), min(index + 6, window.end))
+        cleaned = any(_CLEAN_UP.search(window.line(i).text) for i in near)
+        return not self._found and (cleaned or self._ignored(index))
+
+    def _ignored(self, index: int) -> bool:
+        """Whether Python ignored the exception at a line, as it does in `__del__`."""
+        for i in range(index - 1, max(self._window.start, index - NEAR) - 1, -1):
+            text = self._window.split(i).text
+            if text.startswith("Exception ignored in"):
+                return True
+            indented = self._window.line(i).text.startswith(" ") or text.startswith((" ", "File "))
+            if text and not indented and not starts_traceback(text):
+                return False
+        return False
 
     def _keep_memory(
-        self, told: list[int], split: Split, message: Message, moves: int, step: int | None
+        self,
+        told: list[int],
+        split: Split,
+        message: Message,
+        progress: Progress,
+        frames: tuple[Frame, ...],
     ) -> None:
         dialect, index = message.dialect, told[0]
-        frames = () if dialect.hints_only else self._window.traceback(index, split.tag)
         around = self._window.around(index, split.tag)
         phase, where = phase_of(frames, around)
         if phase == "unknown":
@@ -127,11 +216,11 @@ class _Scanner:
             frames, where = (), None
         line = self._window.line(index)
         exception = _EXCEPTION.findall(line.text[:2000])
-        rank = split.rank if split.rank is not None else rank_in(line.text)
+        rank = self._rank(split, line)
         if rank is None and dialect.hints_only and (beside := _RANK_BESIDE.search(around)):
             rank = int(beside[1])
         quoted = tuple(self._window.line(i).text.strip()[:_QUOTE] for i in told)
-        name, resource = _dialect_and_resource(message, frames, around, self._wsl)
+        name, resource = dialect_and_resource(message, frames, around, self._wsl)
         event = replace(message.event, phase=phase, dialect=name)
         incident = Incident(
             event=event,
@@ -143,7 +232,7 @@ class _Scanner:
             lines=quoted,
             rank=rank,
             line_number=line.number,
-            step=step,
+            step=progress.step,
             survived=False,
             listed_processes=message.listed_processes,
             exception=exception[-1] if exception else None,
@@ -151,15 +240,33 @@ class _Scanner:
             tensor_shape=message.tensor_shape,
             tensor_dtype=message.tensor_dtype,
         )
+        number = self._window.line(told[-1]).number
+        fold(self._found, Finding(incident, number, progress.moves, dialect))
+
+    def _note_retry(self, told: list[int]) -> None:
+        """Look for words beside a message that say that the program goes on."""
+        for i in range(max(self._window.start, told[0] - 2), told[0]):
+            before = self._window.line(i)
+            if MEMORY.search(before.text):
+                self._facts.going_on.retried(self._window.line(told[-1]).number, before.text)
+        own = self._window.line(told[-1])
+        self._facts.going_on.retried(own.number, own.text)
         for i in self._window.after(told[-1]):
             after = self._window.line(i)
-            self._facts.retried(after.number, after.text)
-        number = self._window.line(told[-1]).number
-        fold(self._found, Finding(incident, number, moves, dialect))
+            if starts_traceback(after.text):
+                break
+            self._facts.going_on.retried(after.number, after.text)
 
-    def _keep_look_alike(
-        self, index: int, split: Split, found: Found, moves: int, step: int | None
-    ) -> None:
+    def _rank(self, split: Split, line: Line) -> int | None:
+        """The rank that wrote a line, by its prefix, its words or the process that was spawned."""
+        if split.rank is not None:
+            return split.rank
+        told = rank_in(line.text)
+        if told is None and split.tag:
+            told = number_in(split.tag, self._window.tags())
+        return self._facts.spawned_before(line.number) if told is None else told
+
+    def _keep_look_alike(self, index: int, split: Split, found: Found, progress: Progress) -> None:
         frames = self._window.traceback(index, split.tag)
         if not (frames or found.strong or self._window.end < _SHORT_LOG):
             return
@@ -173,45 +280,17 @@ class _Scanner:
             phase=phase,
             where=where,
             lines=(line.text.strip()[:_QUOTE],),
-            rank=split.rank,
+            rank=self._rank(split, line),
             line_number=line.number,
-            step=step,
+            step=progress.step,
             survived=False,
             exception=found.exception,
             consequence=found.consequence,
         )
-        fold(self._found, Finding(incident, line.number, moves, strong=found.strong))
+        fold(self._found, Finding(incident, line.number, progress.moves, strong=found.strong))
 
-    def _went_on(self, finding: Finding) -> bool:
-        """Whether steps, the end of the training or a retry follow a failure."""
-        facts, last = self._facts, finding.last_number
-        return (
-            facts.moves - finding.moves >= 2
-            or facts.finished_line > last
-            or last < facts.last_retry <= last + AHEAD
-        )
-
-
-def _best(readings: Iterable[Reading]) -> tuple[Message, list[int]] | None:
-    """The message of the reading with the most figures, and its lines."""
-    best: tuple[int, Message, list[int]] | None = None
-    for reading in readings:
-        message = read_message(reading.flat, within=reading.ends[0][1])
-        if message is None:
-            continue
-        told = sum(getattr(message.event, figure.name) is not None for figure in fields(Numbers))
-        if best is None or told > best[0]:
-            best = told, message, reading.lines_to(message.end)
-    return None if best is None else best[1:]
-
-
-def _dialect_and_resource(
-    message: Message, frames: tuple[Frame, ...], around: str, wsl: bool
-) -> tuple[str, Resource]:
-    """The dialect and the resource: the driver's "out of memory" may mean pinned host memory."""
-    name = message.dialect.name
-    if name == "cuda_driver":
-        called = " ".join(f"{f.function} {f.code or ''}" for f in frames[-3:])
-        if _PINNED.search(called) or (not frames and _PINNED.search(around)):
-            return ("wsl_pinned" if wsl else name), "host"
-    return name, message.resource
+    def _went_on(self, finding: Finding) -> str | None:
+        """The line that shows that the run went on: steps, its end, a saved model or a retry."""
+        told, last = finding.incident.lines, finding.last_number
+        until = next_failure(finding, self._found)
+        return self._facts.going_on.after(finding.moves, last, AHEAD, told, until)

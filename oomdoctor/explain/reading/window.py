@@ -86,6 +86,10 @@ class Window:
             split = self._splits[index] = split_line(self.line(index).text)
         return split
 
+    def tags(self) -> Iterator[str]:
+        """The processes that the lines name."""
+        return (self.split(index).tag for index in range(self.start, self.end))
+
     def after(self, index: int) -> range:
         """The lines after one that may still belong to it."""
         return range(index + 1, min(index + AHEAD, self.end))

@@ -59,7 +59,10 @@ def _can_liger(case: Case) -> bool:
         return False
     if not (case.in_training or case.phase == "unknown") or case.framework == "vllm":
         return False
-    if "logits" in case.elsewhere() and not case.innermost(r"lm_head|logits"):
+    before = case.phase == "forward" and not case.innermost(r"lm_head|logits")
+    if (before and not case.beyond) or case.phase in ("load", "init", "clip", "optimizer"):
+        return False
+    if case.incident.recomputing and not case.beyond:  # layers are recomputed after the loss
         return False
     known = case.sizes.model_type if case.sizes else (case.setup.model or "").lower()
     if known:
@@ -73,9 +76,16 @@ def _liger(case: Case) -> Effect:
     return difference(case, {"liger": True}, text, request=1.0 if in_loss else 0.0)
 
 
+def _eager(case: Case) -> bool:
+    """Whether eager attention runs and the model can do without it."""
+    capped = case.sizes is not None and case.sizes.capped_scores
+    return case.setup.attention == "eager" and not capped
+
+
 def _scores(case: Case) -> Effect:
     text = "the attention scores (batch x heads x length x length) are never stored"
-    share = 1.0 if case.tensor_is("attention scores") else 0.0
+    seen = case.tensor_is("attention scores") or case.scores_line is not None
+    share = 1.0 if seen else 0.0
     return difference(case, {"attention": "sdpa"}, text, request=share)
 
 
@@ -101,11 +111,11 @@ ACTIVATION_ROWS: tuple[Row, ...] = (
          "pytorch": "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss",
          "shell": "pip install liger-kernel"},
         "if liger-kernel supports the model; usually faster too"),
-    Row("sdpa", 0, "Use fused attention (sdpa) instead of eager attention",
-        lambda case: case.setup.attention == "eager", _scores,
-        {"transformers": 'AutoModel.from_pretrained(..., attn_implementation="sdpa")',
+    Row("sdpa", 0, "Use fused attention (sdpa) instead of eager attention", _eager, _scores,
+        {"transformers": 'AutoModelForCausalLM.from_pretrained(..., attn_implementation="sdpa")',
          "trl": 'SFTConfig(model_init_kwargs={"attn_implementation": "sdpa"})',
-         "pytorch": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"}),
+         "pytorch": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"},
+        'same result, faster; "flash_attention_2" does the same'),
     Row("smaller_batch", 2, "Use a smaller micro-batch$was and accumulate more", _many_sequences,
         _smaller_batch,
         {"transformers": "TrainingArguments(per_device_train_batch_size=$batch, "

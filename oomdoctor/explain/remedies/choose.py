@@ -8,10 +8,10 @@ change that cannot help is not listed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from string import Template
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.row import Effect, Row, next_batch
+from oomdoctor.explain.remedies.closing import COMPUTED, closing
+from oomdoctor.explain.remedies.row import Effect, Row, fill, next_batch
 from oomdoctor.records.diagnosis import Remedy
 from oomdoctor.units import format_bytes
 
@@ -47,7 +47,11 @@ def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> t
     `keys` come in the order of their causes, each with the rank of its confidence (0 is high).
     """
     values = values_of(case)
-    ranked: list[tuple[tuple[int, int, int, int], Remedy]] = []
+    ranked: list[tuple[tuple[float, ...], Remedy]] = []
+    if case.beyond:
+        # What is computed is compared as a whole; what is not computed comes after what is enough.
+        ranked += [((*place, 0), remedy) for place, remedy in closing(case, table, values)]
+        keys = {key: 3 for key in keys if key not in COMPUTED}
     for place, (key, doubt) in enumerate(keys.items()):
         row = table[key]
         if not row.when(case):
@@ -56,17 +60,29 @@ def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> t
         if effect.frees_bytes == 0:
             continue
         remedy = Remedy(
-            change=_fill(row.change, values),
+            change=fill(row.change, values),
             frees_bytes=effect.frees_bytes,
             basis=effect.basis,
-            lines={name: _fill(line, values) for name, line in row.lines.items()},
-            arithmetic=None if effect.arithmetic is None else _fill(effect.arithmetic, values),
-            note=None if row.note is None else _fill(row.note, values),
+            lines={name: fill(line, values) for name, line in row.lines.items()},
+            arithmetic=None if effect.arithmetic is None else fill(effect.arithmetic, values),
+            note=None if row.note is None else fill(row.note, values),
+            enough=_closes(case, effect),
         )
-        # Printed figures are compared with the message, computed ones with the closed form.
-        needed = case.missing if effect.basis == "measured" else case.needed
-        ranked.append(((doubt, _enough(effect, needed), row.cost, place), remedy))
+        if case.beyond and remedy.enough is not None:
+            doubt = 0 if remedy.enough else 2
+        if key == "sdpa" and case.scores_line is not None:
+            doubt = -1  # the line that failed says so itself
+        ranked.append(((doubt, _enough(effect, case.needed), row.cost, place), remedy))
     return tuple(remedy for _, remedy in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def _closes(case: Case, effect: Effect) -> bool | None:
+    """Whether the change frees enough; None if the figures do not say."""
+    if effect.frees_bytes is None or case.needed is None or effect.at_least:
+        return None
+    if case.beyond and effect.basis == "arithmetic":
+        return None  # it is not part of what the training needs
+    return effect.frees_bytes >= case.needed
 
 
 def _enough(effect: Effect, missing: int | None) -> int:
@@ -75,10 +91,6 @@ def _enough(effect: Effect, missing: int | None) -> int:
     if effect.frees_bytes >= missing:
         return 0
     return 1 if effect.at_least else 2
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    return Template(text).safe_substitute(values)
 
 
 def _new_name(case: Case) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from string import Template
 from typing import Any
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.memory.terms import terms
+from oomdoctor.explain.memory.moments import Moment
 from oomdoctor.records.diagnosis import Basis
 from oomdoctor.units import MIB, format_bytes
+
+_MOST_DIVIDED = 4096  # a batch beyond that is a mistake, or counts tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +21,14 @@ class Effect:
     """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
 
     `at_least`: only the requested tensor was counted; the rest of the effect is unknown.
+    `leaves_bytes` is what the training then needs, if it needs more than the GPU has now.
     """
 
     frees_bytes: int | None
     basis: Basis
     arithmetic: str | None
     at_least: bool = False
+    leaves_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +75,14 @@ def difference(
 
     Counts only what is on the device at the moment of the failure; 0 if none of it changes.
     """
-    if case.sizes is not None and case.training is not None:
-        before = {term.name: term.size_bytes for term in terms(case.sizes, case.training)}
-        after = {
-            term.name.removeprefix("quantized "): term.size_bytes
-            for term in terms(case.sizes, replace(case.training, **changes))
-        }
-        shared = [
-            (name, size, after[key])
-            for name, size in before.items()
-            if (key := name.removeprefix("quantized ")) in after and name not in case.elsewhere()
-        ]
-        saved = sum(old - new for _, old, new in shared)
+    before = case.moment()
+    if before is not None and case.training is not None:
+        after = case.moment(replace(case.training, **changes))
+        assert after is not None  # because there is one before
+        saved = before.size_bytes - after.size_bytes
         if saved > 0:
-            parts = [
-                f"{name} {format_bytes(old)} -> {format_bytes(new)}"
-                for name, old, new in shared
-                if old != new
-            ]
-            return Effect(saved, "arithmetic", ", ".join(parts))
+            left = after.size_bytes + case.context if case.beyond else None
+            return Effect(saved, "arithmetic", parts_text(case, before, after), leaves_bytes=left)
         if case.training.tokens is not None and not request:
             return Effect(0, "arithmetic", "nothing on the device gets smaller")
     if request and (case.requested or 0) >= 50 * MIB:
@@ -99,16 +94,47 @@ def difference(
     return Effect(None, "rule", fallback)
 
 
+def parts_text(case: Case, before: Moment, after: Moment) -> str:
+    """What becomes of each part; of the peak as a whole if it is then at another moment."""
+    if before.when != after.when:
+        peaks = (before.size_bytes + case.context, after.size_bytes + case.context)
+        old, new = (format_bytes(size) for size in peaks)
+        return f"peak {old} -> {new} {after.when}"
+    olds, news = ({_plain(t.name): t.size_bytes for t in m.terms} for m in (before, after))
+    return ", ".join(
+        f"{name} {format_bytes(olds.get(name, 0))} -> {format_bytes(news.get(name, 0))}"
+        for name in dict.fromkeys((*olds, *news))
+        if olds.get(name) != news.get(name)
+    )
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("quantized ")
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """A text with its $names replaced."""
+    return Template(text).safe_substitute(values)
+
+
 def held(size: int | None, words: str) -> Effect:
     """Bytes that the message itself prints; a rule of thumb if it prints none."""
     return Effect(None, "rule", None) if size is None else Effect(size, "measured", words)
+
+
+@lru_cache
+def smaller_batches(batch: int) -> tuple[int, ...]:
+    """The batches that divide this one, the largest first; only halves of a very large one."""
+    if batch > _MOST_DIVIDED:
+        return tuple(batch >> power for power in range(1, batch.bit_length()))
+    return tuple(size for size in range(batch // 2, 0, -1) if batch % size == 0)
 
 
 def next_batch(case: Case) -> int | None:
     """The largest smaller batch that divides the current one and frees enough, else 1."""
     if case.batch is None:
         return None
-    smaller = [size for size in range(case.batch - 1, 0, -1) if case.batch % size == 0]
+    smaller = smaller_batches(case.batch)
     for size in smaller:
         saved = difference(case, {"micro_batch_size": size}, "", 1 - size / case.batch).frees_bytes
         if saved is not None and case.needed is not None and saved >= case.needed:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.analysis.memory.shape import text_part
+from oomdoctor.analysis.memory.shape import size_in, text_part
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.facts.architectures import ROLES
+from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
 
@@ -21,6 +21,7 @@ class Training:
 
     micro_batch_size: int | None
     sequence_length: int | None
+    accumulation_steps: int
     method: str
     weights_dtype: str
     autocast: bool
@@ -31,6 +32,8 @@ class Training:
     lora_rank: int
     adapted: tuple[str, ...]  # the roles in ROLES whose linear layers have an adapter
     quantization: str
+    kbit_prepare: str  # as the key of a rung: what is cast to 32 bits beside quantized weights
+    stacked_experts: bool  # in one tensor, which bitsandbytes does not quantize
     world_size: int
     stage: int
     master_weights: bool  # DeepSpeed keeps 32-bit weights and states beside 16-bit weights
@@ -47,9 +50,29 @@ class Training:
         """Bytes of an activation: 2 under autocast or in 16-bit weights."""
         return 2 if self.autocast else dtype_bytes(self.weights_dtype)
 
+    @property
+    def upcast(self) -> bool:
+        """Whether the norms have 32-bit weights, so that what runs between layers has 32 bits."""
+        if self.quantized_in_4_bits:
+            return self.kbit_prepare != "none"
+        return self.method == "full" and self.weights_dtype == "float32"
 
-def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tuple[str, ...]]:
-    """The training with defaults for what is unknown, and the assumptions in words."""
+    @property
+    def quantized_in_4_bits(self) -> bool:
+        return self.method == "qlora" and self.quantization == "nf4"
+
+
+def training_of(
+    setup: Setup,
+    config: Mapping[str, Any],
+    framework: str | None = None,
+    transformers: str | None = None,
+) -> tuple[Training, tuple[str, ...]]:
+    """The training with defaults for what is unknown, and the assumptions in words.
+
+    `framework` is the library that trains: TRL prepares quantized models differently.
+    `transformers` is its version, if the log names it.
+    """
     assumed: list[str] = []
     text = text_part(config)
 
@@ -71,6 +94,10 @@ def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tupl
         assumed.append("unknown micro-batch size: pass --micro-batch")
     if setup.sequence_length is None:
         assumed.append("unknown sequence length: pass --seq-len")
+    newest = str(EXPERTS_STACKED_SINCE)
+    stacked = int((transformers or newest).partition(".")[0]) >= EXPERTS_STACKED_SINCE
+    if method == "qlora" and transformers is None and size_in(text, "experts"):
+        assumed.append(f"experts not quantized, as with transformers {newest}")
     adapted = setup.lora_targets or ROLES
     if method != "full" and setup.lora_targets is None:
         assumed.append("adapters on all linear layers")
@@ -81,6 +108,7 @@ def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tupl
     training = Training(
         micro_batch_size=setup.micro_batch_size,
         sequence_length=setup.sequence_length,
+        accumulation_steps=setup.accumulation_steps or 1,
         method=method,
         weights_dtype=dtype,
         autocast=autocast,
@@ -91,6 +119,8 @@ def training_of(setup: Setup, config: Mapping[str, Any]) -> tuple[Training, tupl
         lora_rank=setup.lora_rank or 16,
         adapted=adapted,
         quantization=setup.quantization or "nf4",
+        kbit_prepare="norms" if framework == "trl" else "peft",
+        stacked_experts=stacked,
         world_size=setup.world_size or 1,
         stage=setup.sharding(),
         master_weights=setup.zero_stage is not None and setup.autocast_dtype is not None,

@@ -27,6 +27,13 @@ SIZE_NAMES: dict[str, tuple[str, ...]] = {
 TOWERS = ("vision_config", "audio_config", "speech_config")
 # Activations of MLPs that have a gate.
 GATED_ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
+# Activations that transformers computes by several operations, each of which autograd saves.
+COMPOSED_ACTIVATIONS = ("gelu_new", "gelu_fast")
+# Keys of config.json that only models with layer norms have; the others have RMS norms.
+LAYER_NORM_KEYS = ("layer_norm_epsilon", "layer_norm_eps", "layer_norm_elementwise_affine")
+# The version of transformers from which the experts of a layer are one tensor. bitsandbytes
+# quantizes linear layers only, so it leaves these experts as they are.
+EXPERTS_STACKED_SINCE = 5
 
 # Part of a layer -> a pattern of the attribute names that transformers' layers give it.
 LAYER_PARTS = {
@@ -54,20 +61,28 @@ class Family:
 
     `tied` says that the output head shares the input embeddings where config.json does not say.
     `positions_after_padding` says that positions are counted from the padding id, which leaves
-    fewer for a row.
+    fewer for a row. `norms` is the number of norms of a layer over its hidden width. `wide_norms`
+    says that they multiply with their weight in 32 bits, `head_norms` that queries and keys have
+    norms, too.
     """
 
     model_type: str
     tied: bool = False
     positions_after_padding: bool = False
+    norms: int = 2
+    wide_norms: bool = False
+    head_norms: bool = False
 
 
 _ROWS = (
     Family("gpt2", tied=True),
     Family("gpt_neo", tied=True),
-    Family("gemma", tied=True),
-    Family("gemma2", tied=True),
-    Family("gemma3_text", tied=True),
+    Family("gemma", tied=True, wide_norms=True),
+    Family("gemma2", tied=True, norms=4, wide_norms=True),
+    Family("gemma3_text", tied=True, norms=4, wide_norms=True, head_norms=True),
+    Family("qwen3", head_norms=True),
+    Family("qwen3_moe", head_norms=True),
+    Family("olmo2", head_norms=True),
     Family("t5", tied=True),
     Family("bart", tied=True),
     Family("opt", tied=True),

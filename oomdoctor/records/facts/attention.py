@@ -66,6 +66,27 @@ _ROWS = (
 )
 
 ATTENTIONS = {row.name: row for row in _ROWS}
+
+
+def lacks_capability(attention: str, capability: str | None) -> str | None:
+    """Why a GPU of this compute capability cannot run an implementation; None if it can.
+
+    If the capability is unknown, it is assumed to be enough.
+    """
+    needed = ATTENTIONS[attention].capability
+    if needed is None or capability is None:
+        return None
+    least, most = needed
+    if _numbers(least) <= _numbers(capability) <= _numbers(most or capability):
+        return None
+    kind = least if least == most else f"{least} or higher"
+    return f"{attention} needs compute capability {kind}; this card has {capability}; use sdpa"
+
+
+def _numbers(capability: str) -> tuple[int, ...]:
+    return tuple(map(int, capability.split(".")))
+
+
 # Every name and spelling in configuration files -> its name.
 ATTENTION_NAMES = {word: row.name for row in _ROWS for word in (row.name, *row.spellings)}
 # Package on the index -> the row that needs it.

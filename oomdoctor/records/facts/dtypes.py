@@ -50,3 +50,12 @@ def dtype_bytes(name: str) -> int:
 def dtype_word(name: str) -> str:
     """`bf16` for `bfloat16`: a type that a model can be trained in, as labels write it."""
     return TRAINED[name].word or name
+
+
+def has_bfloat16(capability: str | None) -> bool:
+    """Whether a GPU of this compute capability computes in bfloat16; True if it is unknown.
+
+    From 8.0 (Ampere) on. Older cards emulate it (CUDA C++ Programming Guide, "Arithmetic
+    Instructions").
+    """
+    return capability is None or int(capability.partition(".")[0]) >= 8

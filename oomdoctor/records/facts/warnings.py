@@ -8,21 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.sizes import SIZES
 from oomdoctor.records.machine import GpuProcess
 from oomdoctor.records.report import Warn
-from oomdoctor.units import format_bytes
+from oomdoctor.units import format_bytes, format_percent, names_or_count
 
 NoteCode = Literal["model_source", "model", "slurm", "log"]
 
 MEMORY_NOT_FREE = "memory_not_free"
+EMULATED = "emulated_device"
 CODES = {
     "sequence_length": "the model has fewer positions than the sequence length asked for",
+    "unusual_size": "a batch size, sequence length or LoRA rank is far above what is usual",
     "no_card": "plan was given a size of memory, so speed cannot be estimated",
     "gpu_variant": "the name of a card stands for several; the smallest was taken",
+    "prices": "the price list has an unknown name, a card twice, or none of the cards of the plan",
+    "float16_rungs": "rungs use float16 on a card without bfloat16",
+    "bfloat16_emulated": "a rung asks for bfloat16 on a card that emulates it",
+    "not_kept": "the cache folder cannot be written, so the next plan simulates again",
     "not_nvidia": "plan was given a card that is not NVIDIA's",
     "cap_above_free": "--vram is more than the free memory",
     "other_processes": "other processes use memory of the same GPU",
     MEMORY_NOT_FREE: "memory that was free at the start is in use now",
+    "foreign_load": "other processes used the cores or the GPU while steps were timed",
+    "calibration_ignored": "stored speeds of a card imply more than the card can do",
+    EMULATED: "the GPU is emulated, so times mean nothing",
+    "time_not_believable": "measured times imply more than the card can do",
     "moe_routing": "a mixture of experts is trained with synthetic weights",
     "time_limit": "the time limit ended the run",
     "model_source": "a note about where the facts of the model come from (probe and plan)",
@@ -31,6 +43,18 @@ CODES = {
     "log": "a note about a log, such as a part that was left out",
     "(an error's code)": "explain could not read one of several inputs; the code is that error's",
 }
+
+
+def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:
+    """Numbers of the rungs that are valid, but probably a typing error."""
+    found, rungs = [], tuple(configs)
+    for key, size in SIZES.items():
+        values = [getattr(config, key) for config in rungs]
+        largest = max((value for value in values if isinstance(value, int)), default=0)
+        if largest > size.questioned:
+            text = f"{size.words} {largest:,} is far above the usual {size.usual}"
+            found.append(Warn("unusual_size", text))
+    return found
 
 
 def sequence_lowered(model: str, limit: int, asked: int) -> Warn:
@@ -66,11 +90,49 @@ def smallest_variant(asked: str, taken: str, others: Iterable[str]) -> Warn:
     )
 
 
+def prices_unknown(source: str, names: Sequence[str]) -> Warn:
+    """Names of a price list that are no cards."""
+    are = "is not a known card" if len(names) == 1 else "are not known cards"
+    return Warn("prices", f"{source}: {', '.join(names)} {are}; `oomdoctor gpus` lists the cards")
+
+
+def prices_repeated(source: str, cards: Sequence[str]) -> Warn:
+    """Cards that a price list has more than once."""
+    return Warn(
+        "prices", f"{source} lists {', '.join(cards)} more than once; the lowest price counts"
+    )
+
+
+def prices_of_others(source: str) -> Warn:
+    """A price list without any of the plan's cards."""
+    return Warn("prices", f"{source} has no price for any card of this plan")
+
+
 def not_nvidia(cards: Iterable[str]) -> Warn:
     """Cards of other vendors are simulated with CUDA's kernels."""
     return Warn(
         "not_nvidia",
         f"{', '.join(cards)}: simulated with CUDA's kernels; on ROCm memory use may differ",
+    )
+
+
+def float16_rungs(cards: Sequence[str]) -> Warn:
+    """The 16-bit type of the rungs followed the card."""
+    have, these = ("has", "it") if len(cards) == 1 else ("have", "them")
+    return Warn(
+        "float16_rungs",
+        f"{names_or_count(cards, 'cards')} {have} no bfloat16 (compute capability below 8.0): "
+        f"the rungs for {these} use float16 and a gradient scaler",
+    )
+
+
+def bfloat16_emulated(cards: Sequence[str], labels: Sequence[str]) -> Warn:
+    """Rungs ask for bfloat16 on cards that emulate it."""
+    emulate = "emulates" if len(cards) == 1 else "emulate"
+    return Warn(
+        "bfloat16_emulated",
+        f"{names_or_count(cards, 'cards')} {emulate} bfloat16, which is slower than float32: "
+        f'{", ".join(labels)}; for speed set autocast_dtype to "float16"',
     )
 
 
@@ -102,6 +164,52 @@ def memory_not_free(missing_bytes: int) -> Warn:
     )
 
 
+def foreign_load(
+    rungs: int, *, cpus: int, foreign_cpus: float | None, foreign_gpu: float | None
+) -> Warn:
+    """Other processes used what the timed steps needed; the figures are the highest seen."""
+    used = []
+    if foreign_gpu:
+        used.append(f"the GPU for up to {format_percent(foreign_gpu)} of the time")
+    if foreign_cpus and (not foreign_gpu or foreign_cpus > cpus / 2):
+        used.append(f"up to {foreign_cpus:.1f} of {cpus} CPU cores")
+    were = "1 rung was" if rungs == 1 else f"{rungs} rungs were"
+    return Warn(
+        "foreign_load",
+        f"other processes used {' and '.join(used)} while {were} timed; these speeds are lower "
+        "than on an idle machine",
+    )
+
+
+def calibration_ignored(card: str, run: str | None) -> Warn:
+    """Speeds that an earlier probe stored cannot be true."""
+    by = f"run {run}" if run else "an earlier probe"
+    return Warn(
+        "calibration_ignored",
+        f"ignoring what {by} stored about {card}: it implies more than the card can do; the next "
+        "probe on that card replaces it",
+    )
+
+
+def emulated_device() -> Warn:
+    """The GPU only pretends to be one."""
+    return Warn(
+        EMULATED,
+        "the GPU is emulated: memory is exact, but no kernel runs, so there are no speeds; use "
+        "--rank-by memory",
+    )
+
+
+def time_not_believable(rungs: int, share: float, what: str) -> Warn:
+    """Measured times imply more than the card can do; `share` is the highest, of `what`."""
+    were = "1 rung has" if rungs == 1 else f"{rungs} rungs have"
+    return Warn(
+        "time_not_believable",
+        f"{were} times that imply up to {format_percent(share)} of the card's {what}; the clock "
+        "is wrong, or the device is not what it says it is",
+    )
+
+
 def moe_routing() -> Warn:
     """Synthetic weights route tokens differently from trained ones."""
     return Warn(
@@ -114,6 +222,15 @@ def moe_routing() -> Warn:
 def time_limit() -> Warn:
     """The time limit ended the run before all rungs were tried."""
     return Warn("time_limit", "the time limit was reached; continue with --resume")
+
+
+def not_kept(reason: str) -> Warn:
+    """The cache folder cannot be written."""
+    return Warn(
+        "not_kept",
+        f"what was simulated could not be kept for later plans: {reason}; set XDG_CACHE_HOME to a "
+        "writable folder",
+    )
 
 
 def quoted(code: NoteCode, texts: Iterable[str]) -> list[Warn]:

@@ -74,7 +74,8 @@ def _head(found: Diagnosis) -> list[Block]:
 
 def _named(cause: Cause, word: str = "") -> str:
     why = f": {cause.why}" if cause.why else ""
-    return f"{cause.cause.replace('_', ' ')} ({cause.confidence}{word}){why}"
+    name = cause.cause.replace("_", " ") + (f", {cause.detail}" if cause.detail else "")
+    return f"{name} ({cause.confidence}{word}){why}"
 
 
 def _facts(found: Diagnosis) -> list[tuple[str, str]]:
@@ -89,6 +90,8 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
             pairs.append(("or" if number else "Tensor", text))
     elif found.is_oom and found.resource == "gpu" and _names_a_tensor(found):
         pairs.append(("Tensor", _no_tensor(found)))
+    if found.recovery is not None:
+        pairs.append(("Recovery", found.recovery))
     pairs += [("Note", text) for text in found.oddities]
     pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
     if found.assumed:
@@ -109,7 +112,8 @@ def _no_tensor(found: Diagnosis) -> str:
 
 def _evidence(found: Diagnosis) -> list[tuple[str, str]]:
     """The lines that support the first cause, in full, and the names of the other causes."""
-    known = {tensor.arithmetic for tensor in found.tensors}  # already among the facts
+    # already among the facts
+    known = {*(tensor.arithmetic for tensor in found.tensors), *found.needs}
     lines = found.causes[0].evidence if found.causes else found.evidence
     quoted = [line for line in lines if line not in known][:_QUOTED]
     pairs = [("Evidence", line) for line in quoted]

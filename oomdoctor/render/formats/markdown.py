@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from oomdoctor.render.blocks import Block, Facts, Grid, Note, Section
+from oomdoctor.render.blocks import Block, Facts, Grid, Note, Section, Sized
 from oomdoctor.render.pages import sections_of
 from oomdoctor.render.text import escape, one_line
 
@@ -37,8 +37,8 @@ def _block(block: Block) -> str:
         return _escaped(block.text)
     if isinstance(block, Facts):
         return "\n".join(_fact(name, text) for name, text in block.pairs)
-    if isinstance(block, Grid):
-        block = block.without_empty_columns()
+    if isinstance(block, Grid | Sized):
+        block = (block.whole if isinstance(block, Sized) else block).without_empty_columns()
         names = [_escaped(column.name) for column in block.columns]
         rules = ["---:" if column.right else "---" for column in block.columns]
         rows = [[_escaped(cell) for cell in row] for row in block.rows]

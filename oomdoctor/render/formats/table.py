@@ -10,8 +10,9 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Verbatim
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Sized, Verbatim
 from oomdoctor.render.text import escape, one_line, wrap
+from oomdoctor.render.tones import painted, tone
 from oomdoctor.units import DASH
 
 if TYPE_CHECKING:
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
 _GAP = "  "
 _INDENT = "  "
 _NARROWEST_TEXT = 36  # narrower text reads better on a line below the row
-_TONES = (
-    ("fits", "green"),
-    ("yes", "green"),
-    ("out of", "red"),
-    ("crashed", "red"),
-    ("failed", "red"),
-    ("timed out", "red"),
-    ("skipped", "yellow"),
-    ("short by", "yellow"),
-    ("missing", "yellow"),
-    ("no", "yellow"),
-)
 
 
 def render(report: Report, style: Style) -> str:
@@ -45,19 +34,19 @@ def render(report: Report, style: Style) -> str:
     sections = sections_of(report, verbose=style.verbose, signs=signs)
     if style.terminal:
         return to_terminal(sections, width=style.width, color=style.color)
-    return to_plain(sections)
+    return to_plain(sections, color=style.color)
 
 
-def to_plain(sections: Sequence[Section]) -> str:
-    """The page for a pipe: unboxed full-width rows, no color, nothing cut."""
+def to_plain(sections: Sequence[Section], *, color: bool = False) -> str:
+    """The page for a pipe: unboxed full-width rows, nothing cut; `color` if it is forced."""
     lines: list[str] = []
     for section in sections:
         if lines:
             lines.append("")
         if section.title:
-            lines.append(one_line(section.title))
+            lines.append(painted(one_line(section.title), "bold" if color else ""))
         for block in section.blocks:
-            lines += _plain_block(block, _INDENT if section.title else "")
+            lines += _plain_block(block, _INDENT if section.title else "", color)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -92,7 +81,7 @@ def to_terminal(sections: Sequence[Section], *, width: int, color: bool) -> str:
     return out.getvalue()
 
 
-def _plain_block(block: Block, indent: str) -> list[str]:
+def _plain_block(block: Block, indent: str, color: bool) -> list[str]:
     if isinstance(block, Note):
         return [indent + one_line(block.text)]
     if isinstance(block, Verbatim):
@@ -100,17 +89,23 @@ def _plain_block(block: Block, indent: str) -> list[str]:
     if isinstance(block, Facts):
         size = max(len(one_line(name)) for name, _ in block.pairs)
         return [f"{indent}{one_line(n):<{size}}{_GAP}{one_line(t)}" for n, t in block.pairs]
-    block = block.without_empty_columns()
+    block = (block.whole if isinstance(block, Sized) else block).without_empty_columns()
     rows = [[column.name for column in block.columns], *_clean(block)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(block.columns))]
     return [
         indent
         + _GAP.join(
-            cell.rjust(size) if column.right else cell.ljust(size)
+            _aligned(cell, size, column, color)
             for cell, size, column in zip(row, widths, block.columns, strict=True)
         )
         for row in rows
     ]
+
+
+def _aligned(cell: str, size: int, column: Column, color: bool) -> str:
+    space = " " * (size - len(cell))
+    shown = painted(cell, tone(cell)) if color and column.tone else cell
+    return space + shown if column.right else shown + space
 
 
 def _terminal_block(block: Block, indent: str, width: int) -> list[Text]:
@@ -123,6 +118,10 @@ def _terminal_block(block: Block, indent: str, width: int) -> list[Text]:
         return [Text(indent + escape(line)) for line in block.lines]
     if isinstance(block, Grid):
         return _terminal_grid(block, indent, width)
+    if isinstance(block, Sized):
+        grid, notes = _roomy(block, width - len(indent))
+        lines = _terminal_grid(grid, indent, width)
+        return lines + [line for note in notes for line in _terminal_block(note, indent, width)]
     size = max(len(one_line(name)) for name, _ in block.pairs)
     lines = []
     for name, text in block.pairs:
@@ -156,15 +155,36 @@ def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
         details = [
             column.detail.format(row[i])
             for i, column in enumerate(columns)
-            if i not in kept and row[i] not in ("", DASH)
+            if i not in kept and column.spills and row[i] not in ("", DASH)
         ]
         if grid.spill:
-            lines += [Text(line, "dim") for line in _join(details, width, below)]
-    left_out = [column.name for i, column in enumerate(columns) if i not in kept]
-    if left_out and not grid.spill:
+            outcomes = [row[i] for i, column in enumerate(columns) if i not in kept and column.tone]
+            for line in _join(details, width, below):
+                lines.append(Text(line, "dim"))
+                for outcome in filter(tone, outcomes):
+                    lines[-1].highlight_words([outcome], tone(outcome))
+    left_out = [
+        column.name
+        for i, column in enumerate(columns)
+        if i not in kept and not (grid.spill and column.spills)
+    ]
+    if left_out:
         text = f"not shown at this width: {', '.join(left_out)}; pipe the output or use --json"
         lines += [Text(line, "dim") for line in wrap(text, width, indent, indent)]
     return lines
+
+
+def _roomy(block: Sized, room: int) -> tuple[Grid, tuple[Note, ...]]:
+    """The first version of a grid that keeps all its columns in the room, or else the last."""
+    from rich.cells import cell_len
+
+    for grid, notes in block.drawn:
+        shown = grid.without_empty_columns()
+        kept, widths = _layout(shown.columns, _clean(shown), room, cell_len)
+        total = sum(widths[i] for i in kept) + len(_GAP) * (len(kept) - 1)
+        if len(kept) == len(shown.columns) and total <= room:
+            return grid, notes
+    return block.drawn[-1]
 
 
 def _row(
@@ -180,7 +200,7 @@ def _row(
     parts: list[str | tuple[str, str]] = []
     for i in kept:
         space = " " * (widths[i] - cell_len(cells[i]))
-        cell = (cells[i], style or (_tone(cells[i]) if columns[i].tone else ""))
+        cell = (cells[i], style or (tone(cells[i]) if columns[i].tone else ""))
         parts += [_GAP] if parts else []
         parts += [space, cell] if columns[i].right else [cell, space]
     return Text.assemble(*parts)
@@ -223,7 +243,3 @@ def _join(details: Sequence[str], width: int, indent: str) -> list[str]:
 
 def _clean(grid: Grid) -> list[list[str]]:
     return [[one_line(cell) for cell in row] for row in grid.rows]
-
-
-def _tone(cell: str) -> str:
-    return next((style for word, style in _TONES if cell.startswith(word)), "")

@@ -13,6 +13,7 @@ from oomdoctor.units import DASH, format_bytes
 if TYPE_CHECKING:
     from oomdoctor.records.machine import Capability, Gpu, Setting
     from oomdoctor.system.environment import SlurmFacts
+    from oomdoctor.system.interpreters.kept import KeptEnvironment
 
 _STATES = {"ok": "yes", "missing": "missing", "unfit": "not supported"}
 
@@ -28,6 +29,7 @@ class Environment:
     slurm: SlurmFacts
     settings: tuple[Setting, ...]
     memory_available_bytes: int
+    environments: tuple[KeptEnvironment, ...] = ()
 
 
 def render_environment(
@@ -54,6 +56,7 @@ def render_environment(
                 ),
             ),
         ),
+        *_environments(environment.environments),
         Section("Slurm", (_slurm(environment.slurm),)),
         Section(
             "Settings",
@@ -66,6 +69,14 @@ def render_environment(
         ),
     ]
     return render_listing("env", {"environment": environment}, page, format, width, color)
+
+
+def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:
+    if not kept:
+        return ()
+    columns = (Column("versions"), Column("size", right=True), Column("folder", wraps=True))
+    rows = tuple((", ".join(e.versions), format_bytes(e.size_bytes), e.path) for e in kept)
+    return (Section("Environments of plan --with", (grid(columns, rows),)),)
 
 
 def _gpu_blocks(environment: Environment) -> list[Block]:

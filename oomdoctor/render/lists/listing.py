@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oomdoctor.records.config import Recipe, TrainConfig
     from oomdoctor.records.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
-    from oomdoctor.system.store.run_folders import RunSummary
+    from oomdoctor.system.store.run_list import RunSummary
 
 ListingFormat = Literal["table", "plain", "json"]
 _RUNG_COLUMNS = ("method", "weights_dtype", "autocast_dtype", "optimizer")
@@ -208,4 +208,6 @@ def render_listing(
         from oomdoctor.render.formats.json_document import to_json
 
         return to_json({"schema": SCHEMA, "command": command, **content})
-    return to_plain(page) if format == "plain" else to_terminal(page, width=width, color=color)
+    if format == "plain":
+        return to_plain(page, color=color)
+    return to_terminal(page, width=width, color=color)

@@ -22,7 +22,7 @@ class Row:
     """A result, and what the report says about all of them.
 
     `place` is its place in the ranking, `notes` what is only said of this row, `tokens` the amount
-    for which the report gives the time.
+    for which the report gives the time. `mark` refers to a footnote.
     """
 
     result: ProbeResult
@@ -32,6 +32,7 @@ class Row:
     fastest_tokens_per_s: float | None = None
     tokens: str = "N"
     notes: tuple[str, ...] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,15 @@ class ResultColumn:
     detail: str = "{}"
     tone: bool = False
     wraps: bool = False
+    spills: bool = True
     shared: str | None = None
 
 
 def _of_usable(row: Row) -> str:
     peak = row.result.deciding_peak_bytes()
     if peak is None or not row.usable_bytes:
-        return "fits"
-    return f"fits, {format_percent(peak / row.usable_bytes)}"
+        return f"fits {row.mark}".rstrip()
+    return f"fits, {format_percent(peak / row.usable_bytes)} {row.mark}".rstrip()
 
 
 def _relative_speed(row: Row) -> str:
@@ -64,20 +66,49 @@ def _relative_speed(row: Row) -> str:
     return DASH if rate is None or not fastest else f"{format_rate(rate / fastest)}x"
 
 
+def _own_data(row: Row) -> str:
+    own = row.result.training_time
+    return "" if own is None else format_seconds(own.total_s)
+
+
+def _tokens_time(row: Row) -> str:
+    """Left out where the table has the time for the user's own data."""
+    own = row.result.training_time
+    return format_seconds(row.result.tokens_time_s) if own is None else ""
+
+
 def _failed_in(row: Row) -> str:
     oom = row.result.oom
     return (oom.phase if oom is not None else row.result.peak_phase) or DASH
 
 
+def predicted_need(row: Row) -> int | None:
+    """The predicted peak of a rung that ran out of device memory; None if the peak is measured.
+
+    A prediction that the rung would fit was wrong, so it says nothing about the need.
+    """
+    result, usable = row.result, row.usable_bytes
+    expected = result.predicted.deciding_peak_bytes() if result.predicted is not None else None
+    if result.measurement is not None or result.outcome != "oom":
+        return None
+    return expected if expected is not None and usable and expected > usable else None
+
+
 def _needs(row: Row) -> str:
     """The peak, which is known only if the step ran or was simulated."""
-    measured = row.result.measurement
+    expected, measured = predicted_need(row), row.result.measurement
+    if expected is not None:
+        return f"~{format_bytes(expected)}"
     return "" if measured is None else format_bytes(measured.deciding_peak_bytes())
 
 
 def _short_by(row: Row) -> str:
     """A failed request is only a lower bound: the step needed more after it."""
-    missed = row.result.missed_by_bytes
+    missed, expected = row.result.missed_by_bytes, predicted_need(row)
+    if expected is not None and row.usable_bytes is not None:
+        short = expected - row.usable_bytes
+        if missed is None or short >= missed:
+            return f"~{format_bytes(short)}"
     least = "" if row.result.measurement is not None else "at least "
     return DASH if missed is None else f"{least}{format_bytes(missed)}"
 
@@ -112,15 +143,21 @@ FITS = (
         right=True,
         detail="{} tokens/s",
     ),
-    ResultColumn("vs fastest", _relative_speed, 5, right=True, detail="{} vs fastest"),
+    ResultColumn("vs fastest", _relative_speed, 5, right=True, spills=False),
+    ResultColumn("your data", _own_data, 4, right=True, detail="your data in {}"),
     ResultColumn(
         "{tokens} tokens",
-        lambda row: format_seconds(row.result.tokens_time_s),
+        _tokens_time,
         4,
         right=True,
-        detail="{tokens} tokens in {}",
+        spills=False,
     ),
     ResultColumn("notes", lambda row: "; ".join(row.notes), 7, wraps=True),
+)
+UNRANKED = tuple(
+    column
+    for column in FITS
+    if column.heading not in ("#", "vs fastest", "your data", "{tokens} tokens")
 )
 DID_NOT_FIT = (
     _RUNG,
@@ -164,4 +201,5 @@ def _drawn(column: ResultColumn, tokens: str) -> Column:
         column.detail.replace("{tokens}", tokens),
         column.tone,
         column.wraps,
+        column.spills,
     )

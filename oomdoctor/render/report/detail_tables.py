@@ -25,7 +25,7 @@ def try_table(result: ProbeResult) -> Grid:
         (
             str(attempt.micro_batch_size),
             OUTCOME_WORDS[attempt.outcome],
-            format_bytes(attempt.peak_bytes),
+            "at least " * attempt.peak_is_lower_bound + format_bytes(attempt.peak_bytes),
             estimate(attempt.tokens_per_s, result),
             attempt.reason or "",
         )

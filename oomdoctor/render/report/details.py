@@ -57,13 +57,16 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
         ("key", result.key),
         ("config", _config(result.config)),
         ("rank", rank),
-        ("reason", result.reason),
-        ("message", result.oom.message if result.oom is not None else None),
+        ("reason", None if _is_in_tries(result) else result.reason),
+        (
+            "message" if result.evidence == "measured" else "likely message",
+            result.oom.message if result.oom is not None else None,
+        ),
         ("predicted", _predicted(result, result.predicted) if result.predicted else None),
     ]
     if measured is not None:
         pairs += _measured(report, measured, plus_minus)
-    if result.mfu is not None:
+    if result.mfu is not None and result.mfu <= 1:
         pairs.append(("MFU", format_percent(result.mfu, 1)))
     if result.samples_per_s is not None:
         pairs.append(("samples/s", format_rate(result.samples_per_s)))
@@ -75,6 +78,11 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     if result.breakdown is not None:
         blocks.append(breakdown_table(result.breakdown))
     return blocks + _failure(result)
+
+
+def _is_in_tries(result: ProbeResult) -> bool:
+    """Whether the table of tries gives the reason of the row."""
+    return any(attempt.reason == result.reason for attempt in result.tries)
 
 
 def _measured(

@@ -20,9 +20,7 @@ _RANKED_BY = {
     "memory": "ranked by memory",
     "micro-batch": "ranked by micro-batch size",
 }
-_SIMULATED = (
-    "each step was simulated, and its allocations replayed through a model of PyTorch's allocator"
-)
+_SIMULATED = "simulated, not measured"
 _ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
 
 
@@ -32,8 +30,12 @@ def headline(report: Report) -> str:
     took = format_seconds(report.elapsed_s)
     total = len(report.results)
     if report.cards and not total:
+        if report.status == "interrupted":
+            return f"{name}: interrupted after {took}; so far {_across(report)}"
         return f"{name}: {_across(report)} ({took})"
     counts = _counts(report)
+    if report.status == "running":
+        return f"{name}: still running after {took}; so far {counts}"
     if report.status == "interrupted":
         return f"{name}: interrupted after {took}; so far {counts}"
     if not total:
@@ -76,10 +78,38 @@ def header(report: Report) -> list[Block]:
     if report.request is not None:
         pairs.append(("Training", _training(report.request)))
     if planned:
-        pairs.append(("Evidence", _SIMULATED + _ESTIMATED * _has_speeds(report)))
+        evidence = _SIMULATED
+        if _has_speeds(report):
+            evidence += _ESTIMATED + _calibrated(report)
+        pairs.append(("Evidence", evidence + _from_cache(report)))
     if report.run_dir is not None:
         pairs.append(("Run", report.run_dir))
     return [Facts(tuple(pairs))] if pairs else []
+
+
+def _from_cache(report: Report) -> str:
+    """Since when the simulations are known, if an earlier run did some of them."""
+    if report.simulations is None or not report.simulations.from_cache:
+        return ""
+    known, total = report.simulations.from_cache, report.simulations.total
+    since = (report.simulations.oldest_at or "")[:10]
+    some = "" if known == total else f"{known} of {total} simulations "
+    return f"; {some}from cache of {since} (--fresh simulates again)"
+
+
+def _calibrated(report: Report) -> str:
+    """Which probes corrected the speeds, and on which cards if there are several."""
+    known = [(card, card.calibrated_by) for card in report.cards if card.calibrated_by]
+    if not known:
+        return ""
+    parts = []
+    for card, by in known:
+        run = f"run {by.run}" if by.run else "an earlier probe"
+        when = f" of {by.date[:10]}" if by.date else ""
+        cap = f", capped to {format_bytes(by.cap_bytes)}" if by.cap_bytes else ""
+        where = "this card" if len(report.cards) == 1 else card.name
+        parts.append(f"{run}{when} on {where}{cap}")
+    return f" and calibrated by {'; '.join(parts)}"
 
 
 def _has_speeds(report: Report) -> bool:
@@ -99,12 +129,15 @@ def _model(model: ModelFacts) -> str:
 
 
 def _across(report: Report) -> str:
-    """The result of a plan for several cards, or of a sweep."""
+    """The result of a plan for several cards, of a sweep, or of --solve."""
     cards = counted(len(report.cards), "card")
     if report.sweep is not None:
         rungs = counted(len({line.key for line in report.sweep.lines}), "rung")
         values = counted(len(report.sweep.values), "value")
         return f"{rungs} at {values} of {SWEPT_WORDS[report.sweep.key]} on {cards}"
+    if report.solve is not None:
+        rungs = counted(len({line.key for line in report.solve.lines}), "rung")
+        return f"the largest {SWEPT_WORDS[report.solve.key]} of {rungs} on {cards}"
     fitting = sum(card.fitting > 0 for card in report.cards)
     return f"at least one rung fits on {fitting} of {cards}"
 
@@ -179,5 +212,7 @@ def _training(request: SurveyRequest) -> str:
     sweep = request.plan.sweep if request.plan is not None else None
     if sweep is not None and sweep.key == "sequence_length":
         length = f"sequence length {sweep.values[0]:,} to {sweep.values[-1]:,}, effective {batch}"
+    if request.plan is not None and request.plan.solve == "sequence_length":
+        length = f"effective {batch}"
     evaluation = f", evaluation batch size {request.eval_batch_size}" * request.evaluate
     return f"{length}{evaluation}; recipe {request.recipe.name}, {_RANKED_BY[request.rank_by]}"

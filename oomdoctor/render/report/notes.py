@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_bytes, format_percent
 
@@ -14,7 +15,7 @@ def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
     notes = ["predicted, not measured"] if mixed else []
     if result.max_micro_batch_size not in (None, result.micro_batch_size):
         notes.append(f"largest micro-batch {result.max_micro_batch_size}")
-    if result.mfu is not None and not planned:
+    if result.mfu is not None and result.mfu <= 1 and not planned:
         notes.append(f"MFU {format_percent(result.mfu)}")
     if result.attention_kernel is not None:
         notes.append(f"attention {result.attention_kernel}")
@@ -31,11 +32,32 @@ def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
     return [*notes, *result.notes]
 
 
+def own_data_note(report: Report, results: Sequence[ProbeResult]) -> str:
+    """What "your data" stands for, and what is assumed about its rows."""
+    own = next((r.training_time for r in results if r.training_time is not None), None)
+    if own is None:
+        return ""
+    times = "epoch" if own.epochs == 1 else "epochs"
+    text = f"Your data: {own.rows:,} rows x {own.epochs:g} {times}, {own.steps:,} optimizer steps"
+    lengths = report.request.lengths if report.request is not None else None
+    if lengths is None:
+        return f"{text}. Each row counts as {results[0].sequence_length:,} tokens."
+    if lengths.packed_tokens is not None:
+        return f"{text}. Rows are packed to {lengths.packed_tokens:,} tokens."
+    return f"{text}. Each micro-batch is padded to its longest row; rows are drawn at random."
+
+
 def shared_notes(notes: Sequence[Sequence[str]]) -> list[str]:
     """The notes that all of several rows have; they are said once, below the table."""
     if len(notes) < 2:
         return []
     return [note for note in notes[0] if all(note in others for others in notes)]
+
+
+def borderline_marks(notes: Sequence[Sequence[str]]) -> dict[str, str]:
+    """A mark for each text that says how close to the limit rows are: `*`, then `**`."""
+    texts = [note for own in notes for note in own if note.startswith("borderline")]
+    return {text: "*" * number for number, text in enumerate(dict.fromkeys(texts), 1)}
 
 
 def miss_notes(result: ProbeResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""A plan for several cards as CSV, a row a card and method; a sweep, a row a rung and value."""
+"""A plan as CSV: a row a card and method; of a sweep a row a rung and value; of --solve a rung."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from typing import Any
 
 from oomdoctor.records.plan import CardPick, CardPlan, SweepAnswer
 from oomdoctor.records.report import Report
+from oomdoctor.records.solve import SolveAnswer, SolveLine
 
-_CARD = ("name", "compute_capability", "memory_bytes", "total_bytes", "usable_bytes")
+_CARD = (
+    "name",
+    "compute_capability",
+    "memory_bytes",
+    "total_bytes",
+    "usable_bytes",
+    "price_per_hour",
+)
 _LINE = ("card", "label", "micro_batch_size", "largest_fitting", "crossed_at", "reason")
-_POINT = ("value", "least_bytes", "fits")
+_POINT = ("value", "least_bytes", "fits", "peak_device_bytes")
 _PICK = tuple(field.name for field in fields(CardPick))
 
 
 def plan_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then the rows. Headings are the keys in JSON."""
+    if report.solve is not None:
+        return _solve_rows(report.solve)
     if report.sweep is not None:
         return _sweep_rows(report.sweep)
     return _card_rows(report.cards)
@@ -29,6 +39,13 @@ def _card_rows(cards: tuple[CardPlan, ...]) -> Iterator[list[Any]]:
             pick = getattr(card.picks, method)
             found = [getattr(pick, name) if pick is not None else None for name in _PICK]
             yield [*(getattr(card, name) for name in _CARD), method, *found]
+
+
+def _solve_rows(answer: SolveAnswer) -> Iterator[list[Any]]:
+    names = [field.name for field in fields(SolveLine)]
+    yield ["solved", *names]
+    for line in answer.lines:
+        yield [answer.key, *(getattr(line, name) for name in names)]
 
 
 def _sweep_rows(sweep: SweepAnswer) -> Iterator[list[Any]]:

@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.plan import PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Block, Facts, Note, Section
-from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
+from oomdoctor.render.report.columns import (
+    DID_NOT_FIT,
+    FITS,
+    NOT_RUN,
+    UNRANKED,
+    Row,
+    predicted_need,
+    table,
+)
 from oomdoctor.render.report.header import is_plan
-from oomdoctor.render.report.notes import fit_notes, shared_notes
+from oomdoctor.render.report.notes import (
+    borderline_marks,
+    fit_notes,
+    own_data_note,
+    shared_notes,
+)
 from oomdoctor.render.words import about_speed, ranked_results, short_count
 from oomdoctor.units import format_bytes
 
+_APART = {
+    "not_settled": "Fits, speed not settled",
+    "not_believable": "Fits, speed not believable",
+}
+_MEASURE_AGAIN = (
+    "Not ranked, because the step times did not settle. Measure again on an idle machine, or use "
+    "--rank-by memory."
+)
 _METHODS = {"full": "Full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 
 
 def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
     """One table an outcome; none for a report without results."""
-    fitting = ranked_results(report)
+    ranked = set(report.ranking)
+    all_fitting = ranked_results(report)
+    apart = [r for r in all_fitting if r.speed_state in _APART and r.key not in ranked]
+    fitting = [result for result in all_fitting if result not in apart]
     missed = [r for r in report.results if r.outcome in ("oom", "host_oom")]
     others = [r for r in report.results if r.outcome not in ("fits", "oom", "host_oom")]
     sections = []
+    usable = report.budget.usable_bytes if report.budget is not None else None
     if fitting:
-        usable = report.budget.usable_bytes if report.budget is not None else None
         title = "Fits" if usable is None else f"Fits in {format_bytes(usable)} of usable memory"
         sections.append(Section(title, tuple(_fitting(report, fitting, usable, plus_minus))))
+    for state, title in _APART.items():
+        unranked = [result for result in apart if result.speed_state == state]
+        if unranked:
+            sections.append(Section(title, tuple(_unranked(report, unranked, plus_minus))))
     if missed:
-        grid, _ = table(DID_NOT_FIT, [Row(result, plus_minus) for result in missed])
-        sections.append(Section("Does not fit" if is_plan(report) else "Did not fit", (grid,)))
+        rows = [Row(result, plus_minus, usable_bytes=usable) for result in missed]
+        blocks: list[Block] = [table(DID_NOT_FIT, rows)[0]]
+        if any(predicted_need(row) is not None for row in rows):
+            blocks.append(Note("~ is predicted."))
+        title = "Does not fit" if is_plan(report) else "Did not fit"
+        sections.append(Section(title, tuple(blocks)))
     not_run = _not_run(report, others, plus_minus, verbose)
     if not_run:
         title = "Not simulated" if is_plan(report) else "Not measured"
         sections.append(Section(title, tuple(not_run)))
-    best = _best_of_each_method(report, plus_minus) if fitting else ()
-    if len(best) > 1:
+    best = _best_of_each_method(report, plus_minus)
+    if (all_fitting and len(best) > 1) or _remedies(report):
         sections.append(Section("Best of each method", (Facts(best),)))
     return sections
 
@@ -41,7 +74,8 @@ def _fitting(
     report: Report, results: list[ProbeResult], usable: int | None, plus_minus: str
 ) -> list[Block]:
     notes = [fit_notes(result, planned=is_plan(report)) for result in results]
-    shared = shared_notes(notes)
+    marks = borderline_marks(notes)
+    shared = [note for note in shared_notes(notes) if note not in marks]
     ranked = set(report.ranking)
     rows = [
         Row(
@@ -51,17 +85,46 @@ def _fitting(
             usable_bytes=usable,
             fastest_tokens_per_s=max((r.tokens_per_s or 0.0 for r in results), default=None),
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
-            notes=tuple(note for note in own if note not in shared),
+            notes=tuple(note for note in own if note not in shared and note not in marks),
+            mark=next((marks[note] for note in own if note in marks), ""),
         )
         for place, (result, own) in enumerate(zip(results, notes, strict=True), 1)
     ]
     grid, same = table(FITS, rows)
-    blocks: list[Block] = [grid]
+    blocks: list[Block] = [grid, *(Note(f"{mark} {text}.") for text, mark in marks.items())]
     if same or shared:
         blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
+    own = own_data_note(report, results)
+    if own:
+        blocks.append(Note(own))
     if any(result.tokens_per_s_spread is not None for result in results):
         spread = "the error of the estimate" if is_plan(report) else "the spread of the timed steps"
         blocks.append(Note(f"{plus_minus} is {spread}."))
+    return blocks
+
+
+def _unranked(report: Report, results: list[ProbeResult], plus_minus: str) -> list[Block]:
+    """The rungs that fit but have no place, because their times cannot be trusted."""
+    notes = [fit_notes(result, planned=is_plan(report)) for result in results]
+    marks = borderline_marks(notes)
+    shared = [note for note in shared_notes(notes) if note not in marks]
+    usable = report.budget.usable_bytes if report.budget is not None else None
+    rows = [
+        Row(
+            result,
+            plus_minus,
+            usable_bytes=usable,
+            notes=tuple(note for note in own if note not in shared and note not in marks),
+            mark=next((marks[note] for note in own if note in marks), ""),
+        )
+        for result, own in zip(results, notes, strict=True)
+    ]
+    grid, same = table(UNRANKED, rows)
+    blocks: list[Block] = [grid, *(Note(f"{mark} {text}.") for text, mark in marks.items())]
+    if same or shared:
+        blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
+    if results[0].speed_state == "not_settled":
+        blocks.append(Note(_MEASURE_AGAIN))
     return blocks
 
 
@@ -89,6 +152,7 @@ def _not_reached(report: Report) -> list[str]:
 def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, str], ...]:
     """The methods of the ladder, each with the rung that is best; they train differently."""
     by_key = {result.key: result for result in report.results}
+    remedies = _remedies(report)
     pairs = []
     for method, name in _METHODS.items():
         rungs = [r for r in report.results if r.config.method == method]
@@ -97,6 +161,38 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
         if key in by_key:
             rate = about_speed(by_key[key], plus_minus)
             pairs.append((name, ", ".join(filter(None, [by_key[key].label, rate]))))
+        elif any(r.outcome == "fits" and r.speed_state in _APART for r in rungs):
+            fitting = ", ".join(r.label for r in rungs if r.outcome == "fits")
+            pairs.append((name, f"not ranked by speed; {fitting} fit{'s' * (', ' not in fitting)}"))
+        elif method in remedies:
+            pairs.append((name, _remedy_text(remedies[method])))
         elif rungs:
             pairs.append((name, "none fits" if reached else "not reached"))
     return tuple(pairs)
+
+
+def _remedies(report: Report) -> dict[str, list[PlanRemedy]]:
+    """What would make a method fit of which no rung does; only in a plan for one card."""
+    found: dict[str, list[PlanRemedy]] = {}
+    for card in report.cards if len(report.cards) == 1 else ():
+        for remedy in card.remedies:
+            found.setdefault(remedy.method, []).append(remedy)
+    return found
+
+
+def _remedy_text(remedies: list[PlanRemedy]) -> str:
+    """`none fits; lora-r16 fits with sequence length 1,664 (frees 3.50 GiB, peak 22.8 GiB)`."""
+    first = remedies[0]
+    if first.change is None:
+        return f"none fits; {first.label}: {first.reason}"
+    return f"none fits; {first.label} {', or '.join(map(_change_text, remedies))}"
+
+
+def _change_text(remedy: PlanRemedy) -> str:
+    frees = format_bytes(remedy.frees_bytes)
+    if remedy.basis == "arithmetic":
+        return (
+            f"may fit with {remedy.change} (frees up to {frees}; not installed here to simulate it)"
+        )
+    peak = format_bytes(remedy.peak_device_bytes)
+    return f"fits with {remedy.change} (frees {frees}, peak {peak})"

@@ -8,8 +8,8 @@ from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes
 
 _LEGEND = (
-    "(brackets): does not fit. Each size is a lower bound: the tensors and the CUDA context. The "
-    "limit is interpolated between the last value that fits and the next one."
+    "(brackets): does not fit; the size is what it needs. The limit is interpolated between the "
+    "last value that fits and the next one."
 )
 
 
@@ -68,5 +68,6 @@ def _crossing(line: SweepLine) -> str:
 
 
 def _peak(peak: SweptPeak) -> str:
-    text = format_bytes(peak.least_bytes)
+    size = peak.peak_device_bytes
+    text = format_bytes(size if size is not None else peak.least_bytes)  # an older report has none
     return f"({text})" if peak.fits is False else text

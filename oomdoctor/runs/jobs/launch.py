@@ -6,6 +6,7 @@ deadline. Nothing a child does can end the survey.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,7 +96,7 @@ def classify(
     last_phase: str | None,
     log_tail: str,
     killed_for_memory: bool,
-    folder: str,
+    folder: str | None,
 ) -> Attempt:
     """The attempt, from how the child ended and the files it left. A complete reply counts."""
 
@@ -143,6 +144,23 @@ def classify(
         return attempt("crashed", message, failure("unreadable_reply", message))
     message = f"exited with code {end.status}{where} without a reply"
     return attempt("crashed", message, failure("no_reply", message))
+
+
+def attempt_of(job: ProbeJob, reply: Reply, elapsed_s: float, cached_at: str | None) -> Attempt:
+    """The attempt of a reply that was kept; `cached_at` is when, if in an earlier run."""
+    attempt = classify(
+        job.config,
+        ChildEnd("exited", 0, elapsed_s),
+        reply,
+        None,
+        usable_bytes=None,
+        deadline_s=math.inf,
+        last_phase=None,
+        log_tail="",
+        killed_for_memory=False,
+        folder=None,
+    )
+    return replace(attempt, cached_at=cached_at)
 
 
 def log_tail(log: Path) -> str:

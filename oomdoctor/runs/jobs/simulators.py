@@ -1,7 +1,8 @@
 """Two worker hosts that simulate rungs in parallel, each with one thread.
 
 Simulations do not affect each other, so unlike measurements they may run at the same time. More
-than two workers gain little, and a login node may not allow more.
+than two workers gain little, and a login node may not allow more. What an earlier run found needs
+no worker, and none is started until a job needs it.
 """
 
 from __future__ import annotations
@@ -10,20 +11,28 @@ import math
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Self
 
+from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
+from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
+from oomdoctor.runs.jobs.launch import attempt_of, launch
+from oomdoctor.runs.jobs.remembered import Memory
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.store.run_folders import RunFolder
 
 _MOST_HOSTS = 2
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# Libraries that compile functions when they are imported take a second longer for it.
+_COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
+
+
+Numbered = tuple[int, ProbeJob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +42,27 @@ class Ended:
     number: int
     attempt: Attempt
     reply: Reply | None
-    folder: Path
 
 
 class Simulators:
-    """Running worker hosts; a context manager that ends them.
+    """Answers from memory, and running worker hosts; a context manager that ends the hosts.
 
-    Invariant: a host works on one job at a time.
+    Invariant: a host works on one job at a time. With `fresh`, nothing is answered from memory.
     """
 
     def __init__(
-        self, python: str, folder: RunFolder, deadline_s: float, stop: Callable[[], bool]
+        self,
+        python: str,
+        folder: RunFolder,
+        deadline_s: float,
+        stop: Callable[[], bool],
+        *,
+        fresh: bool = False,
     ) -> None:
         count = min(_MOST_HOSTS, len(os.sched_getaffinity(0)))
-        environment = worker_environment(None) | _ONE_THREAD
+        environment = worker_environment(None) | _ONE_THREAD | _COMPILES_NOTHING
         self._folder, self._deadline_s, self._stop = folder, deadline_s, stop
+        self.memory = Memory(python, environment, fresh=fresh)
         self._hosts = [
             WorkerHost(python, environment, folder.path, isolated=False) for _ in range(count)
         ]
@@ -57,7 +72,6 @@ class Simulators:
 
     def __enter__(self) -> Self:
         for host in self._hosts:
-            host.start()  # they load their libraries at the same time
             self._idle.put(host)
         return self
 
@@ -74,20 +88,18 @@ class Simulators:
             Stopped: `stop()` became true; no worker is running.
             OomDoctorError: no worker can be started (exit 5).
         """
-        with ThreadPoolExecutor(len(self._hosts)) as threads:
-            left: set[Future[Ended]] = {
-                threads.submit(self._one, number, job, on_start) for number, job in enumerate(jobs)
-            }
-            try:
-                while left:
-                    done, left = wait(left, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield future.result()
-            except BaseException:
-                self._broken.set()  # otherwise the pool would wait for the remaining jobs
-                for future in left:
-                    future.cancel()
-                raise
+        open_jobs = []
+        for number, job in enumerate(jobs):
+            known = self._remembered(number, job)
+            if known is None:
+                open_jobs.append((number, job))
+            else:
+                on_start(number)
+                yield known
+        if open_jobs:
+            for host in self._hosts:
+                host.start()  # they load their libraries at the same time
+            yield from self._launched(open_jobs, on_start)
 
     def run_one(
         self, job: ProbeJob, on_phase: Callable[[str], None]
@@ -98,31 +110,88 @@ class Simulators:
             Stopped: `stop()` became true; the worker is dead.
             OomDoctorError: no worker can be started (exit 5).
         """
-        ended = self._one(0, job, lambda number: None, on_phase, math.inf)
+        (ended,) = self._together([(0, job)], lambda number: None, on_phase, math.inf)
         return ended.attempt, ended.reply
 
-    def _one(
+    def _launched(
+        self, jobs: Sequence[Numbered], on_start: Callable[[int], None]
+    ) -> Iterator[Ended]:
+        with ThreadPoolExecutor(len(self._hosts)) as threads:
+            left: set[Future[list[Ended]]] = {
+                threads.submit(self._together, group, on_start) for group in self._groups(jobs)
+            }
+            try:
+                while left:
+                    done, left = wait(left, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        yield from future.result()
+            except BaseException:
+                self._broken.set()  # otherwise the pool would wait for the remaining jobs
+                for future in left:
+                    future.cancel()
+                raise
+
+    def _groups(self, jobs: Sequence[Numbered]) -> list[list[Numbered]]:
+        """Jobs that differ in the sequence length alone, so that one model serves them.
+
+        They are cut into as many parts as keep every worker busy.
+        """
+        alike: dict[str, list[Numbered]] = {}
+        for number, job in jobs:
+            config = replace(job.config, sequence_length=1)
+            own = replace(job, label="", config=config)
+            key = dumps(own) if self.memory.may_share(job) else str(number)
+            alike.setdefault(key, []).append((number, job))
+        most = max(1, math.ceil(len(jobs) / len(self._hosts)))
+        return [
+            group[start : start + most]
+            for group in alike.values()
+            for start in range(0, len(group), most)
+        ]
+
+    def _remembered(self, number: int, job: ProbeJob, *, now: bool = False) -> Ended | None:
+        """The end of a job that needs no worker; `now` if this run simulated it."""
+        begin = time.monotonic()
+        known = self.memory.answer(job)
+        if known is None:
+            return None
+        elapsed_s = time.monotonic() - begin
+        made_at = None if now else known.made_at
+        return Ended(number, attempt_of(job, known.reply, elapsed_s, made_at), known.reply)
+
+    def _together(
         self,
-        number: int,
-        job: ProbeJob,
+        group: Sequence[Numbered],
         on_start: Callable[[int], None],
         on_phase: Callable[[str], None] = lambda phase: None,
         deadline_s: float | None = None,
-    ) -> Ended:
+    ) -> list[Ended]:
+        """Run jobs that differ in the sequence length alone."""
+        number, job = group[0]
         host = self._idle.get()
         try:
             on_start(number)
             with self._naming:
                 folder = self._folder.job_folder(job.label, None)
+                whole = self.memory.prepared([each for _, each in group], folder)
+            limit_s = self._deadline_s if deadline_s is None else deadline_s
             attempt, reply = launch(
                 host,
-                job,
+                whole,
                 folder,
                 usable_bytes=None,
-                deadline_s=self._deadline_s if deadline_s is None else deadline_s,
+                deadline_s=limit_s * len(group),
                 on_phase=on_phase,
                 stop=lambda: self._broken.is_set() or self._stop(),
             )
+            if reply is not None:
+                for _, each in group if reply.status == "predicted" else group[:1]:
+                    self.memory.keep(each, reply, folder, timestamp())
         finally:
             self._idle.put(host)
-        return Ended(number, attempt, reply, folder)
+        ended = [Ended(number, attempt, reply)]
+        for other in group[1:]:
+            on_start(other[0])
+            known = self._remembered(*other, now=True)
+            ended += [known] if known is not None else self._together([other], lambda number: None)
+        return ended

@@ -5,16 +5,27 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from oomdoctor.analysis.rank import rank
-from oomdoctor.records.plan import ByteRange, CardPick, CardPicks, CardPlan
+from oomdoctor.records.config import Method
+from oomdoctor.records.plan import ByteRange, CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.runs.plan.cards import Card
+from oomdoctor.runs.plan.prices import price_of, with_costs
+
+METHODS: tuple[Method, ...] = ("full", "lora", "qlora")
 
 
-def card_plan(card: Card, rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPlan:
-    """The card with its picks. A sweep has none, because its rows are not a ladder."""
-    swept = request.plan is not None and request.plan.sweep is not None
+def card_plan(
+    card: Card,
+    rows: tuple[ProbeResult, ...],
+    request: SurveyRequest,
+    remedies: tuple[PlanRemedy, ...] = (),
+) -> CardPlan:
+    """The card with its picks; none if the rows are not a ladder."""
+    plan = request.plan
+    is_ladder = plan is None or (plan.sweep is None and plan.solve is None)
     none = CardPicks(None, None, None)
+    per_hour = price_of(card.name, request.plan.prices if request.plan is not None else None)
     return CardPlan(
         name=card.name,
         compute_capability=card.facts.compute_capability if card.facts else None,
@@ -26,7 +37,10 @@ def card_plan(card: Card, rows: tuple[ProbeResult, ...], request: SurveyRequest)
         context=ByteRange(**asdict(card.context)),
         fitting=sum(row.outcome == "fits" for row in rows),
         rungs=len(rows),
-        picks=none if swept else _picks(rows, request),
+        picks=with_costs(_picks(rows, request), per_hour) if is_ladder else none,
+        price_per_hour=per_hour,
+        calibrated_by=card.calibrated_by,
+        remedies=remedies,
     )
 
 
@@ -34,13 +48,13 @@ def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
     by_key = {row.key: row for row in rows}
     picks = rank(rows, request.rank_by).picks
     found = {}
-    for method in ("full", "lora", "qlora"):
-        best = by_key.get(getattr(picks, method) or "") or _nearest(rows, method)
-        found[method] = _pick(best) if best is not None else None
+    for method in METHODS:
+        best = by_key.get(getattr(picks, method) or "") or nearest(rows, method)
+        found[method] = pick(best) if best is not None else None
     return CardPicks(**found)
 
 
-def _nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
+def nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
     """The rung of a method that is short by the least, among those where it is known.
 
     A simulated rung goes before one with only a lower bound, which always seems short by less.
@@ -54,7 +68,8 @@ def _by_formula(row: ProbeResult) -> bool:
     return row.missed_by_bytes is not None and row.measurement is None
 
 
-def _pick(row: ProbeResult) -> CardPick:
+def pick(row: ProbeResult) -> CardPick:
+    """What the line of a card shows of a rung; its price is added later."""
     return CardPick(
         key=row.key,
         label=row.label,
@@ -67,4 +82,5 @@ def _pick(row: ProbeResult) -> CardPick:
         tokens_time_s=row.tokens_time_s,
         missed_by_bytes=row.missed_by_bytes,
         by_formula=_by_formula(row),
+        training_time=row.training_time,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,16 +12,20 @@ from oomdoctor.analysis.memory.overhead import (
     context_bytes,
     device_total_bytes,
 )
-from oomdoctor.records.costs import Calibration
+from oomdoctor.analysis.speed.limits import can_be_true
+from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.simulation import Target
+from oomdoctor.runs.assemble import SIZE_SOURCE
 from oomdoctor.system import catalogue
 from oomdoctor.system.store.calibration import Learned, newest
 from oomdoctor.units import format_bytes, parse_size
 
 # A bare size gets the kernels and workspaces of an A100.
 _USUAL_CAPABILITY = "8.0"
+# Cards are called by numbers such as 980 and 4090; a shorter one is a size.
+_CARD_NUMBER = re.compile(r"\d{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Card:
     headroom_bytes: int
     context: Range
     speed: Calibration | None = None  # what `probe` measured on such a card
+    calibrated_by: CalibratedBy | None = None
+    ignored: Learned | None = None  # stored constants that cannot be true
     asked_as: str | None = None  # the name in the request, shared with the `variants`
     variants: tuple[str, ...] = ()
 
@@ -64,6 +71,8 @@ class Card:
 def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
     """The devices of a plan, smallest memory first; `headroom` is a share of the total.
 
+    Cards with less than `min_memory_bytes` are left out.
+
     Raises:
         ValueError: a name is neither a known card nor a size.
     """
@@ -72,20 +81,23 @@ def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
         cards = [_card(facts, headroom) for facts in known]
     else:
         cards = [card_named(name, headroom) for name in plan.gpus]
-    unique = {card.name: card for card in cards}
+    least = plan.min_memory_bytes or 0
+    unique = {card.name: card for card in cards if card.memory_bytes >= least}
     return tuple(sorted(unique.values(), key=lambda card: (card.memory_bytes, card.total_bytes)))
 
 
 def card_named(text: str, headroom: float) -> Card:
-    """The card of that name or alias, or a device of that size: `24GiB` has a unit, `4090` none.
+    """The card of that name or alias (`4090`), or a device of that size (`24GiB`, `24`).
 
     If several variants share the name, the one with the least memory.
 
     Raises:
-        ValueError: it is neither; the message has the nearest names.
+        ValueError: it is neither, and the message has the nearest names; or it is a number that
+            may be MiB or bytes.
     """
     stripped = text.strip()
-    if not stripped.isdigit():
+    numbered = bool(_CARD_NUMBER.fullmatch(stripped))
+    if not numbered:
         with suppress(ValueError):
             return _sized(parse_size(stripped), headroom)
     facts = catalogue.find_gpu(stripped)
@@ -95,6 +107,8 @@ def card_named(text: str, headroom: float) -> Card:
     if variants:
         others = tuple(gpu.name for gpu in variants[1:])
         return replace(_card(variants[0], headroom), asked_as=stripped, variants=others)
+    if numbered:
+        return _sized(parse_size(stripped), headroom)
     nearest = catalogue.nearest_gpus(stripped)
     meant = f"did you mean {', '.join(nearest)}?" if nearest else "`oomdoctor gpus` lists the cards"
     raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
@@ -102,7 +116,9 @@ def card_named(text: str, headroom: float) -> Card:
 
 def _card(facts: GpuFacts, headroom: float) -> Card:
     total, source = device_total_bytes(facts)
-    learned = newest(lambda name: catalogue.find_gpu(name) == facts)
+    learned, ignored = newest(lambda name: catalogue.find_gpu(name) == facts), None
+    if learned is not None and not can_be_true(learned.speed, facts):
+        learned, ignored = None, learned
     return Card(
         name=facts.name,
         facts=facts,
@@ -112,6 +128,8 @@ def _card(facts: GpuFacts, headroom: float) -> Card:
         headroom_bytes=round(total * headroom),
         context=_context(facts, learned),
         speed=learned.speed if learned is not None else None,
+        calibrated_by=learned.calibrated_by() if learned is not None else None,
+        ignored=ignored,
     )
 
 
@@ -135,7 +153,7 @@ def _sized(size: int, headroom: float) -> Card:
         facts=None,
         memory_bytes=size,
         total_bytes=size,
-        total_source="as requested",
+        total_source=SIZE_SOURCE,
         headroom_bytes=round(size * headroom),
         context=context_bytes(None),
     )

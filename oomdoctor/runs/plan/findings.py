@@ -7,21 +7,27 @@ from dataclasses import replace
 
 from oomdoctor.analysis.dataset.distribution import shapes_of
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
+from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     prediction_for,
     with_borderline_note,
 )
+from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
+from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs, not_kept
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.records.simulation import Prediction
+from oomdoctor.records.solve import SolveAnswer
 from oomdoctor.runs import device
 from oomdoctor.runs.dataset import at_longest
+from oomdoctor.runs.early_bounds import with_bound
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
@@ -36,8 +42,9 @@ class Findings:
     """One plan in progress; only the methods here change it.
 
     Invariant: `request` and `rungs` are the requested ones, with sequence lengths adapted to the
-    data file and to the positions of the model. `contexts` are by name of the card. What is not
-    known yet is None or empty.
+    data file and to the positions of the model. `contexts` are by name of the card, and so are the
+    `ladders`: the rungs with the 16-bit type that the card has. What is not known yet is None or
+    empty.
     """
 
     def __init__(
@@ -54,10 +61,15 @@ class Findings:
         self.counted: CountedRows | None = None
         self.shapes: tuple[LengthShape, ...] = ()
         self.contexts: dict[str, Context] = {}
+        self.ladders: dict[str, tuple[Rung, ...]] = {}
         self.attempts: dict[Key, tuple[Attempt, ...]] = {}
         self.skipped: dict[Key, SkipRung] = {}
         self.predictions: dict[Key, Prediction] = {}
+        self.simulated: dict[str, str | None] = {}  # by key of the rung: when, if in an earlier run
         self.limits: tuple[LengthLimit, ...] = ()
+        self.solution: SolveAnswer | None = None
+        self.remedies: tuple[PlanRemedy, ...] = ()
+        self._chosen: dict[Key, Rung] = {}
 
     @property
     def plan(self) -> PlanRequest:
@@ -85,33 +97,68 @@ class Findings:
         if self.plan.sweep is not None and self.plan.sweep.key == "sequence_length":
             plan, lowered = sweep_within_limits(self.plan, self.spec.id, limit)
             self.request = replace(self.request, plan=plan)
+        elif self.plan.solve == "sequence_length":
+            lowered = []  # the search ends there anyway
         else:
             self.request, self.rungs, lowered = within_limits(self.request, self.spec.id, limit)
         self.warnings += tuple(lowered)
+        data = training_data(self.request.training, self.request.lengths, self.counted)
         self.contexts = {
-            card.name: context_of(card, self.request, self.spec, inspection) for card in self.cards
+            card.name: replace(context_of(card, self.request, self.spec, inspection), data=data)
+            for card in self.cards
         }
 
-    def reject(self, task: Task) -> bool:
-        """Whether the settings of a rung contradict each other; it is then kept as unsupported."""
+        self._set_ladders()
+
+    def _set_ladders(self) -> None:
+        """Give each card its rungs; if they are the same for all cards, they are the plan's."""
+        capabilities = {c.name: c.facts.compute_capability if c.facts else None for c in self.cards}
+        self.ladders = {name: ladder_for(self.rungs, has) for name, has in capabilities.items()}
+        changed = [name for name, ladder in self.ladders.items() if ladder != self.rungs]
+        slow = {name: emulated(self.ladders[name], has) for name, has in capabilities.items()}
+        if changed:
+            self.warnings += (float16_rungs(changed),)
+        if any(slow.values()):
+            labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
+            self.warnings += (bfloat16_emulated([name for name in slow if slow[name]], labels),)
+        if len(changed) == len(self.cards) and len(set(self.ladders.values())) == 1:
+            self.rungs = self.ladders[self.cards[0].name]
+            recipe = replace(self.request.recipe, rungs=self.rungs)
+            self.request = replace(self.request, recipe=recipe)
+
+    def ladder(self, card: Card) -> tuple[Rung, ...]:
+        """The rungs of a card; the requested ones as long as the model is not known."""
+        return self.ladders.get(card.name, self.rungs)
+
+    def supported(self, task: Task) -> Task | None:
+        """The task for the cards that can run it; for the others it is kept as unsupported.
+
+        None if its settings contradict each other, or if it can run on none of the cards.
+        """
         config = task.rung.config.with_micro_batch(task.sizes[0])
-        wrong = config_faults(config)
-        reason = "; ".join(f"{key} {what}" for key, what in wrong)
-        for card in task.cards if wrong else ():
-            attempt = Attempt(config, "unsupported", None, None, None, reason, 0.0)
-            self.attempts[card.name, task.rung.config.key()] = (attempt,)
-        return bool(wrong)
+        wrong = "; ".join(f"{key} {what}" for key, what in config_faults(config))
+        left = []
+        for card in task.cards:
+            has = card.facts.compute_capability if card.facts else None
+            reason = wrong or lacks_capability(config.attention, has)
+            if reason:
+                attempt = Attempt(config, "unsupported", None, None, None, reason, 0.0)
+                self.attempts[card.name, task.rung.config.key()] = (attempt,)
+            else:
+                left.append(card)
+        return replace(task, cards=tuple(left)) if left else None
 
     def take(self, task: Task, card: Card, ended: Ended) -> None:
         """Keep what a simulation says about a card; if it failed, the reason and a lower bound."""
         config, context = task.rung.config, self.contexts[card.name]
+        self.simulated[config.key()] = ended.attempt.cached_at
         key = card.name, config.key()
         predictions = ended.reply.predictions if ended.reply is not None else ()
         prediction = prediction_for(predictions, card.name)
         if prediction is not None:
             self.predictions[key] = prediction
             self.attempts[key] = attempts_of_prediction(
-                config, prediction, card.target(), ended.attempt.elapsed_s, ended.folder.name
+                config, prediction, card.target(), ended.attempt
             )
             return
         reason = ended.attempt.reason or "the simulation failed without a reason"
@@ -125,20 +172,39 @@ class Findings:
             reason += f"; lower bound {format_bytes(bound.size_bytes)}"
         self.attempts[key] = (replace(ended.attempt, reason=reason),)
 
+    def warn_of(self, failure: str | None) -> None:
+        """Warn if what was simulated could not be kept for later plans."""
+        if failure is not None:
+            self.warnings += (not_kept(failure),)
+
     def keep_limits(self, limits: tuple[LengthLimit, ...]) -> None:
         """Keep the longest rows that fit."""
         self.limits = limits
 
+    def keep_solution(self, solution: SolveAnswer, chosen: dict[Key, Rung]) -> None:
+        """Keep the largest values that fit; `chosen` is each rung of the ladder at its value."""
+        self.solution, self._chosen = solution, chosen
+
+    def outcome_of(self, task: Task, card: Card, ended: Ended) -> ProbeResult:
+        """The row of a simulation beside the ladder, at the first of its sizes."""
+        self.take(task, card, ended)
+        return self.row(card, task.rung)
+
     def rows(self, card: Card) -> tuple[ProbeResult, ...]:
         """A row for each rung, and for each sequence length of a sweep, on a card."""
         return tuple(
-            self.row(card, variant) for rung in self.rungs for variant in swept(rung, self.plan)
+            self.row(card, self._chosen.get((card.name, variant.config.key()), variant))
+            for rung in self.ladder(card)
+            for variant in swept(rung, self.plan)
         )
 
     def row(self, card: Card, rung: Rung) -> ProbeResult:
         """The row of a rung on a card, at the sequence length of the rung."""
-        context = self.contexts.get(card.name) or Context(card.usable_bytes, "cuda")
+        context = self.contexts.get(card.name) or context_of(card, self.request, self.spec, None)
         key = card.name, rung.config.key()
         attempts, skip = self.attempts.get(key, ()), self.skipped.get(key)
         row = conclude(rung, attempts, skip, context, self.request, "predicted")
+        row = with_bound(row, rung, context)
+        if row.tokens_per_s is not None:
+            row = replace(row, calibrated_by=card.calibrated_by)
         return with_borderline_note(row, card.context, card.usable_bytes, prediction_errors())

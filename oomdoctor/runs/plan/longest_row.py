@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, Bracket, next_length, rows_above
+from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, rows_above
 from oomdoctor.analysis.dataset.verdict import best_at_longest, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.search.bracket import Bracket, next_value
 from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import (
@@ -45,8 +46,9 @@ def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, .
         return ()
     size = _at(known, card, rung, "p95").micro_batch_size or 1
     brackets = {size: _bracket(known, card, rung, size) for size in sorted({1, size})[::-1]}
+    steps = range(STEP_TOKENS, rung.config.sequence_length, STEP_TOKENS)
     for _ in range(_MOST_ROUNDS):
-        wanted = {next_length(bracket, card.usable_bytes) for bracket in brackets.values()}
+        wanted = {next_value(bracket, card.usable_bytes, steps) for bracket in brackets.values()}
         lengths = sorted(tokens for tokens in wanted if tokens is not None)
         found = list(_simulated(known, simulators, card, rung, lengths, tuple(sorted(brackets))))
         if not found:
@@ -74,7 +76,9 @@ def lengths_answer(known: Findings) -> LengthsAnswer | None:
     return LengthsAnswer(
         distribution=lengths,
         shapes=known.shapes,
-        lines=tuple(_line(known, card, rung) for card in known.cards for rung in known.rungs),
+        lines=tuple(
+            _line(known, card, rung) for card in known.cards for rung in known.ladder(card)
+        ),
         limits=known.limits,
         verdict=sentences,
     )
@@ -89,12 +93,13 @@ def _at(known: Findings, card: Card, rung: Rung, shape: ShapeName) -> ProbeResul
 
 def _best(known: Findings, card: Card) -> Rung | None:
     """The best rung for typical rows; if none fits, the one that is short by the least."""
-    rows = [_at(known, card, rung, "p95") for rung in known.rungs]
+    rungs = known.ladder(card)
+    rows = [_at(known, card, rung, "p95") for rung in rungs]
     order = rank(tuple(rows), known.request.rank_by).order
     missed = [row for row in rows if row.missed_by_bytes is not None]
     leanest = min(missed, key=lambda row: row.missed_by_bytes or 0, default=None)
     best = order[0] if order else leanest.key if leanest is not None else None
-    return next((r for r, row in zip(known.rungs, rows, strict=True) if row.key == best), None)
+    return next((r for r, row in zip(rungs, rows, strict=True) if row.key == best), None)
 
 
 def _bracket(known: Findings, card: Card, rung: Rung, size: int) -> Bracket:
@@ -138,8 +143,7 @@ def _simulated(
                 rungs[ended.number].config,
                 prediction,
                 card.target(),
-                ended.attempt.elapsed_s,
-                ended.folder.name,
+                ended.attempt,
             )
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine
-from oomdoctor.records.report import Budget, Report
+from oomdoctor.records.report import Budget, Report, Simulations
 from oomdoctor.records.result import Inspection
 from oomdoctor.runs import assemble
+from oomdoctor.runs.plan.card_order import in_order
 from oomdoctor.runs.plan.card_picks import card_plan
 from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.findings import Findings
@@ -30,7 +31,11 @@ def report(
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None for a finished plan."""
     rows = {card.name: known.rows(card) for card in known.cards}
-    one = known.cards[0] if len(known.cards) == 1 and known.plan.sweep is None else None
+    is_table = known.plan.sweep is None and known.plan.solve is None
+    one = known.cards[0] if len(known.cards) == 1 and is_table else None
+    cards = tuple(
+        card_plan(card, rows[card.name], known.request, known.remedies) for card in known.cards
+    )
     return assemble.report(
         request=known.request,
         run_dir=str(folder.path),
@@ -45,11 +50,20 @@ def report(
         warnings=known.warnings,
         interrupted=interrupted,
         judged=tuple(row for found in rows.values() for row in found),
-        cards=tuple(card_plan(card, rows[card.name], known.request) for card in known.cards),
-        sweep=sweep_answer(known.plan, known.rungs, known.cards, known.attempts),
+        cards=in_order(cards, known.plan),
+        sweep=sweep_answer(known.plan, known.ladder, known.cards, known.attempts),
         why=why_of(known.plan, one, rows, known.predictions, known.inspection),
         lengths=lengths,
+        simulations=_simulations(known),
+        solve=known.solution,
     )
+
+
+def _simulations(known: Findings) -> Simulations:
+    """Where the simulations came from; one serves all cards."""
+    dates = known.simulated.values()
+    cached = [date for date in dates if date is not None]
+    return Simulations(len(dates), len(cached), min(cached, default=None))
 
 
 def _machine(cards: tuple[Card, ...], inspection: Inspection | None) -> Machine:

@@ -10,24 +10,40 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from oomdoctor.errors import ExitCode
-from oomdoctor.records.facts.warnings import not_a_card, not_nvidia, quoted, smallest_variant
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.facts.warnings import (
+    calibration_ignored,
+    not_a_card,
+    not_nvidia,
+    prices_of_others,
+    prices_repeated,
+    prices_unknown,
+    quoted,
+    smallest_variant,
+    unusual_sizes,
+)
 from oomdoctor.records.report import Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
 from oomdoctor.runs import startup_errors
 from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.dataset import count_rows, other_shapes
+from oomdoctor.runs.early_bounds import bounds_only, counts_from_config
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.cards import Card, cards_of
+from oomdoctor.runs.plan.cards import Card, card_named, cards_of
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
+from oomdoctor.runs.plan.remedies import find_remedies
 from oomdoctor.runs.plan.report import report as finished_report
+from oomdoctor.runs.plan.solve import solve
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
+from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
 
+# A plan of many cards has a large report.
+_KEPT_EVERY_S = 5.0
 Stop = Callable[[], ExitCode | None]
 
 
@@ -38,6 +54,8 @@ def run_plan(
 
     Once `stop()` returns an exit code, the workers are killed and the report holds what is known.
 
+    Where torch is missing, the report has the error and lower bounds (exit 5).
+
     Raises:
         OomDoctorError: the model cannot be used (exit 4), or no worker can be started or the
             folder cannot be written (exit 5).
@@ -45,20 +63,35 @@ def run_plan(
     begin, started_at = time.monotonic(), timestamp()
     folder.write_request(request)
     simulators = Simulators(
-        request.python, folder, request.rung_limit_s, lambda: stop() is not None
+        request.python,
+        folder,
+        request.rung_limit_s,
+        lambda: stop() is not None,
+        fresh=request.fresh,
     )
-    with simulators:  # they load their libraries while the model is looked up
+
+    def so_far() -> Report:
+        return finished_report(
+            known,
+            folder=folder,
+            started_at=started_at,
+            elapsed_s=time.monotonic() - begin,
+            interrupted=stop(),
+            lengths=lengths_answer(known),
+        )
+
+    with simulators:
         known = _known_of(request)
-        with suppress(Stopped):
-            _predict(known, simulators, on_event)
-    report = finished_report(
-        known,
-        folder=folder,
-        started_at=started_at,
-        elapsed_s=time.monotonic() - begin,
-        interrupted=stop(),
-        lengths=lengths_answer(known),
-    )
+        missing: OomDoctorError | None = None
+        try:
+            with suppress(Stopped):
+                _predict(known, simulators, keeping(folder, so_far, on_event, _KEPT_EVERY_S))
+        except OomDoctorError as error:
+            if error.code != "library_missing" or counts_from_config(known.spec) is None:
+                raise
+            missing = error
+        known.warn_of(simulators.memory.failure)
+    report = so_far() if missing is None else bounds_only(so_far(), missing)
     folder.write_report(report)
     on_event(SurveyEvent("done"))
     return report
@@ -70,6 +103,7 @@ def _known_of(request: SurveyRequest) -> Findings:
     spec, notes = hub.resolve_with_notes(request.model)
     cards = cards_of(request.plan, request.headroom)
     found = quoted("model_source", notes)
+    found += unusual_sizes(rung.config for rung in request.recipe.rungs)
     return Findings(request, spec, cards, found + _card_warnings(cards, request))
 
 
@@ -86,8 +120,12 @@ def _predict(known: Findings, simulators: Simulators, on_event: Listener) -> Non
     if counted is not None:
         known.take_rows(counted, inspection)
     known.set_limits(inspection)
+    if known.plan.solve is not None:
+        solve(known, known.plan.solve, simulators, on_event)
+        return
     _simulate(known, simulators, on_event)
     known.keep_limits(find_limits(known, simulators))
+    known.remedies = find_remedies(known, simulators)
 
 
 def _inspect(known: Findings, simulators: Simulators) -> Inspection:
@@ -108,15 +146,25 @@ def _inspect(known: Findings, simulators: Simulators) -> Inspection:
 def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> None:
     """Run every simulation and keep what it says about each card."""
     assert known.inspection is not None
-    rungs = (*known.rungs, *other_shapes(known.rungs, known.shapes))
-    planned = tasks_of(known.plan, rungs, known.cards, known.contexts)
-    tasks = [task for task in planned if not known.reject(task)]
+    ladders = {
+        name: (*rungs, *other_shapes(rungs, known.shapes)) for name, rungs in known.ladders.items()
+    }
+    planned = tasks_of(known.plan, ladders, known.cards, known.contexts)
+    tasks = [task for task in map(known.supported, planned) if task is not None]
     # The longest first, so that no worker idles at the end: those with the most sizes, and of these
     # the quantised ones, which come last in a ladder.
     tasks.reverse()
     tasks.sort(key=lambda task: -len(task.sizes))
     jobs = [
-        job_of(task, known.plan, known.spec, known.inspection, known.request.seed) for task in tasks
+        job_of(
+            task,
+            known.plan,
+            known.spec,
+            known.inspection,
+            known.request.seed,
+            for_later=known.plan.sweep is None,
+        )
+        for task in tasks
     ]
 
     def started(number: int) -> None:
@@ -157,7 +205,28 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
         for card in cards
         if card.variants and card.asked_as is not None
     ]
+    found += [calibration_ignored(card.name, card.ignored.run) for card in cards if card.ignored]
     others = [card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA"]
     if others:
         found.append(not_nvidia(others))
+    return found + _price_warnings(cards, request)
+
+
+def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
+    """Warnings about the price list."""
+    prices = request.plan.prices if request.plan is not None else None
+    if prices is None:
+        return []
+    planned = {card.name for card in cards}
+    found = [
+        smallest_variant(price.name, price.card, variants)
+        for price in prices.prices
+        if price.card in planned and (variants := card_named(price.name, 0.0).variants)
+    ]
+    if prices.unknown:
+        found.append(prices_unknown(prices.source, prices.unknown))
+    if prices.repeated:
+        found.append(prices_repeated(prices.source, prices.repeated))
+    if not any(price.card in planned for price in prices.prices):
+        found.append(prices_of_others(prices.source))
     return found

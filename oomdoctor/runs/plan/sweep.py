@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from oomdoctor.records.config import Rung
@@ -15,16 +15,19 @@ Attempts = Mapping[tuple[str, str], tuple[Attempt, ...]]
 
 
 def sweep_answer(
-    plan: PlanRequest, rungs: tuple[Rung, ...], cards: tuple[Card, ...], attempts: Attempts
+    plan: PlanRequest,
+    ladder: Callable[[Card], tuple[Rung, ...]],
+    cards: tuple[Card, ...],
+    attempts: Attempts,
 ) -> SweepAnswer | None:
-    """One line for each card and rung; None without a sweep."""
+    """One line for each card and each rung of its ladder; None without a sweep."""
     if plan.sweep is None:
         return None
     return SweepAnswer(
         key=plan.sweep.key,
         values=plan.sweep.values,
         lines=tuple(
-            _line(plan, plan.sweep, rung, card, attempts) for card in cards for rung in rungs
+            _line(plan, plan.sweep, rung, card, attempts) for card in cards for rung in ladder(card)
         ),
     )
 
@@ -54,8 +57,13 @@ def _line(plan: PlanRequest, sweep: Sweep, rung: Rung, card: Card, attempts: Att
 def _peak(value: int, attempt: Attempt | None) -> SweptPeak:
     if attempt is None or attempt.measurement is None:
         return SweptPeak(value, None, None)
-    least = attempt.measurement.peak_allocated_bytes + (attempt.measurement.overhead_bytes or 0)
-    return SweptPeak(value, least, attempt.outcome == "fits")
+    measured = attempt.measurement
+    return SweptPeak(
+        value,
+        least_bytes=measured.peak_allocated_bytes + (measured.overhead_bytes or 0),
+        fits=attempt.outcome == "fits",
+        peak_device_bytes=measured.deciding_peak_bytes(),
+    )
 
 
 def _crossing(peaks: tuple[SweptPeak, ...], usable_bytes: int) -> int | None:
@@ -63,9 +71,8 @@ def _crossing(peaks: tuple[SweptPeak, ...], usable_bytes: int) -> int | None:
     for low, high in pairwise(peaks):
         if not low.fits or high.fits is not False:
             continue
-        assert low.least_bytes is not None and high.least_bytes is not None
-        room, grown = usable_bytes - low.least_bytes, high.least_bytes - low.least_bytes
-        # If only fragmentation prevents a fit, the line itself stays below the limit.
-        share = min(1.0, room / grown) if grown > 0 else 1.0
+        assert low.peak_device_bytes is not None and high.peak_device_bytes is not None
+        room = usable_bytes - low.peak_device_bytes
+        share = room / (high.peak_device_bytes - low.peak_device_bytes)
         return low.value + int(share * (high.value - low.value))
     return None

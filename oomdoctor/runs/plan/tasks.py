@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
@@ -12,6 +13,7 @@ from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Inspection, ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.runs.early_bounds import counts_from_config
 from oomdoctor.runs.plan.cards import Card
 
 
@@ -25,13 +27,13 @@ class Task:
 
 
 def context_of(
-    card: Card, request: SurveyRequest, spec: ModelSpec, inspection: Inspection
+    card: Card, request: SurveyRequest, spec: ModelSpec, inspection: Inspection | None
 ) -> Context:
-    """What is the same for all rungs on a card."""
+    """What is the same for all rungs on a card; before the inspection from config.json alone."""
     return Context(
         usable_bytes=card.usable_bytes,
         device_type="cuda",
-        counts=inspection.parameters,
+        counts=inspection.parameters if inspection else counts_from_config(spec),
         fixed_micro_batch=request.micro_batch_size,
         model_config=spec.config,
         task=spec.task,
@@ -45,22 +47,31 @@ def swept(rung: Rung, plan: PlanRequest) -> tuple[Rung, ...]:
     if plan.sweep is None or plan.sweep.key != "sequence_length":
         return (rung,)
     return tuple(
-        Rung(rung.label, replace(rung.config, sequence_length=value)) for value in plan.sweep.values
+        replace(rung, config=replace(rung.config, sequence_length=value))
+        for value in plan.sweep.values
     )
 
 
 def tasks_of(
     plan: PlanRequest,
-    rungs: tuple[Rung, ...],
+    ladders: Mapping[str, tuple[Rung, ...]],
     cards: tuple[Card, ...],
-    contexts: dict[str, Context],
+    contexts: Mapping[str, Context],
 ) -> tuple[Task, ...]:
-    """Every simulation of a plan, in ladder order; `contexts` are by name of the card."""
-    known = [contexts[card.name] for card in cards]
+    """Every simulation of a plan, in ladder order, for all cards that have the rung.
+
+    `ladders` and `contexts` are by name of the card.
+    """
+    wanted: dict[str, tuple[Rung, list[Card]]] = {}
+    for card in cards:
+        for rung in ladders[card.name]:
+            for variant in swept(rung, plan):
+                having = wanted.setdefault(variant.config.key(), (variant, []))[1]
+                if card not in having:  # two rungs may become one at a length
+                    having.append(card)
     return tuple(
-        Task(variant, _sizes(variant, plan, known), cards)
-        for rung in rungs
-        for variant in swept(rung, plan)
+        Task(rung, _sizes(rung, plan, [contexts[card.name] for card in having]), tuple(having))
+        for rung, having in wanted.values()
     )
 
 
@@ -73,9 +84,15 @@ def shown(task: Task, plan: PlanRequest) -> Rung:
 
 
 def job_of(
-    task: Task, plan: PlanRequest, spec: ModelSpec, inspection: Inspection, seed: int
+    task: Task,
+    plan: PlanRequest,
+    spec: ModelSpec,
+    inspection: Inspection,
+    seed: int,
+    *,
+    for_later: bool = False,
 ) -> ProbeJob:
-    """The job of a worker process that simulates the task."""
+    """The job that simulates the task; `for_later` also records what later plans may need."""
     return ProbeJob(
         mode="simulate",
         label=task.rung.label,
@@ -89,6 +106,7 @@ def job_of(
             stacks=inspection.stacks,
             detail=plan.why is not None,
             every_size=plan.sweep is not None,
+            for_later=for_later,
         ),
     )
 

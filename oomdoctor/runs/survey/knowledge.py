@@ -1,7 +1,11 @@
-"""What a survey learns about its GPU from the first rung it measures.
+"""What a survey learns about its GPU from the rungs it measures first.
 
 The size of the CUDA context and the speed of kernels are the same for all rungs. So one measurement
 corrects the predictions of the others, in this survey and in later ones on this machine.
+
+A time teaches only if it can be trusted: it settled, nobody else used the device, and the card can
+be that fast. It teaches only about what limits it: a small model that waits for the host says
+nothing about the card's arithmetic.
 """
 
 from __future__ import annotations
@@ -12,78 +16,151 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
+from oomdoctor.analysis.speed.limits import bounded, can_be_true
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung
 from oomdoctor.records.costs import Calibration
+from oomdoctor.records.facts.warnings import calibration_ignored
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.devices import Device, driver_version
-from oomdoctor.system.store.calibration import Learned, recall, remember
+from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 
 _FACTORS = (0.2, 5.0)  # beyond these the prediction is wrong, not the machine slow or fast
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that learns: its name, its start in UTC, and its --vram if that limits the memory."""
+
+    run: str
+    date: str
+    cap_bytes: int | None = None
+
+
 @dataclass(slots=True)
 class Knowledge:
-    """Measured constants of one machine. `learned` is None until measured, and on the CPU."""
+    """Measured constants of one machine. `learned` is None until measured, and on the CPU.
+
+    `warnings` are about stored constants that were not used.
+    """
 
     device: Device
     versions: Mapping[str, str | None]
+    origin: Origin
     learned: Learned | None = None
-    settled: bool = False
+    knows_context: bool = False
+    knows_speed: bool = False
+    warnings: tuple[Warn, ...] = ()
 
     @classmethod
-    def of(cls, device: Device, versions: Mapping[str, str | None]) -> Knowledge:
+    def of(cls, device: Device, versions: Mapping[str, str | None], origin: Origin) -> Knowledge:
         """What earlier surveys on this machine measured."""
-        if device.gpu is None:
-            return cls(device, versions, settled=True)
-        return cls(device, versions, recall(device.gpu.name, driver_version(), versions))
+        gpu = device.gpu
+        if gpu is None:
+            return cls(device, versions, origin, knows_context=True, knows_speed=True)
+        found = cls(device, versions, origin, knows_speed=gpu.emulated)
+        learned = recall(device_name(gpu), driver_version(), versions, origin.cap_bytes)
+        facts = found.facts()
+        if learned is not None and facts is not None and not can_be_true(learned.speed, facts):
+            found.warnings = (calibration_ignored(gpu.name, learned.run),)
+            return found
+        found.learned = learned
+        return found
+
+    def facts(self) -> GpuFacts | None:
+        """The published facts of the card; None if it is unknown."""
+        gpu = self.device.gpu
+        return find_gpu(gpu.name, gpu.total_bytes) if gpu is not None else None
 
     def learn(
-        self, rung: Rung, attempt: Attempt, predictions: Mapping[str, RungPrediction]
+        self,
+        rung: Rung,
+        attempt: Attempt,
+        predictions: Mapping[str, RungPrediction],
+        *,
+        trusted: bool,
     ) -> Mapping[str, RungPrediction]:
-        """Take the constants from the first measured rung, and return the corrected predictions."""
-        measured, size = attempt.measurement, attempt.config.micro_batch_size
-        if self.settled or measured is None or self.device.gpu is None:
+        """Take the constants from the first rungs that have them; the corrected predictions.
+
+        `trusted` says whether the times of the attempt may be believed and compared.
+        """
+        measured, gpu = attempt.measurement, self.device.gpu
+        if measured is None or gpu is None or (self.knows_context and self.knows_speed):
             return predictions
-        assert isinstance(size, int)
-        self.settled = True
-        before = self.learned
-        gpu = self.device.gpu
-        assumed = before.overhead_bytes if before is not None else None
-        if assumed is None:
-            assumed = context_bytes(find_gpu(gpu.name, gpu.total_bytes)).likely
-        overhead = measured.overhead_bytes
-        prediction = predictions.get(rung.config.key())
-        rate = prediction.rates.get(size) if prediction is not None else None
-        factor = 1.0
-        if rate is not None and measured.timing is not None:
-            factor = rate / tokens_per_s(measured.timing, attempt.config)
-        self.learned = Learned(
-            gpu_name=gpu.name,
-            driver_version=driver_version(),
-            overhead_bytes=overhead if overhead is not None else assumed,
-            speed=_scaled(before.speed if before is not None else Calibration(), factor),
-            rungs=1 + (before.rungs if before is not None else 0),
+        before = self.learned or Learned(device_name(gpu), driver_version(), None, Calibration(), 0)
+        shift, overhead = 0, before.overhead_bytes
+        if not self.knows_context:
+            assumed = overhead if overhead is not None else context_bytes(self.facts()).likely
+            overhead = measured.overhead_bytes
+            overhead = overhead if overhead is not None else assumed
+            shift = overhead - assumed
+        speed = None
+        if trusted and not self.knows_speed:
+            speed = self._speed(rung, attempt, predictions, before.speed)
+        if self.knows_context and speed is None:
+            return predictions
+        self.knows_context, self.knows_speed = True, self.knows_speed or speed is not None
+        origin = self.origin
+        self.learned = replace(
+            before,
+            overhead_bytes=overhead,
+            rungs=before.rungs + 1,
+            cap_bytes=origin.cap_bytes,
         )
+        if speed is not None:
+            self.learned = replace(self.learned, speed=speed, run=origin.run, date=origin.date)
         # If it cannot be stored, it still serves this survey.
         with contextlib.suppress(OomDoctorError, OSError):
             remember(self.learned, self.versions)
-        shift = self.learned.overhead_bytes - assumed if self.learned.overhead_bytes else 0
-        return {key: _corrected(known, shift, factor) for key, known in predictions.items()}
+        change = _change(before.speed, speed or before.speed)
+        return {key: _corrected(known, shift, change) for key, known in predictions.items()}
+
+    def _speed(
+        self,
+        rung: Rung,
+        attempt: Attempt,
+        predictions: Mapping[str, RungPrediction],
+        before: Calibration,
+    ) -> Calibration | None:
+        """The factors after a measured time; None if it was not estimated, or is too far off."""
+        size, prediction = attempt.config.micro_batch_size, predictions.get(rung.config.key())
+        timing = attempt.measurement.timing if attempt.measurement is not None else None
+        facts = self.facts()
+        if prediction is None or timing is None or facts is None or not isinstance(size, int):
+            return None
+        rate, limit = prediction.rates.get(size), prediction.limited_by.get(size)
+        if rate is None or limit is None:
+            return None
+        factor = rate / tokens_per_s(timing, attempt.config)
+        if limit == "host":
+            after = replace(before, launch=before.launch * factor)
+        else:
+            after = replace(
+                before, compute=before.compute * factor, bandwidth=before.bandwidth * factor
+            )
+        factors = (after.compute, after.bandwidth, after.launch)
+        if not all(_FACTORS[0] <= one <= _FACTORS[1] for one in factors):
+            return None
+        return bounded(after, facts)
 
 
-def _corrected(prediction: RungPrediction, shift: int, factor: float) -> RungPrediction:
+def _change(before: Calibration, after: Calibration) -> Mapping[str | None, float]:
+    """By what limits the speed: how much longer the estimates are now."""
+    return {"host": after.launch / before.launch, "device": after.compute / before.compute}
+
+
+def _corrected(
+    prediction: RungPrediction, shift: int, change: Mapping[str | None, float]
+) -> RungPrediction:
     return replace(
         prediction,
         peaks={size: peak + shift for size, peak in prediction.peaks.items()},
-        rates={size: rate / factor for size, rate in prediction.rates.items()},
+        rates={
+            size: rate / change.get(prediction.limited_by.get(size), 1.0)
+            for size, rate in prediction.rates.items()
+        },
     )
-
-
-def _scaled(speed: Calibration, factor: float) -> Calibration:
-    def moved(known: float) -> float:
-        return min(max(known * factor, _FACTORS[0]), _FACTORS[1])
-
-    return Calibration(moved(speed.compute), moved(speed.bandwidth), moved(speed.launch))

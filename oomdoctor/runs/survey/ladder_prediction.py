@@ -20,16 +20,26 @@ class LadderPrediction:
     rungs: dict[str, RungPrediction] = field(default_factory=dict)
     peaks: dict[tuple[str, int], PredictedPeak] = field(default_factory=dict)  # by key and size
 
-    def keep(self, key: str, attempts: Iterable[Attempt], device_type: DeviceType) -> None:
-        """Keep what the simulation of a rung says, one attempt for each micro-batch size."""
+    def keep(
+        self, key: str, attempts: Iterable[Attempt], device_type: DeviceType, usable_bytes: int
+    ) -> None:
+        """Keep what the simulation of a rung says, one attempt for each micro-batch size.
+
+        A size counts with the tensors alone if these exceed the usable memory: on a full device the
+        allocator gives back what it holds beyond them, so a real step may come that close.
+        """
         peaks: dict[int, int] = {}
         rates: dict[int, float] = {}
+        limited_by: dict[int, str | None] = {}
         for attempt in attempts:
             size, simulated = attempt.config.micro_batch_size, attempt.measurement
             if not isinstance(size, int) or simulated is None:
                 continue
             expected = _as_measured(simulated, device_type)
             peaks[size] = expected.deciding_peak_bytes()
+            tensors = expected.peak_allocated_bytes + (expected.overhead_bytes or 0)
+            if attempt.outcome != "fits" and usable_bytes < tensors < peaks[size]:
+                peaks[size] = tensors
             self.peaks[key, size] = PredictedPeak(
                 expected.peak_allocated_bytes,
                 expected.peak_reserved_bytes,
@@ -37,7 +47,8 @@ class LadderPrediction:
             )
             if simulated.timing is not None:
                 rates[size] = tokens_per_s(simulated.timing, attempt.config)
-        self.rungs[key] = RungPrediction(peaks, rates)
+                limited_by[size] = simulated.timing.limited_by
+        self.rungs[key] = RungPrediction(peaks, rates, limited_by)
 
     def beside(self, result: ProbeResult, rung: Rung) -> ProbeResult:
         """The row with its prediction: at its micro-batch size, or at the smallest predicted."""

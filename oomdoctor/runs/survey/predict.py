@@ -12,6 +12,7 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     sizes_to_predict,
 )
 from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.facts.warnings import not_kept
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest, Target
 from oomdoctor.runs.events import Listener, SurveyEvent
@@ -29,14 +30,17 @@ def predict_ladder(
 ) -> LadderPrediction:
     """Simulate the rungs for the survey's device, as far as possible; the rest is left out.
 
-    `learned` are constants of the machine that an earlier survey measured.
+    `learned` are constants of the machine that an earlier survey measured. The survey warns if what
+    was simulated could not be kept.
     """
     setup, context = state.setup, state.context
     target = _target(state, learned)
     jobs = [(rung, _job(rung, state, target)) for rung in state.rungs if _is_open(rung, context)]
     found = LadderPrediction()
     request = state.request
-    simulators = Simulators(request.python, setup.folder, request.rung_limit_s, stop)
+    simulators = Simulators(
+        request.python, setup.folder, request.rung_limit_s, stop, fresh=request.fresh
+    )
     try:
         with simulators:
             started = simulators.run(
@@ -52,12 +56,12 @@ def predict_ladder(
                 prediction = prediction_for(predictions, target.name)
                 if prediction is not None:
                     config = jobs[ended.number][0].config
-                    attempts = attempts_of_prediction(
-                        config, prediction, target, ended.attempt.elapsed_s, ended.folder.name
-                    )
-                    found.keep(config.key(), attempts, context.device_type)
+                    attempts = attempts_of_prediction(config, prediction, target, ended.attempt)
+                    found.keep(config.key(), attempts, context.device_type, target.usable_bytes)
     except Stopped:
         pass
+    if simulators.memory.failure is not None:
+        state.warn([not_kept(simulators.memory.failure)])
     return found
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
+from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.facts.warnings import quoted, time_limit
+from oomdoctor.records.facts.warnings import quoted, time_limit, unusual_sizes
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs import assemble, device, startup_errors
 from oomdoctor.runs.dataset import count_rows, measured_answer
@@ -18,12 +20,13 @@ from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.survey.jobs import SurveyJobs
-from oomdoctor.runs.survey.knowledge import Knowledge
+from oomdoctor.runs.survey.knowledge import Knowledge, Origin
 from oomdoctor.runs.survey.predict import predict_ladder
 from oomdoctor.runs.survey.resume import take_finished
 from oomdoctor.runs.survey.setup import Ending, Stop, SurveySetup
 from oomdoctor.runs.survey.state import SurveyState
 from oomdoctor.runs.survey.walk import walk
+from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
     choose_device,
@@ -79,7 +82,9 @@ def run_survey(
             # Another survey may have held the device until now.
             setup = replace(setup, device=device.as_it_is_now(setup.device))
             state = SurveyState(setup)
-            _run(state, SurveyJobs(setup, host, ending.is_over), on_event, ending)
+            so_far = partial(_report, state, started_at, ending)
+            noting = keeping(folder, so_far, on_event, every_s=0.0)
+            _run(state, SurveyJobs(setup, host, ending.is_over), noting, ending, started_at)
     except OomDoctorError:
         if stop() is None:  # otherwise the signal broke off the wait for the device
             raise
@@ -103,11 +108,22 @@ def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
     if request.weights == "pretrained":
         startup_errors.check_weights(spec)
     chosen = choose_device(request.device, list_gpus())
-    found = tuple(quoted("model_source", notes))
-    return SurveySetup(request, spec, chosen, folder, found)
+    found = quoted("model_source", notes)
+    found += unusual_sizes(rung.config for rung in request.recipe.rungs)
+    return SurveySetup(request, spec, chosen, folder, tuple(found))
 
 
-def _run(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending) -> None:
+def _origin(state: SurveyState, started_at: str) -> Origin:
+    """Who learns here; a cap counts only if it is below the free memory."""
+    budget, cap = state.budget, None
+    if budget is not None and budget.cap_bytes is not None:
+        cap = budget.cap_bytes if budget.cap_bytes < budget.free_bytes else None
+    return Origin(state.setup.folder.name, started_at, cap)
+
+
+def _run(
+    state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending, started_at: str
+) -> None:
     """Look at the model, then measure its rungs until all are settled or a stop is requested."""
     if not _prepare(state, jobs, on_event):
         return
@@ -115,7 +131,10 @@ def _run(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Endin
     knowledge = None
     if state.request.predict:
         assert state.inspection is not None
-        knowledge = Knowledge.of(state.setup.device, state.inspection.versions)
+        knowledge = Knowledge.of(
+            state.setup.device, state.inspection.versions, _origin(state, started_at)
+        )
+        state.warn(knowledge.warnings)
         state.take_prediction(
             predict_ladder(state, knowledge.learned, on_event=on_event, stop=ending.is_over)
         )
@@ -143,15 +162,17 @@ def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> bool:
         state.take_rows(counted)
     state.set_limits(inspection)
     if state.request.device == "auto" and setup.device.type == "cpu":
-        device.refuse_what_takes_hours(setup.spec, state.rungs, inspection.parameters)
+        device.refuse_what_takes_hours(
+            setup.spec, state.rungs, inspection.parameters, state.request
+        )
     return True
 
 
 def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     """The report of what is known now."""
     setup, results = state.setup, state.results()
-    if ending.by_time_limit():
-        state.warn([time_limit()])
+    ended = tuple(speed_warnings(results, state.context))
+    ended += (time_limit(),) if ending.by_time_limit() else ()
     versions = state.inspection.versions if state.inspection else installed_versions()
     return assemble.report(
         request=state.request,
@@ -164,7 +185,7 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
         inspection=state.inspection,
         budget=state.budget,
         results=results,
-        warnings=state.warnings,
+        warnings=(*state.warnings, *ended),
         interrupted=ending.stop(),
         lengths=measured_answer(state.counted, results, state.request),
     )

@@ -6,13 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
-from oomdoctor.analysis.search.ladder import Context, NextTry, SkipRung, attempts_of, next_step
+from oomdoctor.analysis.search.ladder import (
+    Context,
+    NextTry,
+    SkipRung,
+    attempts_of,
+    next_step,
+    still_to_try,
+)
+from oomdoctor.analysis.search.precision import emulated, ladder_for
+from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
+from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows
+from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.records.report import Budget, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.runs import device
 from oomdoctor.runs.dataset import at_longest
+from oomdoctor.runs.early_bounds import counts_from_config, with_bound
 from oomdoctor.runs.position_limit import within_limits
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.setup import SurveySetup
@@ -29,10 +41,19 @@ class SurveyState:
         self.setup = setup
         self.request, self.rungs = setup.request, setup.request.recipe.rungs
         self.warnings = setup.warnings
-        self.context = Context(usable_bytes=0, device_type=setup.device.type)
         self.inspection: Inspection | None = None
         self.counted: CountedRows | None = None
-        self.budget: Budget | None = None
+        # Until the worker has looked at the model: enough for lower bounds.
+        self.budget: Budget | None = device.budget(
+            setup.device, None, self.request.vram_bytes, self.request.headroom
+        )
+        self.context = Context(
+            usable_bytes=self.budget.usable_bytes,
+            device_type=setup.device.type,
+            counts=counts_from_config(setup.spec),
+            model_config=setup.spec.config,
+            task=setup.spec.task,
+        )
         self.predicted = LadderPrediction()
         self.attempts: dict[str, tuple[Attempt, ...]] = {}  # by config.rung_key()
         self.skipped: dict[str, SkipRung] = {}  # by config.key()
@@ -53,6 +74,7 @@ class SurveyState:
         self.request, self.rungs, lowered = within_limits(
             self.request, setup.spec.id, inspection.max_sequence_length
         )
+        self._take_capability(inspection.compute_capability)
         self.budget = device.budget(
             setup.device, inspection, self.request.vram_bytes, self.request.headroom
         )
@@ -67,7 +89,21 @@ class SurveyState:
             task=setup.spec.task,
             compute_capability=inspection.compute_capability,
             gpu=device.facts(setup.device, inspection),
+            data=training_data(self.request.training, self.request.lengths, self.counted),
+            emulated=setup.device.gpu is not None and setup.device.gpu.emulated,
         )
+
+    def _take_capability(self, capability: str | None) -> None:
+        """Use the 16-bit type that the device has."""
+        rungs = ladder_for(self.rungs, capability)
+        name = self.setup.device.gpu.name if self.setup.device.gpu is not None else "this device"
+        if rungs != self.rungs:
+            recipe = replace(self.request.recipe, rungs=rungs)
+            self.request, self.rungs = replace(self.request, recipe=recipe), rungs
+            self.warn([float16_rungs([name])])
+        slow = emulated(rungs, capability)
+        if slow:
+            self.warn([bfloat16_emulated([name], slow)])
 
     def take_prediction(self, predicted: LadderPrediction) -> None:
         """Take the predictions of all rungs; the search then starts from them."""
@@ -95,18 +131,16 @@ class SurveyState:
         """What to do next; None once every rung is settled."""
         return next_step(self.rungs, self.attempts, self.skipped, self.context)
 
+    def still_to_try(self) -> tuple[Rung, ...]:
+        """The rungs that have no try yet and will get one, as far as is known."""
+        return still_to_try(self.rungs, self.attempts, self.skipped, self.context)
+
     def results(self) -> tuple[ProbeResult, ...]:
         """A row for each rung."""
-        return tuple(
-            self.predicted.beside(
-                conclude(
-                    rung,
-                    attempts_of(rung, self.attempts),
-                    self.skipped.get(rung.config.key()),
-                    self.context,
-                    self.request,
-                ),
-                rung,
-            )
-            for rung in self.rungs
-        )
+        return tuple(self.predicted.beside(self._row(rung), rung) for rung in self.rungs)
+
+    def _row(self, rung: Rung) -> ProbeResult:
+        attempts = attempts_of(rung, self.attempts)
+        skip = self.skipped.get(rung.config.key())
+        row = conclude(rung, attempts, skip, self.context, self.request)
+        return with_bound(row, rung, self.context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
+from oomdoctor.analysis.speed_verdict import may_teach
 from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.facts.warnings import MEMORY_NOT_FREE
 from oomdoctor.records.result import Attempt
@@ -35,9 +36,9 @@ def walk(
             return
         state.keep(attempt)
         if knowledge is not None:
-            state.correct_predictions(
-                knowledge.learn(step.rung, attempt, state.context.predictions)
-            )
+            known = state.context.predictions
+            trusted = may_teach(attempt, state.context)
+            state.correct_predictions(knowledge.learn(step.rung, attempt, known, trusted=trusted))
         _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
         if not any(warning.code == MEMORY_NOT_FREE for warning in state.warnings):
             state.warn(device.not_given_back(state.setup.device))
@@ -72,4 +73,5 @@ def _tell(
     message: str | None = None,
 ) -> None:
     index, total = 1 + state.rungs.index(rung), len(state.rungs)
-    on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message))
+    left = sum(one is not rung for one in state.still_to_try())
+    on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))

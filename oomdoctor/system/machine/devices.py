@@ -101,6 +101,7 @@ def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
         slurm_job_id=slurm().job_id,
         other_processes=tuple(p for p in gpu.processes if p.pid != os.getpid()) if gpu else (),
         versions=dict(versions),
+        emulated=gpu.emulated if gpu else False,
     )
 
 

@@ -61,6 +61,33 @@ def device_lock(
         yield
 
 
+@contextlib.contextmanager
+def mark(path: Path) -> Iterator[None]:
+    """Hold a lock on a file while the block runs; the kernel lets go of it if the process dies.
+
+    A file system without locks, or a full disk, leaves the mark out.
+    """
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        _LOG.debug("cannot mark %s: %s", path, error)
+        yield
+        return
+    with file:
+        _try_lock(file)
+        yield
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a process holds the lock of `mark`."""
+    try:
+        with path.open("r", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _BUSY
+    return False
+
+
 def _take(
     file: IO[str],
     device_id: str,

@@ -14,6 +14,8 @@ from oomdoctor.records.machine import Gpu, GpuProcess
 from oomdoctor.system.machine.memory import total_memory
 
 _LOG = logging.getLogger(__name__)
+# What the driver's kernel module makes: on Linux, under WSL, on Jetson boards.
+_KERNEL_DRIVER = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg", "dev/nvhost*", "dev/nvmap")
 
 
 def open_nvml() -> Any:
@@ -27,6 +29,11 @@ def open_nvml() -> Any:
 
     pynvml.nvmlInit()
     return pynvml
+
+
+def may_have_gpu() -> bool:
+    """Whether there is a device file of an NVIDIA driver; loads nothing, so `explain` can ask."""
+    return any(any(Path("/").glob(name)) for name in _KERNEL_DRIVER)
 
 
 def list_gpus() -> tuple[Gpu, ...]:
@@ -72,6 +79,16 @@ def process_name(pid: int, proc: Path = Path("/proc")) -> str | None:
         return None
 
 
+def is_emulated(name: str, root: Path = Path("/")) -> bool:
+    """Whether a GPU only pretends to be one: by its name, or without a driver in the kernel.
+
+    NVML answers for an emulated GPU, but a real one cannot work without the kernel's devices.
+    """
+    if "emulat" in name.lower():
+        return True
+    return not any(found for pattern in _KERNEL_DRIVER for found in root.glob(pattern))
+
+
 def _try_open() -> tuple[Any | None, str | None]:
     try:
         return open_nvml(), None
@@ -110,15 +127,17 @@ def _gpu(nvml: Any, index: int, handle: Any, capability: str | None) -> Gpu | No
         _LOG.warning("GPU %d has no UUID and is ignored", index)
         return None
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    name = _text(_ask(nvml, "nvmlDeviceGetName", handle)) or "unnamed GPU"
     return Gpu(
         index=index,
         uuid=uuid,
-        name=_text(_ask(nvml, "nvmlDeviceGetName", handle)) or "unnamed GPU",
+        name=name,
         # An integrated GPU (GB10, Jetson) uses the host's memory.
         total_bytes=int(memory.total) if memory else total_memory(),
         free_bytes=int(memory.free) if memory else None,
         compute_capability=capability,
         processes=_processes(nvml, handle),
+        emulated=is_emulated(name),
     )
 
 

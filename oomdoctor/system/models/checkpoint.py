@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ def missing_config(name: str, adapter: Path | None, inside: tuple[str, ...] = ()
     `adapter` is its adapter_config.json, `inside` its subfolders with a config.json.
     """
     if adapter is not None:
-        base = _base_model(adapter) or "BASE_MODEL"
+        base = _base_model(adapter)
         return model_error(
             "peft_adapter",
             f"{name} is a PEFT adapter without its base model",
-            f"probe the base model: oomdoctor probe {base} --recipe lora",
+            f"probe the base model: oomdoctor probe {shlex.quote(base)} --recipe lora"
+            if base
+            else "name the base model instead, with --recipe lora",
         )
     if inside:
         hint = f"try the checkpoint inside: {name.rstrip('/')}/{inside[-1]}"

@@ -25,6 +25,15 @@ CONFIG = "config.json"
 CONNECT_TIMEOUT_S = 5.0
 
 
+def cached_ids() -> tuple[str, ...]:
+    """The ids of the models in the cache, by the names of its folders; needs no library."""
+    try:
+        folders = sorted(path.name for path in Path(_cache_dir()).glob("models--*"))
+    except OSError:
+        return ()
+    return tuple(name.removeprefix("models--").replace("--", "/") for name in folders)
+
+
 def cached_config(ref: ModelRef) -> Path:
     """config.json in the cache, in the folder of its commit.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -18,10 +19,10 @@ from oomdoctor.system.recipes.rungs import (
     LABEL,
     KeyFault,
     build_rung,
-    nearest,
     read_values,
     read_words,
 )
+from oomdoctor.system.recipes.suggestions import nearest
 from oomdoctor.system.recipes.toml_lines import Lines, find_lines
 
 NONE = "none"
@@ -88,6 +89,8 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
             "\n".join([f"the recipe {name_or_path} has {count}:", *faults]),
             "see an example: oomdoctor recipes show default",
         )
+    if source == "built-in":
+        rungs = tuple(replace(rung, follows_card=True) for rung in rungs)
     return Recipe(path.stem, description, rungs, source)
 
 
@@ -121,9 +124,12 @@ def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
         if not faults:
             return rung
     shown = text if len(text) <= 200 else text[:197] + "..."
+    lines = [f"{key}: {what}" for key, what in faults]
     raise usage_error(
         "bad_rung",
-        "\n".join(f"--rung {shown!r}: {key}: {what}" for key, what in faults),
+        f"--rung {shown!r}: {lines[0]}"
+        if len(lines) == 1
+        else "\n".join([f"--rung {shown!r} has {len(lines)} errors:", *lines]),
         "write it like --rung method=lora,lora_rank=64; for the keys run `oomdoctor recipes show "
         "default`",
     )

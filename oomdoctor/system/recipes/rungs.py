@@ -6,20 +6,21 @@ key and sentence, and the caller adds the line number.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from oomdoctor.records.config import AUTO, Rung, TrainConfig, config_faults
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
+from oomdoctor.system.recipes.suggestions import nearest_key, nearest_value
 
 KeyFault: TypeAlias = tuple[str, str]
 
 LABEL = "label"
 # Targets that exist in every architecture: peft's own word, and one that the worker resolves.
 TARGET_WORDS = ("all-linear", "attention")
+_TYPES = frozenset({"weights_dtype", "autocast_dtype"})
 _LONGEST_LABEL = 60
 
 
@@ -27,12 +28,6 @@ _LONGEST_LABEL = 60
 def config_keys() -> dict[str, Any]:
     """The keys of a rung with their type hints; `label` is not among them."""
     return dict(get_type_hints(TrainConfig))
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)`, or nothing if no known word is similar."""
-    close = difflib.get_close_matches(word.lower(), list(known), 1, 0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def read_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyFault]]:
@@ -60,7 +55,10 @@ def build_rung(
     effective_batch_size: int | None,
     micro_batch_size: int | None,
 ) -> tuple[Rung, list[KeyFault]]:
-    """A rung from valid values, and the contradictions in it. The values override the sizes."""
+    """A rung from valid values, and the contradictions in it. The values override the sizes.
+
+    If the values name no type, the rung's 16-bit type follows the card.
+    """
     sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
     merged |= {key: value for key, value in values.items() if key != LABEL}
@@ -69,13 +67,14 @@ def build_rung(
     if merged.get("method") == "qlora":
         merged.setdefault("quantization", "nf4")
     config = TrainConfig(**merged)
-    return Rung(values.get(LABEL) or config.label(), config), config_faults(config)
+    follows = _TYPES.isdisjoint(values)
+    return Rung(values.get(LABEL) or config.label(), config, follows), config_faults(config)
 
 
 def _key_fault(key: str) -> str | None:
     if key == LABEL or key in config_keys():
         return None
-    return f"is not a key{nearest(key, [*config_keys(), LABEL])}"
+    return f"is not a key{nearest_key(key, [*config_keys(), LABEL])}"
 
 
 def _value_fault(key: str, value: Any) -> str | None:
@@ -90,8 +89,9 @@ def _value_fault(key: str, value: Any) -> str | None:
     if key == "optimizer":
         if value in RECIPE_NAMES:
             return None
-        near = nearest(value, RECIPE_NAMES) if isinstance(value, str) else ""
-        return f"{_shown(value)} is not an optimizer{near}; known: {', '.join(RECIPE_NAMES)}"
+        near = nearest_value(key, value, RECIPE_NAMES) if isinstance(value, str) else ""
+        known = near or f"; known: {', '.join(RECIPE_NAMES)}"
+        return f"{_shown(value)} is not an optimizer{known}"
     if key == "lora_targets":
         listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
         if listed or value in TARGET_WORDS:
@@ -101,7 +101,8 @@ def _value_fault(key: str, value: Any) -> str | None:
     hint = config_keys()[key]
     if _accepts(hint, value):
         return None
-    near = nearest(value, map(str, _literals(hint))) if isinstance(value, str) else ""
+    word = str(value).lower() if isinstance(value, str | bool | int) else ""
+    near = nearest_value(key, word, map(str, _literals(hint))) if word else ""
     return f"must be {_wanted(hint)}, not {_shown(value)}{near}"
 
 

@@ -1,67 +1,34 @@
 """Run folders: every survey and plan is written to disk as it happens, so it can be shown later.
 
     <state_dir>/runs/20261121-143000-smollm2-135m-a1b2/
-        request.json  report.json  01-inspect/  02-full-fp32-mb1/{job.json, attempt.json, ...}
+        request.json  partial.json (until it ends)  report.json  running.lock
+        01-inspect/  02-full-fp32-mb1/{job.json, attempt.json, ...}
 
-A survey can be resumed from its folder. Nothing is ever deleted here: damaged and foreign folders
-are reported and left alone.
+A survey can be resumed from its folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from oomdoctor.errors import OomDoctorError, machine_error, usage_error
+from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system.environment import state_dir
-from oomdoctor.system.machine.lock import device_lock
+from oomdoctor.system.machine.lock import is_marked, mark
 from oomdoctor.system.store.record_files import read_record, write_record, writing
 
-__all__ = [
-    "RunFolder",
-    "RunSummary",
-    "create",
-    "device_lock",
-    "list_runs",
-    "open_run",
-    "read_record",
-    "runs_dir",
-    "save_attempt",
-    "write_record",
-]
-
+PARTIAL, RUNNING = "partial.json", "running.lock"
 REQUEST, REPORT, JOB, ATTEMPT = "request.json", "report.json", "job.json", "attempt.json"
-_RUN_NAME = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
+RUN_NAME = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
 _NAME_LENGTH = 40
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One folder in the list of runs.
-
-    `status` is the status of the report; "unfinished" if there is none, "unreadable" if a file is
-    damaged, "foreign" if the folder is not a run. `problem` explains the last three. `fits` of
-    `rungs` rungs fit.
-    """
-
-    name: str
-    path: Path
-    started_at: str | None
-    model: str | None
-    device: str | None
-    status: str
-    fits: int
-    rungs: int
-    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +53,47 @@ class RunFolder:
     def write_report(self, report: Report) -> None:
         """Write the report, or the partial report of an interrupted survey."""
         write_record(self.path / REPORT, report)
+        with contextlib.suppress(OSError):
+            (self.path / PARTIAL).unlink(missing_ok=True)
+
+    def write_partial(self, report: Report) -> None:
+        """Write what is known so far; `write_report` removes it."""
+        write_record(self.path / PARTIAL, report)
+
+    def read_partial(self) -> Report | None:
+        """What a run found that has not ended or was killed; None if there is nothing."""
+        return read_record(Report, self.path / PARTIAL) if exists(self.path / PARTIAL) else None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Mark the run as running until the block ends or the process dies."""
+        with mark(self.path / RUNNING):
+            yield
+
+    def is_running(self) -> bool:
+        """Whether a process of this machine is working on the run."""
+        return is_marked(self.path / RUNNING)
 
     def read_report(self) -> Report:
         """The report; a machine error if it is damaged or was never written."""
-        if not _exists(self.path / REPORT):
+        if not exists(self.path / REPORT):
+            if self.is_running():
+                raise machine_error(
+                    "no_report",
+                    f"the run {self.name} is still running and has no results yet",
+                    f"look again later: oomdoctor show {shlex.quote(self.name)}",
+                )
             raise machine_error(
                 "no_report",
-                f"the run {self.name} has no report: it is still running or was killed",
+                f"the run {self.name} was killed before it had results",
                 self._how_to_continue(),
             )
         return read_record(Report, self.path / REPORT)
 
     def _how_to_continue(self) -> str:
-        request = self.read_request()
-        if request.plan is None:
+        if self.read_request().plan is None:
             return f"oomdoctor probe --resume {shlex.quote(self.name)}"
-        model = shlex.quote(request.model.name)
-        return f"run `oomdoctor plan {model}` again with the same options: it takes seconds"
+        return "make the plan again"
 
     def job_folder(self, label: str, micro_batch: int | None) -> Path:
         """A new folder for one worker process, such as `03-full-bf16-ckpt-mb4`.
@@ -166,101 +157,16 @@ def create(model_id: str) -> RunFolder:
                 return RunFolder(path)
 
 
-def open_run(name: str | None = None) -> RunFolder:
-    """A run by name or folder, or the latest run (None or "latest").
-
-    Raises:
-        OomDoctorError: there is no such run (exit 2).
-    """
-    root = runs_dir()
-    runs = [path for path in _folders(root) if _exists(path / REQUEST)]
-    if name in (None, "", "latest"):
-        if not runs:
-            raise usage_error(
-                "no_runs",
-                f"there are no runs in {root} yet",
-                "make one: oomdoctor probe MODEL, or oomdoctor plan MODEL",
-            )
-        return RunFolder(max(runs, key=_age))
-    named = Path(str(name)).expanduser()
-    for path in (root / named, named.absolute()):
-        if _exists(path / REQUEST):
-            return RunFolder(path)
-    nearest = difflib.get_close_matches(str(name), [path.name for path in runs], 3, 0.4)
-    meant = f"did you mean {' or '.join(nearest)}? " if nearest else ""
-    raise usage_error(
-        "unknown_run",
-        f"{name} is not a run in {root} and not a folder with {REQUEST}",
-        f"{meant}list the runs: oomdoctor show --list",
-    )
-
-
-def list_runs() -> tuple[RunSummary, ...]:
-    """All folders in the runs folder, latest first; damaged and foreign ones are marked."""
-    return tuple(_summary(path) for path in sorted(_folders(runs_dir()), key=_age, reverse=True))
-
-
-def _summary(path: Path) -> RunSummary:
-    request: SurveyRequest | None = None
-    report: Report | None = None
-    problem: str | None
-    status, problem = "foreign", "not a run of oomdoctor; left alone"
-    try:
-        if _exists(path / REQUEST):
-            request = read_record(SurveyRequest, path / REQUEST)
-            status, problem = "unfinished", "no report: still running, or killed"
-        if _exists(path / REPORT):
-            report = read_record(Report, path / REPORT)
-            status, problem = report.status, None
-    except OomDoctorError as error:
-        status, problem = "unreadable", error.message
-    results = report.results if report else ()
-    return RunSummary(
-        name=path.name,
-        path=path,
-        started_at=report.started_at if report else _stamp(path.name),
-        model=request.model.name if request else None,
-        device=_device_of(report),
-        status=status,
-        fits=sum(result.outcome == "fits" for result in results),
-        rungs=len(results),
-        problem=problem,
-    )
-
-
-def _device_of(report: Report | None) -> str | None:
-    if report is None or report.machine is None:
-        return None
-    return report.machine.gpu_name or report.machine.device
-
-
-def _stamp(name: str) -> str | None:
-    """The start time in a run's name as local ISO time; None for other names."""
-    if not _RUN_NAME.fullmatch(name):
-        return None
-    try:
-        return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").isoformat()
-    except ValueError:
-        return None
-
-
-def _age(path: Path) -> tuple[str, float, str]:
-    """Sorts runs by start time; within one second, by when the request was written."""
-    try:
-        written = (path / REQUEST).stat().st_mtime
-    except OSError:
-        written = 0.0
-    return (path.name[:15] if _RUN_NAME.fullmatch(path.name) else "", written, path.name)
-
-
-def _folders(root: Path) -> list[Path]:
+def folders(root: Path) -> list[Path]:
+    """The folders in a folder; none if it cannot be read."""
     try:
         return [path for path in root.iterdir() if path.is_dir()]
     except OSError:
         return []
 
 
-def _exists(path: Path) -> bool:
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder, readable or not."""
     try:
         path.stat()
     except OSError as error:
@@ -271,7 +177,7 @@ def _exists(path: Path) -> bool:
 
 def _numbered(root: Path) -> list[tuple[int, Path]]:
     numbered = []
-    for path in _folders(root):
+    for path in folders(root):
         head = path.name.partition("-")[0]
         if head.isascii() and head.isdigit():
             numbered.append((int(head), path))

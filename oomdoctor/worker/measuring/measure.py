@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oomdoctor.records.config import uses_host
+from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
-from oomdoctor.worker.tracing.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
 from oomdoctor.worker.training.build import Setup, build, import_libraries
 from oomdoctor.worker.training.step import evaluation_step, training_step
 from oomdoctor.worker.training.techniques import compilation
-from oomdoctor.worker.training.techniques.offload import uses_host
 
 if TYPE_CHECKING:
     import torch

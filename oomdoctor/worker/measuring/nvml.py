@@ -1,13 +1,20 @@
-"""The used memory of one GPU from the driver, without a CUDA context.
+"""What the driver says about one GPU without a CUDA context: its memory, and who computes on it.
 
 `torch.cuda.mem_get_info` needs a context, whose size is part of the measurement. The worker must
-not need packages that the user's environment does not have, so it makes three calls to the driver's
-library through ctypes. Source: NVML API reference, nvmlDeviceGetMemoryInfo.
+not need packages that the user's environment does not have, so it calls the driver's library
+through ctypes. Source: NVML API reference, nvmlDeviceGetMemoryInfo and
+nvmlDeviceGetProcessUtilization.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_MOST_PROCESSES = 256
 
 
 class _Memory(ctypes.Structure):
@@ -18,23 +25,76 @@ class _Memory(ctypes.Structure):
     ]
 
 
+class _Utilization(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("unix_us", ctypes.c_ulonglong),
+        ("sm_percent", ctypes.c_uint),
+        ("memory_percent", ctypes.c_uint),
+        ("encoder_percent", ctypes.c_uint),
+        ("decoder_percent", ctypes.c_uint),
+    ]
+
+
 def used_bytes(uuid: str | None) -> int | None:
     """Bytes that all processes use on the GPU (or MIG slice) with this UUID; None if unknown."""
-    if not uuid:
-        return None
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    if nvml.nvmlInit_v2() != 0:
-        return None
-    try:
-        handle = ctypes.c_void_p()
-        if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
-            return None
+    with _device(uuid) as (nvml, handle):
         memory = _Memory()
-        if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) != 0:
+        if nvml is None or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) != 0:
             return None
         return int(memory.used)
+
+
+def foreign_utilization(uuid: str | None, since_us: int) -> float | None:
+    """The share of the time since then in which other processes used the GPU; None if unknown.
+
+    `since_us` is in microseconds of the system's clock. The driver does not say it for MIG slices.
+    In a container it may number processes differently; then ours is not found, and nothing is
+    known.
+    """
+    with _device(uuid) as (nvml, handle):
+        if nvml is None or not hasattr(nvml, "nvmlDeviceGetProcessUtilization"):
+            return None
+        found = (_Utilization * _MOST_PROCESSES)()
+        count = ctypes.c_uint(_MOST_PROCESSES)
+        since = ctypes.c_ulonglong(since_us)
+        code = nvml.nvmlDeviceGetProcessUtilization(handle, found, ctypes.byref(count), since)
+        if code != 0:
+            return None
+        return foreign_share([(one.pid, one.sm_percent) for one in found[: count.value]])
+
+
+def foreign_share(samples: list[tuple[int, int]]) -> float | None:
+    """The share of the others in (pid, percent of the time); None if this process is not listed."""
+    own = os.getpid()
+    if not any(pid == own for pid, _ in samples):
+        return None
+    most: dict[int, int] = {}
+    for pid, percent in samples:
+        most[pid] = max(percent, most.get(pid, 0))
+    return min(1.0, sum(percent for pid, percent in most.items() if pid != own) / 100)
+
+
+@contextmanager
+def _device(uuid: str | None) -> Iterator[tuple[Any, Any]]:
+    """The driver's library and its handle of the GPU; (None, None) if there is none."""
+    nvml = _library() if uuid else None
+    if nvml is None or nvml.nvmlInit_v2() != 0:
+        yield None, None
+        return
+    try:
+        handle = ctypes.c_void_p()
+        assert uuid is not None
+        if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
+            yield None, None
+        else:
+            yield nvml, handle
     finally:
         nvml.nvmlShutdown()
+
+
+def _library() -> Any:
+    try:
+        return ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.attention_kernel import attention_kernel
 from oomdoctor.analysis.memory.phases import Window, peak_phase, worst_by_phase
 from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.attention_kernel import attention_kernel
 from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.implementation import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions
 
 
@@ -46,7 +47,9 @@ def summarise(
         allocation_retries=totals.allocation_retries,
         managed_bytes=optimizers.managed_bytes(setup.trainer.optimizer),
         timing=timing,
-        attention_kernel=attention_kernel(setup, trace.attention_ops),
+        attention_kernel=attention_kernel(
+            attention_implementation(setup), trace.attention_ops, compiled=setup.config.compile
+        ),
         trainable_parameters=trainable,
         parameters=parameters,
         losses=tuple(losses),

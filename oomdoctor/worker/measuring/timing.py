@@ -6,13 +6,15 @@ On CUDA, events time the work when it runs, not when it is queued. On the CPU, t
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from oomdoctor.records.measurement import Timing
+from oomdoctor.records.measurement import Load, Timing
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.measuring import load
 from oomdoctor.worker.protocol.progress import Marks
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 MAX_WARMUP = 5
 MANY = 8  # samples for which quartiles mean something
 STEADY = 0.05  # two successive steps that are this close end the warm-up
+FEW = 3  # fewer steps do not show how much they vary, so slow ones get up to OVERTIME
+OVERTIME = 3.0
 
 
 @dataclass(slots=True)
@@ -49,7 +53,7 @@ def time_steps(
     `marks` are those that the Trainer was built with. Skipped steps have no optimizer time and do
     not count.
     """
-    start = time.perf_counter()
+    start, clocks = time.perf_counter(), load.begin()
     warmup = _warm_up(setup, batches, marks, start + job.timing_limit_s / 3)
     skipped = sum(step.skipped for step in warmup)
     steps: list[StepTimes] = []
@@ -60,7 +64,9 @@ def time_steps(
         skipped += step.skipped
         if not step.skipped:
             steps.append(step)
-        late = time.perf_counter() - start > job.timing_limit_s
+        passed = time.perf_counter() - start
+        enough = len(steps) >= FEW or passed > OVERTIME * job.timing_limit_s
+        late = passed > job.timing_limit_s and enough
         spread = relative_spread([step.total for step in steps])
         small = spread is not None and spread <= job.spread_target
         settled = settled + 1 if small else 0
@@ -84,9 +90,19 @@ def time_steps(
             warmup_steps=len(warmup),
             timed_steps=len(used),
             stopped_by=stopped_by,
+            load=_load(clocks, setup),
         ),
         skipped,
     )
+
+
+def _load(clocks: load.Start, setup: Setup) -> Load | None:
+    """Who else used the device while this rung was timed; on CUDA one thread issues the work."""
+    if setup.device.type == "cuda":
+        return load.since(clocks, threads=1, gpu_uuid=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    import torch
+
+    return load.since(clocks, threads=torch.get_num_threads())
 
 
 def relative_spread(samples: list[float]) -> float | None:

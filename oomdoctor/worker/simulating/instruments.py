@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from oomdoctor.analysis.simulator.card import card_of, card_of_capability
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.system.catalogue import gpus
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
-from oomdoctor.worker.simulating.cuda.choices import Choices, card_of
+from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.operator_log import OperatorLog
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.tracing.whereabouts import Whereabouts
@@ -33,10 +35,11 @@ class Instruments:
 
 
 def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instruments:
-    """Instruments for the cards of the request."""
+    """Instruments for the cards of the request, and for all that are known."""
     where = Whereabouts()
     trace = AllocationTrace("cpu", where=where)
-    choices = Choices(map(card_of, request.targets or (None,)))
+    known = (card_of_capability(gpu.compute_capability or "8.0") for gpu in gpus())
+    choices = Choices((*map(card_of, request.targets or (None,)), *known))
     operators = OperatorLog(trace, choices if request.as_cuda else None)
     trace.watcher = operators.note
     return Instruments(progress, Marks(progress), where, trace, choices, operators)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oomdoctor.analysis.simulator.tape import Region, in_canonical_order
+from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.simulating.instruments import Instruments
@@ -17,7 +18,6 @@ from oomdoctor.worker.simulating.shallow import (
     units_of,
 )
 from oomdoctor.worker.simulating.whole_model import WholeModel
-from oomdoctor.worker.tracing.categories import WEIGHTS
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training.build import Setup, build
 from oomdoctor.worker.training.model_config import load_config

@@ -5,26 +5,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.recorded import Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
+from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.simulating.cuda.card import Card
+from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
 from oomdoctor.worker.simulating.instruments import Instruments
 from oomdoctor.worker.simulating.load import LoadedRung
-from oomdoctor.worker.simulating.recorded import Cost, Recorded
 from oomdoctor.worker.simulating.shallow import depths_of
-from oomdoctor.worker.tracing.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
+from oomdoctor.worker.training.implementation import attention_implementation
+from oomdoctor.worker.training.inspection import installed_versions
 from oomdoctor.worker.training.step import training_step
+from oomdoctor.worker.training.techniques.scaler import forget_scale
 
 if TYPE_CHECKING:
     import torch
 
-MICRO_BATCHES = 2  # as many as a measurement holds
+MICRO_BATCHES = 2  # as many inputs as a measurement holds
 
 
 class Recorder:
@@ -48,25 +54,32 @@ class Recorder:
         """(simulated, real) units of each stack."""
         return depths_of(self.stacks)
 
-    @property
-    def held(self) -> int:
-        """The number of micro-batches whose inputs are on a tape."""
-        accumulates = any(
-            self.job.config.with_micro_batch(size).accumulation_steps() > 1
-            for size in self.request.micro_batch_sizes
+    def set_length(self, sequence_length: int) -> None:
+        """Record rows of this length from now on; the model does not depend on it."""
+        config = replace(self.job.config, sequence_length=sequence_length)
+        self.job = replace(self.job, config=config)
+
+    def facts(self) -> RungFacts:
+        """What is the same in all recordings."""
+        trainable, parameters = self.whole.parameter_counts()
+        return RungFacts(
+            units=tuple(self.depths.values()),
+            held=MICRO_BATCHES,
+            least_bytes=self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes(),
+            trainable_parameters=trainable,
+            parameters=parameters,
+            simulated_layers=sum(
+                stack.layers - (real - simulated) * stack.period
+                for stack, (simulated, real) in zip(self.stacks, self.depths.values(), strict=True)
+            ),
+            layers=sum(stack.layers for stack in self.request.stacks),
+            attention=attention_implementation(self.setup),
+            notes=tuple(self.setup.notes),
+            versions=installed_versions(),
+            torch_release=torch_release(),
+            workspace_setting=workspace_setting(),
+            as_cuda=self.request.as_cuda,
         )
-        return MICRO_BATCHES if accumulates else 1
-
-    def is_out_of_reach(self) -> bool:
-        """Whether weights and gradients alone are too large for every device."""
-        least = self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes()
-        limits = [target.limit_bytes for target in self.request.targets]
-        return bool(limits) and least > max(limits)
-
-    def first_size(self) -> int:
-        """The size to record first: the second smallest, or the smallest if others add nothing."""
-        sizes = sorted(self.request.micro_batch_sizes)
-        return sizes[1] if len(sizes) > 2 and not self.is_out_of_reach() else sizes[0]
 
     def record(self, size: int, card: Card | None = None) -> Recorded:
         """Record one step with one micro-batch of `size` rows, for `card` or the first target."""
@@ -79,7 +92,8 @@ class Recorder:
         batches = self._step(size)
         tape = trace.tape
         recorded = Recorded(
-            Tape(list(tape.blocks), list(tape.events), list(tape.regions), list(tape.windows)),
+            size,
+            Tape(self._blocks(), list(tape.events), list(tape.regions), list(tape.windows)),
             dict(self._taken),
             set(self.choices.alike),
             set(trace.attention_ops),
@@ -90,6 +104,15 @@ class Recorder:
         del batches  # not before the tape was copied: the inputs outlive the step
         self._rewind()
         return recorded
+
+    def _blocks(self) -> list[TapeBlock]:
+        """The blocks of the tape; those with an entry for each parameter are as in all layers."""
+        blocks = list(self._trace.tape.blocks)
+        for number, units in self._instruments.operators.entries.items():
+            block = blocks[number]
+            each = block.size // units.total()
+            blocks[number] = replace(block, size=each * self.whole.sum_of(units))
+        return blocks
 
     def _step(self, size: int) -> list[Batch]:
         """Run one step under the trace, and say what is an input, a gradient or a state.
@@ -105,7 +128,7 @@ class Recorder:
             self.job.model.task,
             setup.model_config,
             torch.device("cpu"),
-            count=self.held,
+            count=MICRO_BATCHES,
             seed=self.job.seed,
         )
         trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
@@ -124,10 +147,11 @@ class Recorder:
         return batches
 
     def _rewind(self) -> None:
-        """Forget the step: drop states and gradients, and cut the tape back to the load."""
+        """Forget the step: drop states, gradients and the scale; cut the tape back to the load."""
         optimizer = self.setup.trainer.optimizer
         getattr(optimizer, "optimizer", optimizer).state.clear()
         self.setup.model.zero_grad()
+        forget_scale(self.setup.trainer.accelerator)
         self._instruments.enter("load", "load")
         blocks, events = self._begin
         tape = self._trace.tape

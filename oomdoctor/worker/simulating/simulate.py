@@ -1,32 +1,34 @@
 """Predict one rung at several micro-batch sizes and for several devices, without a device.
 
-The rung is built once and recorded for the first device. The recordings also hold for every other
-device for which CUDA would choose the same kernels (`cuda.choices`). The rest get their own.
+The rung is built once, and its step is recorded at a few sizes. `analysis.simulator.predict` says
+which, and predicts the rest.
 """
 
 from __future__ import annotations
 
-from oomdoctor.analysis.simulator.depth import IrregularError
-from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import PredictedSize, Prediction, Target
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.simulating.cuda.card import Card
-from oomdoctor.worker.simulating.cuda.choices import card_of
-from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.predict import Predictor
-from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.simulating.recordings import Recordings
-from oomdoctor.worker.simulating.shallow import IrregularLayersError
-from oomdoctor.worker.tracing.categories import GRADIENTS, INPUTS, OPTIMIZER, TEMPORARY
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
-CATEGORIES_OF_STEPS = Categories(OPTIMIZER, GRADIENTS, TEMPORARY, INPUTS)
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.packed import Pack, packed, unpacked
+from oomdoctor.analysis.simulator.predict import Knowledge, predictions
+from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
+from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.simulation import Prediction
+from oomdoctor.system.evidence import speed_errors
+from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.shallow import IrregularLayersError
 
 
 def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
     """Predict peaks, fit and times of the job's rung for the sizes and devices it names.
-
-    Returns one prediction for each kind of card, or a single one if the job names no device.
 
     Raises:
         UnsupportedError: the rung or the model cannot be simulated.
@@ -38,48 +40,54 @@ def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
 
 
 def _simulated(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> tuple[Prediction, ...]:
-    assert job.simulation is not None
-    left: dict[Card, list[Target]] = {}
-    for target in job.simulation.targets:
-        left.setdefault(card_of(target), []).append(target)
-    if not left:
-        left[card_of(None)] = []
-    predictions: list[Prediction] = []
-    known: list[Recordings] = []
+    request = job.simulation
+    assert request is not None
     with simulated_rung(job, progress, shallow=shallow) as recorder:
-        while left:
-            recordings = _recordings_for(next(iter(left)), known, recorder)
-            cards = recordings.cards_alike(tuple(left))
-            targets = tuple(target for card in cards for target in left[card])
-            sizes = Predictor(job, recordings, cards[0], targets).run()
-            # A later recording may have shown that some cards are not alike after all.
-            if recordings.alike.issuperset(cards):
-                predictions.append(_prediction(job, recorder, sizes))
-                for card in cards:
-                    del left[card]
-    return tuple(predictions)
+        facts = recorder.facts()
+        found = _predicted(job, recorder, facts, request.recordings)
+        for other in request.other_lengths:
+            recorder.set_length(other.sequence_length)
+            config = replace(job.config, sequence_length=other.sequence_length)
+            try:
+                _predicted(replace(job, config=config), recorder, facts, other.recordings)
+            except Exception:  # noqa: BLE001  (it has a job of its own then, which says why)
+                traceback.print_exc(file=sys.stderr)
+    return found
 
 
-def _recordings_for(card: Card, known: list[Recordings], recorder: Recorder) -> Recordings:
-    """The recordings that hold for a card; new ones are added to `known`."""
-    for recordings in known:
-        if card in recordings.alike:
-            return recordings
-    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
-    known.append(Recordings(rung, recorder, card))
-    return known[-1]
-
-
-def _prediction(job: ProbeJob, recorder: Recorder, sizes: tuple[PredictedSize, ...]) -> Prediction:
+def _predicted(
+    job: ProbeJob, recorder: Recorder, facts: RungFacts, recordings: str | None
+) -> tuple[Prediction, ...]:
+    """The predictions of a job; what they needed is added to the file of recordings."""
     assert job.simulation is not None
-    return Prediction(
-        sizes=sizes,
-        simulated_layers=sum(
-            stack.layers - (real - simulated) * stack.period
-            for stack, (simulated, real) in zip(
-                recorder.stacks, recorder.depths.values(), strict=True
-            )
-        ),
-        layers=sum(stack.layers for stack in job.simulation.stacks),
-        notes=tuple(recorder.setup.notes),
+    file = Path(recordings) if recordings is not None else None
+    pack = _known(file, facts)
+    made: list[Recorded] = []
+
+    def record(size: int, card: Card) -> Recorded:
+        made.append(recorder.record(size, card))
+        return made[-1]
+
+    found = predictions(
+        job.config,
+        job.simulation,
+        facts,
+        pack.recordings,
+        record,
+        Knowledge(speed_errors(), parse_oom),
+        pack.computed,
     )
+    if file is not None and made:
+        whole = Pack(facts, (*pack.recordings, *made), pack.computed)
+        with suppress(OSError):  # a full disk costs later plans their head start, not this answer
+            file.write_bytes(packed(whole))
+    return found
+
+
+def _known(file: Path | None, facts: RungFacts) -> Pack:
+    """What an earlier simulation that built the rung in the same way recorded."""
+    try:
+        pack = unpacked(file.read_bytes()) if file is not None else None
+    except (OSError, ValueError):
+        pack = None
+    return pack if pack is not None and pack.facts == facts else Pack(facts, ())

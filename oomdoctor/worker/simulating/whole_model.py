@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from oomdoctor.analysis.simulator.recorded import times
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.worker.simulating.recorded import times
 from oomdoctor.worker.tracing.tensors import logical_numel
 
 if TYPE_CHECKING:

@@ -1,16 +1,13 @@
-"""The categories of memory that a trace distinguishes."""
+"""The category of memory of a tensor that a trace sees."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oomdoctor.records.facts.categories import ACTIVATIONS, LOGITS, TEMPORARY
+
 if TYPE_CHECKING:
     import torch
-
-WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
-ACTIVATIONS, LOGITS = "activations", "logits"
-INPUTS, TEMPORARY = "inputs", "temporary"
-CATEGORIES = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, LOGITS, INPUTS, TEMPORARY)
 
 
 def category_of(tensor: torch.Tensor, phase: str, vocabulary: int, tokens: int) -> str:

@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
-from oomdoctor.worker.tracing.categories import CATEGORIES, TEMPORARY, category_of
+from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY
+from oomdoctor.worker.tracing.categories import category_of
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
 from oomdoctor.worker.tracing.tensors import plain_tensors, tensors_in
@@ -155,13 +156,16 @@ class AllocationTrace:
         """Record blocks that a kernel takes and frees internally, all of them at the same time."""
         module, region = self._place()
         born = [
-            self.tape.born(TapeBlock(size, TEMPORARY, name, module, region), region)
+            self.tape.born(
+                TapeBlock(int(size), TEMPORARY, name, module, region, getattr(size, "rows", 0)),
+                region,
+            )
             for size in sizes
         ]
-        self._count(sum(self.tape.blocks[block].size for block in born))
+        self._count(sum(self.tape.blocks[block].allocated for block in born))
         for block in born:
             self.tape.died(block, region)
-            self._count(-self.tape.blocks[block].size)
+            self._count(-self.tape.blocks[block].allocated)
 
     def note_lasting(self, name: str, size: int) -> None:
         """Record a block that stays until the process ends, such as a workspace."""
@@ -261,6 +265,10 @@ def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
     device_of = torch.ops.prim.device.default
 
     class Recording(TorchDispatchMode):  # type: ignore[misc]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return trace.where is None  # a simulation compiles nothing, and has no time to lose
+
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, uses_host
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -25,8 +25,8 @@ from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.techniques import compilation, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
-from oomdoctor.worker.training.techniques.offload import OnHost, uses_host
-from oomdoctor.worker.training.techniques.scaler import scale_gradients
+from oomdoctor.worker.training.techniques.offload import OnHost
+from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -99,6 +99,7 @@ def build(
     model.config.use_cache = False
     if config.method != "full":
         model = add_adapter(model, config, job.model.task)
+        check_scalable(model, config)
     if config.loss == "liger":
         liger.apply_kernels(model, notes)
     enable_checkpointing(model, config, on_host, notes)

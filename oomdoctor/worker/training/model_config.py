@@ -27,7 +27,8 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
     """The transformers configuration of a model, without using the network.
 
     Raises:
-        UnsupportedError: this transformers does not know the architecture.
+        UnsupportedError: this transformers does not know the model type.
+        ValueError: the configuration's class refuses the values; the text is its whole reason.
     """
     from transformers import AutoConfig
 
@@ -37,10 +38,11 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
             config = AutoConfig.from_pretrained(
                 place, revision=revision, trust_remote_code=spec.trust_remote_code
             )
-        except (KeyError, ValueError) as error:
-            raise UnsupportedError(
-                f"this transformers does not know the architecture {spec.model_type!r}: {error}"
-            ) from error
+        except Exception as error:
+            refusal = _refusal(spec, error)
+            if refusal is None:
+                raise
+            raise refusal from error
     # The rung decides how weights are quantized, not the settings of the checkpoint.
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
@@ -49,6 +51,23 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
         eos = getattr(text, "eos_token_id", None)
         text.pad_token_id = config.pad_token_id = eos if isinstance(eos, int) else 0
     return config
+
+
+def _refusal(spec: ModelSpec, error: Exception) -> Exception | None:
+    """Why transformers did not read a config.json, on one line; None for any other failure."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    reason = " ".join(str(error).split())
+    if spec.model_type in CONFIG_MAPPING:
+        return ValueError(f"transformers {transformers.__version__} refuses its values: {reason}")
+    if not isinstance(error, KeyError | ValueError):
+        return None
+    if "trust_remote_code" in reason or spec.trust_remote_code:
+        return UnsupportedError(reason)
+    return UnsupportedError(
+        f"transformers {transformers.__version__} does not know this model_type ({spec.model_type})"
+    )
 
 
 def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:

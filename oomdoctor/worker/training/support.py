@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.attention import ATTENTIONS, lacks_capability
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.facts.unsupported import Where, unsupported
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -47,6 +47,9 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
         return
     if device_type == "cpu":
         raise UnsupportedError(f"{row.name} needs a GPU")
+    lacking = lacks_capability(config.attention, _capability())
+    if lacking is not None:
+        raise UnsupportedError(lacking)
     if not _installed(row.module):
         raise UnsupportedError(
             f"{row.name} needs the package {row.package} ({row.install}); "
@@ -57,6 +60,14 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
         raise UnsupportedError(
             f"{row.name} computes in 16 bits only; set weights_dtype or autocast_dtype"
         )
+
+
+def _capability() -> str | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return "{}.{}".format(*torch.cuda.get_device_capability())
 
 
 def _installed(module: str) -> bool:

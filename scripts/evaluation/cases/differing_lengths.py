@@ -11,21 +11,21 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cases.row_lengths import Lengths
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
+from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
 from oomdoctor.analysis.simulator.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
+from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating.cuda.card import Card
-from oomdoctor.worker.simulating.cuda.choices import card_of, workspaces
 from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.recorder import MICRO_BATCHES, Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
-from oomdoctor.worker.simulating.simulate import CATEGORIES_OF_STEPS
 
 SEEDS = range(5)
 _EVENTS = 3_000_000  # of one replay, about three seconds: some hundred steps of a large model
@@ -63,6 +63,10 @@ class Growth:
             size + round(one * (slope + two * bend))
             for size, slope, bend in zip(self.first, self.linear, self.squared, strict=True)
         ]
+
+
+class _OtherSizesError(UnsupportedError):
+    """The sizes of a block do not follow one curve over the lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,9 @@ def _recorded_step(job: ProbeJob, longest: int, *, shallow: bool) -> Step:
             lengths = _upper(longest, parts)
             layouts = _layouts(recorder, card, lengths)
             if all(layout.order == layouts[0].order for layout in layouts):
-                return _grown(lengths, layouts)
+                # Below some length, a kernel may need no blocks of its own.
+                with suppress(_OtherSizesError):
+                    return _grown(lengths, layouts)
     raise UnsupportedError("steps of differing lengths differ in more than sizes")
 
 
@@ -137,15 +143,15 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
     """The rung's events at each length, from a recording of its own."""
     job = recorder.job
     assert job.simulation is not None
-    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, recorder.held)
+    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+    facts = recorder.facts()
+    resized = workspaces(card, facts.torch_release, facts.workspace_setting)
     for length in lengths:
         recorder.job = replace(job, config=replace(job.config, sequence_length=length))
         made = recorder.record(job.simulation.micro_batch_sizes[0], card)
         rung.add(length, made.tape, made.taken)
     accumulates = job.config.accumulation_steps() > 1
-    return [
-        rung.layout(length, accumulates=accumulates, resized=workspaces(card)) for length in lengths
-    ]
+    return [rung.layout(length, accumulates=accumulates, resized=resized) for length in lengths]
 
 
 def _grown(lengths: Sequence[int], layouts: Sequence[Layout]) -> Step:
@@ -154,7 +160,7 @@ def _grown(lengths: Sequence[int], layouts: Sequence[Layout]) -> Step:
     growth = _growth((one, two, three), low.sizes, middle.sizes, high.sizes)
     for block, told, size in zip(proof.blocks, growth.at(proven), proof.sizes, strict=True):
         if told != size:
-            raise UnsupportedError(f"{block.operator} takes {size} bytes at {proven}, not {told}")
+            raise _OtherSizesError(f"{block.operator} takes {size} bytes at {proven}, not {told}")
     return Step(low.order.origin, growth, *_parts(low))
 
 
@@ -173,12 +179,16 @@ def _growth(
 
 def _parts(layout: Layout) -> tuple[list[Part], list[Part]]:
     """The windows of the first step and those of the steady one, without empty blocks."""
-    order, first, steady = layout.order, [], []
+    order, parts = layout.order, []
     ends = [start for start, _, _ in order.windows[1:]] + [len(order.events)]
-    for (start, step, phase), end in zip(order.windows, ends, strict=True):
+    for (start, _, phase), end in zip(order.windows, ends, strict=True):
         events = [e for e in order.events[start:end] if layout.sizes[order.origin[abs(e) - 1]]]
-        (steady if step == "steady" else first).append(Part(events, phase == "forward"))
-    return first, steady
+        parts.append(Part(events, phase == "forward"))
+    names = [window[1:] for window in order.windows]
+    begin = next(i for i, (step, _) in enumerate(names) if step == "steady")
+    # What a step makes before its first micro-step is in a window of the phase before it.
+    begin -= names[begin - 1] == names[begin - 2]
+    return parts[:begin], parts[begin:]
 
 
 def played(step: Step, lengths: Iterator[int], allocator: CachingAllocator) -> int:

@@ -30,6 +30,7 @@ from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import Prediction, Target
 from oomdoctor.runs.plan.cards import Card
 from oomdoctor.system.catalogue import find_gpu
@@ -115,7 +116,8 @@ def _card(case: Case, reading: Reading, device: Device) -> Card:
 
 def _verdict(case: Case, card: Card, prediction: Prediction) -> Verdict:
     """As `runs.plan_report` makes the row of a rung on a card."""
-    attempts = attempts_of_prediction(case.config, prediction, card.target(), 0.0, "")
+    itself = Attempt(case.config, "fits", None, None, None, None, 0.0)
+    attempts = attempts_of_prediction(case.config, prediction, card.target(), itself)
     rung, context = Rung(case.id, case.config), Context(card.usable_bytes, "cuda")
     row = conclude(rung, attempts, None, context, _request(case, rung), "predicted")
     noted = with_borderline_note(row, card.context, card.usable_bytes, prediction_errors())

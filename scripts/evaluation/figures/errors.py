@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,3 +42,14 @@ def percentile(values: Sequence[float], share: float) -> float:
 def percent(share: float, *, sign: bool = True) -> str:
     """`+1.25 %`."""
     return f"{share * 100:+.2f} %" if sign else f"{share * 100:.2f} %"
+
+
+def print_figures(title: str, groups: Mapping[tuple[str, ...], Figures]) -> None:
+    """One line a group."""
+    print(f"\n{title:32} {'rows':>5} {'signed':>8} {'absolute':>9} {'95th':>8}")
+    for name, figures in groups.items():
+        print(
+            f"{' '.join(name):32} {figures.count:>5} {percent(figures.signed_median):>8} "
+            f"{percent(figures.absolute_median, sign=False):>9} "
+            f"{percent(figures.p95, sign=False):>8}"
+        )

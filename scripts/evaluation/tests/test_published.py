@@ -264,7 +264,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
     "mixtral": llama(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
 }
 FAILING: dict[str, tuple[dict[str, Any], str]] = {
-    "model": (llama(model_type="chatglm9"), "does not know the architecture"),
+    "model": (llama(model_type="chatglm9"), "does not know this model_type"),
     "task": (llama(model_type="vit"), "it failed: ValueError"),
     "optimizer": ({"optimizer": "shampoo"}, "the Trainer rejects"),
     "targets": (LORA | {"lora_targets": ["c_attn"]}, "peft cannot put LoRA"),

@@ -7,10 +7,11 @@ import shlex
 import pytest
 from analysis_make import GIB, request, result, rung
 
-from oomdoctor.analysis.advice import exit_of, next_commands
+from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.verdict import NOT_REACHED
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe
+from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.plan import PlanRequest, Sweep
 
@@ -61,9 +62,9 @@ def test_an_unfinished_survey_can_go_on():
 def test_when_nothing_fits_less_is_asked():
     asked = request(vram_bytes=8 * GIB, device="cuda:1", model=ModelRef("./my model"))
     assert next_commands((OOM,), asked, "run-1") == (
-        "oomdoctor probe './my model' --recipe qlora --device cuda:1 --vram 8589934592 "
+        "oomdoctor probe './my model' --recipe qlora --device cuda:1 --vram 8GiB "
         "--seq-len 2048 --effective-batch 16",
-        "oomdoctor probe './my model' --recipe default --device cuda:1 --vram 8589934592 "
+        "oomdoctor probe './my model' --recipe default --device cuda:1 --vram 8GiB "
         "--seq-len 1024 --effective-batch 16",
         "oomdoctor models",
     )
@@ -125,8 +126,10 @@ def test_what_only_the_simulation_does_not_support_is_open():
 
 def test_after_a_plan_that_fits_measure_it_or_take_it_apart():
     fast = result("fast", "fits", tokens_per_s=9.0)
-    assert next_commands((FITS, fast, OOM), request(**PLANNED), "run-1") == (
-        f"oomdoctor probe some/model {SIZES}",
+    asked = request(**PLANNED)
+    assert measuring_commands((FITS, fast, OOM), asked) == (f"oomdoctor probe some/model {SIZES}",)
+    assert measuring_commands((OOM,), asked) == measuring_commands((FITS,), request()) == ()
+    assert next_commands((FITS, fast, OOM), asked, "run-1") == (
         f"oomdoctor plan some/model --gpu 'RTX 4090' {SIZES} --why fast",
         "oomdoctor show run-1 --verbose",
     )
@@ -154,3 +157,11 @@ def test_a_plan_that_was_broken_off_is_made_again_with_all_it_asked():
     why = PlanRequest(("T4",), why="full-bf16")
     again = next_commands((), request(device="cuda", plan=why), "run-1", interrupted=True)[0]
     assert again == f"oomdoctor plan some/model --gpu T4 --why full-bf16 {SIZES}"
+
+
+def test_the_next_commands_keep_the_own_data():
+    asked = request(rung(), plan=PlanRequest(("T4",)), training=TrainingRequest(52_000, 0.5))
+    lines = next_commands([FITS], asked, "run")
+    assert "--rows 52000 --epochs 0.5" in lines[0]
+    by_file = request(rung(), plan=PlanRequest(("T4",)), training=TrainingRequest(None))
+    assert "--rows" not in next_commands([FITS], by_file, "run")[0]

@@ -89,3 +89,23 @@ def test_nothing_fits():
     ranking = rank((result("gone", "oom"),), "throughput")
     assert (ranking.order, ranking.reasons) == ((), {})
     assert ranking.picks == Picks(None, None, None)
+
+
+@pytest.mark.parametrize("state", ["not_settled", "not_believable"])
+def test_times_that_cannot_be_trusted_have_no_place_by_speed(state):
+    shaky = result("shaky", tokens_per_s=9999.0, peak_device_bytes=GIB, speed_state=state)
+    ranking = rank((shaky, FAST, LEAN), "throughput")
+    assert ranking.order == ("fast", "lean")
+    assert ranking.picks == Picks("fast", None, "lean")
+    assert ranking.reasons["shaky"].startswith("not ranked: ")
+    assert rank((shaky,), "throughput").order == ()
+    assert rank((shaky,), "throughput").picks == Picks(None, None, None)
+    by_memory = rank((shaky, FAST, LEAN), "memory")
+    assert by_memory.order == ("shaky", "lean", "fast")
+    assert by_memory.picks.full == "shaky"
+
+
+def test_settled_and_estimated_times_are_ranked():
+    settled = result("settled", tokens_per_s=1.0, speed_state="settled")
+    estimated = result("estimated", tokens_per_s=2.0, speed_state="estimated")
+    assert rank((settled, estimated), "throughput").order == ("estimated", "settled")

@@ -21,8 +21,10 @@ from analysis_make import (
 )
 
 from oomdoctor.analysis.search.ladder import Context, SkipRung
+from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.analysis.verdict import conclude, fits, missed_by
 from oomdoctor.records.codec import from_json, to_json
+from oomdoctor.records.measurement import Load
 from oomdoctor.records.result import Attempt, ProbeResult
 
 RUNG = rung("bf16", sequence_length=1000)
@@ -95,9 +97,7 @@ def test_running_out_is_told_by_the_smallest_size():
     assert (result.micro_batch_size, result.gradient_accumulation_steps) == (1, 16)
     assert (result.oom, result.peak_phase) == (event, "backward")
     assert result.missed_by_bytes == 2 * GIB
-    assert result.reason == (
-        "ran out of memory in phase backward: 3.00 GiB requested, 1.00 GiB free"
-    )
+    assert result.reason == ("ran out of memory in phase backward, with 1.00 GiB free")
     assert result.tokens_per_s is None
     assert result.fastest_micro_batch_size is None
 
@@ -123,7 +123,7 @@ def test_missed_by_under_a_cap_of_the_allocator():
     )
     assert missed_by(ran_out(RUNG.config, 1, event), 10 * GIB) == GIB
     result = row(ran_out(RUNG.config, 1, event))
-    assert result.reason.endswith("2.00 GiB requested, 8.00 GiB of the allowed 10.0 GiB in use")
+    assert result.reason.endswith(", with 8.00 GiB of the allowed 10.0 GiB in use")
 
 
 def test_missed_by_is_unknown_where_nothing_tells_it():
@@ -143,20 +143,59 @@ def test_running_out_while_loading_does_not_tell_what_is_lacking(phase):
 
 
 @pytest.mark.parametrize(
-    ("stopped_by", "steps", "notes"),
+    ("stopped_by", "steps", "spread", "notes"),
     [
-        ("spread", 3, ()),
-        ("time_limit", 3, ("step times still varied at the time limit",)),
-        ("step_limit", 20, ("step times still varied after 20 steps",)),
-        ("step_limit", 1, ("step times still varied after 1 step",)),
+        ("spread", 3, 0.2, ()),
+        ("time_limit", 3, 0.05, ()),
+        ("time_limit", 3, 0.2, ("speed not settled: 3 timed steps varied by 19.5%",)),
+        ("step_limit", 20, 0.2, ("speed not settled: 20 timed steps varied by 19.5%",)),
+        ("step_limit", 1, None, ("speed not settled: only 1 timed step",)),
     ],
 )
-def test_times_that_did_not_settle_are_noted(stopped_by, steps, notes):
-    times = replace(timing(), stopped_by=stopped_by, timed_steps=steps)
+def test_times_that_did_not_settle_are_noted(stopped_by, steps, spread, notes):
+    times = replace(timing(spread=spread), stopped_by=stopped_by, timed_steps=steps)
     fixed = rung("fixed", micro_batch_size=2)
     fitting = fit(fixed.config, 2, times=times)
-    assert row(fitting, which=fixed).notes == notes
+    found = row(fitting, which=fixed)
+    assert found.notes == notes
+    assert found.speed_state == ("not_settled" if notes else "settled")
+    assert found.tokens_per_s is not None
     assert row(replace(fitting, outcome="oom"), which=fixed).notes == ()
+
+
+def test_times_beyond_the_card_give_no_speed_and_no_mfu():
+    # 6 x 0.9e9 FLOPs x 2048 tokens in 2 ms are 473 % of 1e15 FLOP/s.
+    quick = timing(micro=0.0001, optimizer=0.0001)
+    fixed = rung("fixed", micro_batch_size=2)
+    found = row(fit(fixed.config, 2, times=quick), which=fixed)
+    assert found.speed_state == "not_believable"
+    assert found.outcome == "fits"
+    assert (found.tokens_per_s, found.tokens_time_s, found.mfu) == (None, None, None)
+    assert found.micro_step_s == 0.0001
+    assert found.tries[0].tokens_per_s is None
+    assert found.notes[0].startswith("its times are not believable:")
+    (warning,) = speed_warnings([found], CONTEXT)
+    assert warning.code == "time_not_believable"
+
+
+def test_an_emulated_card_has_no_speed():
+    emulated = replace(CONTEXT, emulated=True, gpu=None)
+    found = row(fit(RUNG.config, 2), context=emulated)
+    assert (found.outcome, found.speed_state) == ("fits", "not_believable")
+    assert found.tokens_per_s is None
+    assert found.notes[0] == "no speed: the GPU is emulated"
+    assert [warning.code for warning in speed_warnings([found], emulated)] == ["emulated_device"]
+
+
+def test_a_foreign_load_is_noted_and_warned_about():
+    busy = Load(cpus=2, threads=2, own_cpus=0.8, foreign_cpus=1.1)
+    found = row(fit(RUNG.config, 2, times=replace(timing(), load=busy)))
+    assert found.notes[0] == "other processes used the device while it was timed"
+    assert found.speed_state == "settled"
+    (warning,) = speed_warnings([found, row(fit(RUNG.config, 2))], CONTEXT)
+    assert warning.code == "foreign_load"
+    assert "1.1 of 2 CPU cores while 1 rung was timed" in warning.message
+    assert speed_warnings([row(fit(RUNG.config, 2))], CONTEXT) == []
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "failed", "timed_out", "host_oom", "unsupported"])

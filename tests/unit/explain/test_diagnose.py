@@ -111,7 +111,7 @@ def test_assumptions_and_needs_are_told_with_a_model() -> None:
     found = answer(phase="forward", frames=LAYER, given=Given(llama(), model_origin="the log"))
     assert found.assumed[0] == "sizes of meta-llama/Llama-3.1-8B (named by the log)"
     assert found.needs[0] == "weights 8,030,261,248 x 2 bytes = 15.0 GiB"
-    assert found.needs[-1] == "total: at least 59.8 GiB of 79.2 GiB"
+    assert found.needs[-1] == "total: at least 60.8 GiB of 79.2 GiB (without activations)"
     assert answer().assumed == ()
     sized = Given(llama(), sequence_length=4096, micro_batch_size=4)
     assert answer(phase="forward", given=sized).needs[-1].startswith("total: 1")

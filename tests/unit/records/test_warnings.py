@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 import oomdoctor
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.diagnosis import Resource
 from oomdoctor.records.facts import warnings
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS, RESOURCE_WORDS
@@ -23,17 +24,43 @@ GIB = 1 << 30
 CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "sequence_lowered": (lambda: warnings.sequence_lowered("gpt2", 1024, 4096), "4,096 to 1,024"),
     "sweep_ends": (lambda: warnings.sweep_ends("gpt2", 1024), "1,024"),
+    "unusual_sizes": (
+        lambda: warnings.unusual_sizes([TrainConfig(effective_batch_size=100_000)])[0],
+        "effective batch size 100,000 is far above the usual 8 to 512",
+    ),
     "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
     "smallest_variant": (
         lambda: warnings.smallest_variant("A100", "A100 40GB", ["A100 80GB"]),
         "using the smallest, A100 40GB",
     ),
+    "prices_unknown": (lambda: warnings.prices_unknown("p.csv", ["X1"]), "X1 is not a known card"),
+    "prices_repeated": (lambda: warnings.prices_repeated("p.csv", ["L4"]), "L4 more than once"),
+    "prices_of_others": (lambda: warnings.prices_of_others("p.csv"), "no price for any card"),
+    "float16_rungs": (lambda: warnings.float16_rungs(["Tesla T4"]), "Tesla T4 has no bfloat16"),
+    "bfloat16_emulated": (
+        lambda: warnings.bfloat16_emulated(["A", "B", "C", "D"], ["full-bf16"]),
+        "4 cards emulate bfloat16, which is slower than float32: full-bf16;",
+    ),
     "not_nvidia": (lambda: warnings.not_nvidia(["MI300X"]), "ROCm"),
     "cap_above_free": (lambda: warnings.cap_above_free(24 * GIB, 20 * GIB), "20.0 GiB"),
     "other_processes": (lambda: warnings.other_processes([GpuProcess(7, None, None)]), "pid 7"),
     "memory_not_free": (lambda: warnings.memory_not_free(GIB), "1.00 GiB"),
+    "foreign_load": (
+        lambda: warnings.foreign_load(2, cpus=8, foreign_cpus=6.26, foreign_gpu=0.4),
+        "the GPU for up to 40% of the time and up to 6.3 of 8 CPU cores while 2 rungs were",
+    ),
+    "calibration_ignored": (
+        lambda: warnings.calibration_ignored("NVIDIA L4", "run-7"),
+        "run run-7 stored about NVIDIA L4",
+    ),
+    "emulated_device": (warnings.emulated_device, "no speeds"),
+    "time_not_believable": (
+        lambda: warnings.time_not_believable(1, 4.73, "arithmetic peak"),
+        "1 rung has times that imply up to 473% of the card's arithmetic peak",
+    ),
     "moe_routing": (warnings.moe_routing, "synthetic"),
     "time_limit": (warnings.time_limit, "--resume"),
+    "not_kept": (lambda: warnings.not_kept("No space left on device"), "XDG_CACHE_HOME"),
     "quoted": (lambda: warnings.quoted("slurm", ["job 1 failed"])[0], "job 1 failed"),
     "not_read": (lambda: warnings.not_read("log_unreadable", "a is a folder"), "a is a folder"),
 }

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from example_gpu import gpu_report
 
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.dataset import TrainingTime
+from oomdoctor.records.result import PredictedPeak, ProbeResult
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
 from oomdoctor.render.report.notes import shared_notes, why_not_run
 from oomdoctor.units import GIB, format_bytes
@@ -23,6 +24,7 @@ SHOWN = {
     "peak phase": "backward",
     "tokens/s": "5,310 ±0.6%",
     "vs fastest": "0.50x",
+    "your data": "",
     "{tokens} tokens": "3 min 08 s",
     "notes": "a; b",
 }
@@ -30,7 +32,7 @@ MISSED = {
     "rung": "full-bf16",
     "outcome": "out of memory",
     "batch": "1 x 32",
-    "needs": "",
+    "needs": "~45.0 GiB",
     "short by": "at least 21.3 GiB",
     "phase": "backward",
     "notes": "",
@@ -71,9 +73,32 @@ def test_a_step_that_ran_says_exactly_what_it_needs() -> None:
     assert DID_NOT_FIT[-1].show(_row(predicted)) == ""
 
 
+def test_a_prediction_says_what_a_step_that_ran_out_needs() -> None:
+    """The failed request alone shows only a fraction of what is missing."""
+    expected = PredictedPeak(40 * GIB, 41 * GIB, 42 * GIB)
+    told = replace(_FULL_BF16, predicted=expected)
+    shown = {column.heading: column.show(_row(told)) for column in DID_NOT_FIT}
+    assert (shown["needs"], shown["short by"]) == ("~42.0 GiB", "at least 21.3 GiB")
+    told = replace(told, missed_by_bytes=2 * GIB)
+    shown = {column.heading: column.show(_row(told)) for column in DID_NOT_FIT}
+    assert shown["short by"] == "~18.0 GiB"
+    wrong = replace(told, predicted=PredictedPeak(20 * GIB, 21 * GIB, 22 * GIB))
+    shown = {column.heading: column.show(_row(wrong)) for column in DID_NOT_FIT}
+    assert (shown["needs"], shown["short by"]) == ("", "at least 2.00 GiB")
+
+
 def test_the_reason_is_shown_where_no_number_says_it() -> None:
     unknown = replace(_FULL_BF16, missed_by_bytes=None, reason="ran out while loading")
     assert DID_NOT_FIT[-1].show(_row(unknown)) == "ran out while loading"
+
+
+def test_the_own_data_takes_the_place_of_the_tokens() -> None:
+    own = TrainingTime(52_000, 3.0, 4875, 10**9, 26_280.0, 0.01)
+    grid, _ = table(FITS, [_row(replace(_LORA, training_time=own))])
+    kept = grid.without_empty_columns()
+    shown = dict(zip([column.name for column in kept.columns], kept.rows[0], strict=True))
+    assert shown["your data"] == "7 h 18 min"
+    assert "1M tokens" not in shown
 
 
 def test_what_all_rows_share_is_said_once() -> None:

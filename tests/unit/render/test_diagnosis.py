@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from example_diagnoses import GPU
 
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
 from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool, Warn
@@ -25,15 +26,7 @@ FOUND = Diagnosis(
     dialect="cuda_caching_allocator",
     phase="loss",
     rank=0,
-    numbers=Numbers(
-        requested_bytes=8 * GIB,
-        capacity_bytes=80 * GIB,
-        free_bytes=4 * GIB,
-        process_bytes=60 * GIB,
-        allocated_bytes=55 * GIB,
-        reserved_unallocated_bytes=GIB,
-        other_processes_bytes=16 * GIB,
-    ),
+    numbers=GPU.numbers,
     where=Frame("train.py", 12, "main", "loss = model(x).loss"),
     tensor=None,
     causes=(

@@ -15,7 +15,7 @@ from oomdoctor.render.lists import listing
 from oomdoctor.render.lists.environment import Environment, render_environment
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
-from oomdoctor.system.store.run_folders import RunSummary
+from oomdoctor.system.store.run_list import RunSummary
 from oomdoctor.units import GIB
 
 CARD = GpuFacts(

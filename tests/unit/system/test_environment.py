@@ -116,3 +116,23 @@ def test_a_worker_sees_one_device_and_no_launcher(monkeypatch: pytest.MonkeyPatc
     assert not {"RANK", "WORLD_SIZE", "ACCELERATE_MIXED_PRECISION", "PMI_SIZE"} & set(given)
     assert worker_environment(None)["CUDA_VISIBLE_DEVICES"] == ""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_threads_of_a_worker_sleep_while_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert worker_environment(None)["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+@pytest.mark.parametrize(
+    "name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY"]
+)
+def test_how_threads_wait_is_kept_if_the_user_chose_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv(name, "own")
+    given = worker_environment(None)
+    assert given[name] == "own"
+    assert given.get("OMP_WAIT_POLICY") == ("own" if name == "OMP_WAIT_POLICY" else None)

@@ -68,7 +68,7 @@ def test_cards_that_differ_in_workspaces_alone_share_recordings(
     assert len({card for _, card in recorded}) == 2  # other attention kernels
 
 
-def test_the_second_recording_is_of_the_expected_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_recordings_serve_every_card_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     from oomdoctor.worker.simulating.recorder import Recorder
 
     recorded: list[int] = []
@@ -80,8 +80,7 @@ def test_the_second_recording_is_of_the_expected_edge(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Recorder, "record", noted)
     (free,) = simulate(job_for(target("RTX 4090")), PhaseFile(None))
-    assert recorded == [2, 8]  # all of it has room
     peaks = {s.micro_batch_size: s.measurement.peak_allocated_bytes for s in free.sizes}
-    recorded.clear()
-    simulate(job_for(target("RTX 4090", peaks[1] + 100_000)), PhaseFile(None))
-    assert recorded == [2, 1]  # larger ones are known to be too much
+    (tight,) = simulate(job_for(target("RTX 4090", peaks[1] + 100_000)), PhaseFile(None))
+    assert recorded == [1, 2, 61] * 2
+    assert [size.micro_batch_size for size in tight.sizes] == [1, 2]  # 2 is known to be too much

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oomdoctor.explain.reading.dialects.parse import parse_oom
-from oomdoctor.worker.tracing.categories import GRADIENTS, OPTIMIZER, WEIGHTS
+from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.tracing.whereabouts import Whereabouts
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oomdoctor.explain.reading.printed_sizes import SHORT_SIZE, SIZE
-from oomdoctor.records.diagnosis import ReadPhase, Resource
+from oomdoctor.records.diagnosis import Frame, ReadPhase, Resource
+
+_INNER = 6  # frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,9 @@ class Dialect:
     `hints_only`: it reports the end of a process, and any earlier failure explains it as well.
     `prints_shape`: it prints the shape and the type of the tensor.
     `on_host`: if this pattern is found, the memory was host memory.
+    `binary_units`: its KB, MB and GB are powers of 1024.
+    `announces`: a warning before the message of the same failure, which says more.
+    `in_frames`: the words count only if this pattern is found in the innermost frames.
     """
 
     name: str
@@ -41,6 +46,16 @@ class Dialect:
     hints_only: bool = False
     prints_shape: bool = False
     on_host: str | None = None
+    binary_units: bool = False
+    announces: bool = False
+    in_frames: str | None = None
+
+    def applies_to(self, frames: Sequence[Frame]) -> bool:
+        """Whether the traceback of a message allows this row."""
+        if self.in_frames is None:
+            return True
+        inner = " ".join(f"{frame.file} {frame.function}" for frame in frames[-_INNER:])
+        return re.search(self.in_frames, inner) is not None
 
 
 def figures(**patterns: str) -> dict[str, str]:

@@ -23,12 +23,27 @@ HOST: tuple[Dialect, ...] = (
         "torch/utils/data/_utils/signal_handling.py",
         re.compile(
             r"killed by signal: Bus error|insufficient shared memory \(shm\)"
-            r"|unable to (?:open shared memory object|mmap \d+ bytes from file) </torch"
+            r"|unable to (?:open shared memory object|mmap \d+ bytes from file) <(?:/torch"
+            r"|filename not)"
             r"|unable to (?:write to|resize) file </?torch"
-            r"|No space left on device: '/dev/shm"
+            r"|unable to allocate shared memory ?\(shm\)"
+            r"|Torch: unable to mmap memory"
+            r"|No space left on device: '/(?:dev/shm|psm_|torch_)"
         ),
         resource="shm",
         hints="Bus error|hared memory|unable to|No space left|illed",
+    ),
+    Dialect(
+        # The system's words for a full disk, while tensors or arrays move between processes.
+        "dataloader_shm",
+        "Python, torch 1.0 and later",
+        "multiprocessing/heap.py, torch/storage.py",
+        re.compile(r"\[Errno 28\] No space left on device(?!: '/(?!dev/shm))"),
+        resource="shm",
+        phase="data",
+        hints="No space left",
+        in_frames=r"multiprocessing/(?:heap|shared_memory|reductions|sharedctypes)|_new_shared"
+        r"|_share_(?:fd|filename)|_new_using_(?:fd|filename)|share_memory_|_utils/collate\.py",
     ),
     Dialect(
         # A memory volume, mounted on /dev/shm because the container's own is small.
@@ -193,7 +208,7 @@ HOST: tuple[Dialect, ...] = (
         "the shell",
         re.compile(
             r"(?:exit(?:ed)?|return(?:ed|s)?)\s?(?:with|non-zero)?\s?(?:exit)?\s?"
-            r"(?:code|status):? ?=? ?137\b|Exit Code: +137\b",
+            r"(?:code|status):? ?=? ?137\b|Exit Code: +137\b|\bExited \(137\)",
             re.IGNORECASE,
         ),
         resource="host",

@@ -200,12 +200,17 @@ LIBRARIES: tuple[Dialect, ...] = (
         hints="ut of memory",
     ),
     Dialect(
-        # Its GB are 1024**3 bytes, so its figures would be misread.
         "cuda_driver",
         "PaddlePaddle 1.5 and later",
         "paddle/fluid/memory/allocation/cuda_allocator.cc",
         re.compile(r"Out of memory error on GPU (?:Virtual Memory )?\d"),
+        figures(
+            requested_bytes=r"Cannot allocate SIZE memory",
+            allocated_bytes=r"SIZE memory has been allocated",
+            free_bytes=r"available memory is only SIZE",
+        ),
         hints="ut of memory",
+        binary_units=True,
     ),
     Dialect(
         "cuda_driver",

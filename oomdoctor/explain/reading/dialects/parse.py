@@ -56,10 +56,12 @@ def parse_oom(text: str, phase: str = "unknown") -> OomEvent | None:
 
     `phase` is the phase, if the caller knows it. Figures are exact integers: the printed number
     times its unit; None if not printed. Words that only hint at a kill from outside, such as a bare
-    exit code, do not count as a message.
+    exit code, do not count as a message, nor do words that only a traceback makes clear.
     """
     message = read_message(flatten(text), phase)
-    return None if message is None or message.dialect.hints_only else message.event
+    if message is None or message.dialect.hints_only or message.dialect.in_frames:
+        return None
+    return message.event
 
 
 def flatten(text: str) -> str:
@@ -83,7 +85,7 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
     for field, pattern in dialect.figures.items():
         match = _figure(pattern).search(text)
         if match is not None:
-            values[field] = size_bytes(match[1])
+            values[field] = size_bytes(match[1], dialect.binary_units)
             last = max(last, match.end())
     listed: tuple[ListedProcess, ...] = ()
     if dialect.figures is SENTENCES:

@@ -133,6 +133,7 @@ TORCH: tuple[Dialect, ...] = (
         hints="ut of memory",
     ),
     Dialect(
+        # Its format_size wrote GB for 1024**3 bytes before it wrote GiB (torch 2.9).
         "mps",
         "torch 1.12 and later",
         "aten/src/ATen/mps/MPSAllocator.mm",
@@ -143,6 +144,17 @@ TORCH: tuple[Dialect, ...] = (
             capacity_bytes=r"max allowed: SIZE",
         ),
         hints="ut of memory",
+        binary_units=True,
+    ),
+    Dialect(
+        # Larger than the largest buffer that Metal allows.
+        "mps",
+        "torch 1.12 and later",
+        "aten/src/ATen/mps/MPSAllocator.mm",
+        re.compile(rf"Invalid buffer size: {SIZE}"),
+        figures(requested_bytes=r"Invalid buffer size: SIZE"),
+        hints="buffer size",
+        binary_units=True,
     ),
     Dialect(
         "cuda_malloc_async",
@@ -155,6 +167,28 @@ TORCH: tuple[Dialect, ...] = (
         ),
         _ASYNC,
         hints="ceed allowed memory|OutOfMemory",
+    ),
+    Dialect(
+        # A warning when the driver refuses; the allocator then frees its cache and tries again.
+        "cuda_caching_allocator",
+        "torch 2.11 and later",
+        _ALLOCATOR,
+        re.compile(r"memory allocation failed with OOM on device \d+"),
+        figures(
+            requested_bytes=r"trying to allocate SIZE",
+            free_bytes=r"\(free: BYTES",
+            capacity_bytes=r"total: BYTES",
+        ),
+        hints="ed with OOM",
+        announces=True,
+    ),
+    Dialect(
+        # While it writes its message, without a working NVML (Jetson, containers).
+        "cuda_caching_allocator",
+        "torch 2.1 and later",
+        _ALLOCATOR,
+        re.compile(r"NVML_SUCCESS == .{1,80}INTERNAL ASSERT FAILED"),
+        hints="NVML_SUCCESS",
     ),
     Dialect(
         # The message was truncated or repeated without its figures.
@@ -170,6 +204,15 @@ TORCH: tuple[Dialect, ...] = (
         _ALLOCATOR,
         re.compile(r"CUDA out of memory(?:[.!](?: .*)?| error)?$"),
         whole_line=True,
+        hints="ut of memory",
+    ),
+    Dialect(
+        # It catches the error and tries again in tiles.
+        "cuda_caching_allocator",
+        "ComfyUI",
+        "comfy/sd.py",
+        re.compile(r"Ran out of memory when regular VAE (?:en|de)coding"),
+        phase="generate",
         hints="ut of memory",
     ),
     Dialect(

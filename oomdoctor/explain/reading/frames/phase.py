@@ -2,13 +2,15 @@
 
 The phase comes from the innermost frame that `phase_table` knows. But a forward pass or a loss
 belongs to what runs it: a backward pass that recomputes it, an evaluation, a generation or startup.
+A backward pass or an optimizer step is what it is, whatever the functions around it are called.
 """
 
 from __future__ import annotations
 
 import re
 
-from oomdoctor.explain.reading.frames.phase_table import meaning
+from oomdoctor.explain.reading.frames.meaning import meaning
+from oomdoctor.explain.reading.frames.own_names import LOSS_CALL, LOSS_FILE, TRAINING
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 # A phase -> the outer phases that it belongs to, if it runs inside one of them.
@@ -16,11 +18,17 @@ _AROUND: dict[str, tuple[ReadPhase, ...]] = {
     "forward": ("backward", "generate", "eval", "load", "init", "data"),
     "loss": ("backward", "generate", "eval", "init"),
     "init": ("load", "forward", "generate", "eval", "data", "save"),
-    "load": ("forward",),
+    "load": ("forward", "save"),
     "save": ("load",),
-    "data": ("eval",),
+    "data": ("eval", "generate"),
     "generate": ("init",),
+    "optimizer": ("init",),
 }
+_PASSES = ("forward", "loss")
+_TRAINING = re.compile(TRAINING)
+_LOSS_CALL, _LOSS_FILE = re.compile(LOSS_CALL), re.compile(LOSS_FILE)
+_MODEL_CALL = re.compile(r"\b(?:model|net|network|encoder|module)\(")
+_IN_A_PASS = re.compile(r"(?:[\w.]+[._])?forward|_(?:wrapped_)?call_impl|_?training_step")
 # As outer phases, these count only if the function matches: a constructor around a pass does not
 # say what the pass is for, a model's file alone is not a pass, and TRL generates while it prepares
 # data.
@@ -51,21 +59,39 @@ def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, F
     where = next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)
     phase: ReadPhase = "unknown"
     interrupted = bool(frames) and frames[-1].file.endswith(_INTERRUPTED)
-    for frame in () if interrupted else reversed(frames):
+    passes = (i for i, f in enumerate(frames) if _IN_A_PASS.fullmatch(f.function))
+    outermost_pass = next(passes, len(frames))
+    trained = False  # whether a training step is around what was found so far
+    for index in () if interrupted else range(len(frames) - 1, -1, -1):
+        frame = frames[index]
+        weak = index <= outermost_pass
         if phase == "unknown":
-            phase = meaning(frame)
-        elif phase == "forward" and _LOGITS.search(f"{frame.file} {frame.code}"):
+            phase = meaning(frame, weak=weak)
+        elif phase == "forward" and _runs_a_loss(frame):
             phase = "loss"
         else:
-            around = meaning(frame, quoted=False)
+            around = meaning(frame, quoted=False, weak=weak)
             telling = _TELLING.get(around)
-            if around in _AROUND.get(phase, ()) and (
-                telling is None or telling.fullmatch(frame.function)
+            outside = trained and around in ("eval", "generate")
+            if (
+                around in _AROUND.get(phase, ())
+                and not outside
+                and (telling is None or telling.fullmatch(frame.function))
             ):
                 phase = around
+        trained = trained or (phase in _PASSES and bool(_TRAINING.fullmatch(frame.function)))
     if phase == "unknown" and context:
         phase = _told_by(context)
     return phase, where
+
+
+def _runs_a_loss(frame: Frame) -> bool:
+    """Whether a frame around a pass computes the logits or runs the module of a loss."""
+    code = frame.code or ""
+    if _LOGITS.search(f"{frame.file} {code}") or _LOSS_CALL.search(code):
+        return True
+    inside = _LOSS_FILE.search(frame.file) is not None and frame.function in ("forward", "__call__")
+    return inside and bool(code) and _MODEL_CALL.search(code) is None
 
 
 def recomputes(frames: tuple[Frame, ...]) -> bool:
@@ -95,10 +121,20 @@ _CONTEXT: tuple[tuple[ReadPhase, re.Pattern[str]], ...] = (
             r"|compile permanent error"
         ),
     ),
-    ("backward", re.compile(r"\.backward\(|conv_grad|_grad_(?:input|filter)|gradients/")),
+    (
+        "backward",
+        re.compile(r"\.backward\(|conv_grad|_grad_(?:input|filter)|gradients/|gradient_tape/"),
+    ),
     ("optimizer", re.compile(r"optimizer\.step\(|scaler\.step\(")),
     ("save", re.compile(r"Saving (?:model )?checkpoint|save_pretrained|Saving model|torch\.save")),
-    ("eval", re.compile(r"\*\*\*\*\* Running (?:Evaluation|Prediction)|Evaluating:|Validation:")),
+    (
+        "eval",
+        re.compile(
+            r"\*\*\*\*\* Running (?:Evaluation|Prediction)|Evaluating:|Validation:|Sanity Checking"
+            r"|Validating:"
+            r"|Validation DataLoader|[Oo]ut of memory during (?:eval|validation)"
+        ),
+    ),
     ("load", re.compile(r"Loading (?:checkpoint shards|weights|safetensors)|from_pretrained")),
     ("generate", re.compile(r"\.generate\(")),
     # A kernel that can never run fails at its first launch, which is in the forward pass.

@@ -1,27 +1,37 @@
 """Which phase a frame belongs to: one table of files, functions and quoted lines.
 
 The names are those of torch, transformers, TRL, PEFT, accelerate, DeepSpeed, Lightning,
-bitsandbytes and vLLM, and the usual names of functions in people's own scripts.
+bitsandbytes and vLLM. `own_names` has the names of functions in people's own scripts.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cache
 
-from oomdoctor.records.diagnosis import Frame, ReadPhase
+from oomdoctor.explain.reading.frames import own_names
+from oomdoctor.records.diagnosis import ReadPhase
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A phase, and what the file, the function and the quoted source must look like."""
+    """A phase, and what the file, the function and the quoted source must look like.
+
+    `weak`: the name alone does not tell, so it counts only outside of any forward pass.
+    """
 
     phase: ReadPhase
     file: str = ""
     function: str = ""
     code: str = ""
+    weak: bool = False
 
+
+# Files whose `__call__` is no forward pass: programs, servers, operators, processors of data.
+_CALLED = (
+    r"^(?!.*(?:/click/|/typer/|/fire/|starlette|fastapi|uvicorn|gradio|celery|tornado|flask|werkzeug"
+    r"|concurrent|multi_tensor_apply|torch/_ops\.py|torch/utils/|torch/_library|torch/optim/|/ray/"
+    r"|tokenization|processing_|feature_extraction)).*"
+)
 
 # The first row that matches a frame gives its phase.
 ROWS: tuple[Row, ...] = (
@@ -30,11 +40,27 @@ ROWS: tuple[Row, ...] = (
     Row(
         "clip", function=r"_?get_total_norm|_?get_grad_norm|clip_gradients?|unscale_and_clip_grads"
     ),
+    Row("clip", function=r"clip_grads?(?:_\w+)?|clip_by_global_norm"),
     Row("clip", file=r"torch/nn/utils/clip_grad\.py"),
+    Row(
+        "load",
+        file=r"torch/optim/optimizer\.py",
+        function=r"_?load_state_dict|_cast|_process_value\w*|__setstate__",
+    ),
+    Row("save", file=r"torch/optim/optimizer\.py", function=r"state_dict|pack(?:ed)?_\w+"),
     Row("optimizer", file=r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py"),
-    Row("optimizer", file=r"bitsandbytes/optim/|apex/optimizers/|deepspeed/ops/\w+/\w*adam"),
+    Row("optimizer", file=r"bitsandbytes/optim/|apex/(?:contrib/)?optimizers/"),
+    Row("optimizer", file=r"deepspeed/ops/\w+/\w*(?:adam|lion|lamb|adagrad)"),
+    Row("optimizer", file=r"bitsandbytes/", function=r"_?optimizer_update_\w+|get_paged"),
     Row(
         "optimizer", file=r"transformers/optimization\.py|galore_torch/|lomo_optim/|torchao/optim/"
+    ),
+    Row("optimizer", file=r"apex/amp/_process_optimizer\.py"),
+    Row(
+        "optimizer",
+        file=r"(?i)(?:optim|adam|adan|lion|muon|shampoo|sophia|soap|lamb|lars|adafactor|galore|prodigy"
+        r"|apollo|schedule_?free|came)[^/]*(?:/[^/]+)?\.py",
+        function=r"(?:\w+\.)?_?(?:step|init_state|_?init_states?|update_step|single_step|step_\w+)",
     ),
     Row("optimizer", file=r"torch/amp/grad_scaler\.py|torch/cuda/amp/grad_scaler\.py"),
     Row("optimizer", file=r"accelerate/optimizer\.py", function=r"step"),
@@ -61,18 +87,15 @@ ROWS: tuple[Row, ...] = (
         "save",
         function=r"_?save(?:_\w+)?|dump_checkpoint|_atomic_save|push_to_hub|_zero3_consolidated_16bit_state_dict",
     ),
+    Row("save", function=own_names.SAVING),
     Row("save", file=r"transformers/.*callback", function=r"on_save"),
     Row(
         "save",
         file=r"accelerate/(?:accelerator|utils/fsdp_utils)\.py",
         function=r"get_state_dict|save_fsdp_\w+",
     ),
-    Row(
-        "save",
-        function=r"state_dict|_full_(?:pre|post)_state_dict_hook|clone_tensors_for_torch_save"
-        r"|get_(?:model|optimizer)?_?state_dict|_get_\w*state_dict|_optim_state_dict\w*"
-        r"|full_optim_state_dict|consolidate_state_dict|gather_16bit_weights",
-    ),
+    Row("save", function=r"clone_tensors_for_torch_save|gather_16bit_weights"),
+    Row("data", function=own_names.DATA),
     Row("load", file=r"torch/serialization\.py", function=r"_?(?:legacy_)?load\w*|persistent_load"),
     Row("load", file=r"torch/_utils\.py", function=r"_rebuild\w*"),
     Row("load", file=r"safetensors/torch\.py", function=r"load\w*"),
@@ -92,8 +115,8 @@ ROWS: tuple[Row, ...] = (
         "load",
         function=r"_?from_pretrained\w*|_load_\w+|load_(?:model|weights|checkpoint|state|state_dict"
         r"|pretrained\w*|adapter|sharded\w*|lora\w*|tokenizer_and_model|quantized\w*|hf_\w+)\w*"
-        r"|caching_allocator_warmup|dispatch_model|infer_framework_load_model|merge_and_unload"
-        r"|_unload_and_optionally_merge|prepare_model_for_(?:kbit|int8)_training|create_quantized_param"
+        r"|caching_allocator_warmup|dispatch_model|infer_framework_load_model"
+        r"|prepare_model_for_(?:kbit|int8)_training|create_quantized_param|set_\w*state_dict"
         r"|resize_token_embeddings|materialize\w*|_materialize\w*",
     ),
     Row("load", file=r"bitsandbytes/nn/modules\.py", function=r"to|cuda|_quantize|cpu|xpu"),
@@ -118,6 +141,7 @@ ROWS: tuple[Row, ...] = (
         "data", function=r"_prepare_inputs?|send_to_device|transfer_batch_to_device|collate(?:_fn)?"
     ),
     Row("data", function=r"batch_to_device|move_data_to_device|pin_memory"),
+    Row("data", file=r"tokenization_\w+\.py|transformers/(?:models/.*/)?(?:image_)?processing_"),
     Row("data", function=r"get_batch_samples|_get_num_items_in_batch"),
     # --- generation
     Row("generate", file=r"transformers/generation/"),
@@ -129,6 +153,11 @@ ROWS: tuple[Row, ...] = (
     Row(
         "generate", file=r"vllm/.*(?:model_runner|gpu_worker|worker)\.py", function=r"execute_model"
     ),
+    Row(
+        "generate",
+        file=r"sglang/srt/",
+        function=r"forward_batch\w*|run_batch|forward_(?:extend|decode|raw|idle)|event_loop\w*",
+    ),
     Row("generate", file=r"openai/(?:resources|_base_client)|anthropic/resources"),
     Row(
         "generate",
@@ -137,14 +166,20 @@ ROWS: tuple[Row, ...] = (
         r"|(?:\w+\.)?_?(?:beam_|greedy_|contrastive_)(?:search|sample)|_sample|_prefill"
         r"|_assisted_decoding|chat|stream_chat|sample_tokens",
     ),
+    Row("generate", file=own_names.NOT_GENERATING, function=own_names.GENERATION),
+    Row(
+        "generate",
+        file=own_names.NOT_GENERATING,
+        function=own_names.WEAK_GENERATION,
+        weak=True,
+    ),
     # --- evaluation
     Row(
         "eval",
-        function=r"(?:\w+\.)?_?(?:evaluate|evaluation_(?:loop|step)|prediction_(?:step|loop)|predict"
-        r"|eval_(?:step|loop|epoch|model|one_epoch|fn)|validat(?:e|ion)(?:_\w+)?|predict_step|run_(?:eval|validation)\w*"
-        r"|test_(?:step|epoch|loop|model)|_run_sanity_check|eval|do_eval|evaluate_\w+|\w+_eval(?:uation)?"
-        r"|run_evaluation|val_(?:step|epoch|loop)|compute_metrics|preprocess_logits_for_metrics)",
+        function=r"(?:\w+\.)?_?(?:evaluation_(?:step|loop)|prediction_(?:step|loop)|predict|predict_step"
+        r"|_run_sanity_check|compute_metrics|preprocess_logits_for_metrics)",
     ),
+    Row("eval", file=own_names.OTHER_USE, function=own_names.EVALUATION),
     Row(
         "eval",
         file=r"transformers/trainer_pt_utils\.py",
@@ -152,6 +187,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("eval", file=r"/(?:lm_eval|lmms_eval)/|loops/evaluation_loop\.py"),
     # --- loss and logits
+    Row("loss", file=own_names.LOSS_FILE, function=r"forward|__call__|loss\w*"),
     Row(
         "loss",
         file=r"transformers/loss/|torch/nn/modules/loss\.py|(?:fused_linear_)?cross_entropy\w*\.py",
@@ -185,7 +221,7 @@ ROWS: tuple[Row, ...] = (
     ),
     # --- startup
     Row("init", file=r"pandas/(?:core|io|_libs)/|^index\.pyx$"),
-    Row("init", function=r"create_reference_model|(?:__)?deepcopy(?:__)?"),
+    Row("init", function=r"create_reference_model"),
     Row(
         "init",
         function=r"(?:init_process_group|_new_process_group_helper|new_group|init_distributed|barrier"
@@ -196,7 +232,9 @@ ROWS: tuple[Row, ...] = (
         r"|_sync_module_states|_sync_params_and_buffers|_verify_param_shape_across_processes"
         r"|_init_\w*(?:param|handle|flat|state|group)\w*|__post_init__|__init__|_ddp_init_helper|(?:\w+_)?login(?:_\w+)?"
         r"|update_layer|reset_lora_parameters|initialize|_initialize_\w+|mem_get_info|set_device"
-        r"|_lazy_init|setup|create_optimizer\w*|reset_parameters)",
+        r"|_lazy_init|setup|setup_model\w*|create_optimizer\w*|reset_parameters|_?capture_\w+"
+        r"|initialize_optimizer_states|alloc_memory_pool|init_(?:memory_pool|cuda_graphs|\w+_backend)"
+        r"|prepare_model|_prepare_(?:one|model|deepspeed|fsdp\w*))",
     ),
     Row("init", file=r"torch/nn/init\.py|torch/distributed/fsdp/_(?:init|wrap)_utils"),
     Row(
@@ -205,7 +243,8 @@ ROWS: tuple[Row, ...] = (
         function=r"__init__|fully_shard",
     ),
     # --- forward
-    Row("forward", file=r"torch/nn/modules/|transformers/models/|modeling_\w+\.py|peft/tuners/"),
+    Row("forward", file=r"torch/nn/modules/|transformers/models/|modeling_\w+\.py"),
+    Row("forward", file=r"peft/tuners/", function=r"(?!(?:un)?merge$|get_delta_weight$|_unload).*"),
     Row(
         "forward",
         file=r"transformers/integrations/\w*(?:attention|moe)|flash_attn|xformers|accelerate/hooks",
@@ -216,10 +255,13 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "forward",
-        function=r"(?:[\w.]+[._])?_?forward(?:_\w+)?|_call_impl|_wrapped_call_impl|__call__|_?training_step",
+        function=r"(?:[\w.]+[._])?_?forward(?:_\w+)?|_call_impl|_wrapped_call_impl",
     ),
+    Row("forward", file=_CALLED, function=r"__call__"),
     Row("forward", file=r"torchinductor_\w+/", code=r"primals_"),
     # --- the quoted line alone, for truncated tracebacks
+    Row("save", code=r"deepcopy\(.*state_dict"),
+    Row("init", code=r"\bdeepcopy\("),
     Row("clip", code=r"clip_grad"),
     Row("backward", code=r"\.backward\(|tangents_"),
     Row("optimizer", code=r"(?:optim\w*|scaler|opt)\.step\("),
@@ -239,22 +281,5 @@ ROWS: tuple[Row, ...] = (
         r"(?:\[[^]]+\]|\.\w+)?\.(?:to|cuda)\(|\b(?:tokenizer|processor)\(.*\)\.to\(",
     ),
     Row("forward", code=r"\bself\.model\(|\bmodel\(|\bnet\(|primals_"),
+    Row("forward", function=r"_?training_step"),
 )
-
-# Compiled on first use: compiling the whole table would double the startup time.
-_compiled = cache(re.compile)
-
-
-def meaning(frame: Frame, quoted: bool = True) -> ReadPhase:
-    """The phase of a frame; without `quoted`, rows that only check the quoted line are skipped."""
-    for row in ROWS:
-        if not quoted and not row.file and not row.function:
-            continue
-        if row.file and not _compiled(row.file).search(frame.file):
-            continue
-        if row.function and not _compiled(row.function).fullmatch(frame.function):
-            continue
-        if row.code and (frame.code is None or not _compiled(row.code).search(frame.code)):
-            continue
-        return row.phase
-    return "unknown"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -136,17 +137,40 @@ def _cudnn(call: Call) -> torch.Tensor:
 def _math(call: Call) -> torch.Tensor:
     import torch
 
-    return torch.ops.aten._scaled_dot_product_attention_math(
-        call.query,
-        call.key,
-        call.value,
-        _additive_mask(call),
-        call.dropout,
-        call.is_causal,
-        None,
-        scale=call.scale,
-        enable_gqa=call.grouped,
-    )[0]
+    with _mask_added_in_place(call):
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            call.query,
+            call.key,
+            call.value,
+            _additive_mask(call),
+            call.dropout,
+            call.is_causal,
+            None,
+            scale=call.scale,
+            enable_gqa=call.grouped,
+        )[0]
+
+
+def _mask_added_in_place(call: Call) -> AbstractContextManager[Any]:
+    """attention.cpp adds the mask to the scores in place, but not for fake tensors.
+
+    The result shares the memory of the scores.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    scores = (*call.query.shape[:-1], call.key.shape[-2])
+
+    class InPlace(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is aten.add.Tensor and args[0].shape == scores:
+                return aten.detach.default(aten.add_.Tensor(*args, **(kwargs or {})))
+            return func(*args, **(kwargs or {}))
+
+    return InPlace()
 
 
 def _additive_mask(call: Call) -> torch.Tensor | None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.attention import Backend, Call
-from oomdoctor.worker.simulating.cuda.card import Card, torch_release
+from oomdoctor.worker.simulating.cuda.release import torch_release
 
 if TYPE_CHECKING:
     import torch

@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.simulation import Target
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention, kernels
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
-from oomdoctor.worker.simulating.cuda.card import Card
-from oomdoctor.worker.simulating.cuda.workspaces import (
-    WORKSPACES,
-    lasting_workspace,
-    workspace_bytes,
-)
+from oomdoctor.worker.simulating.cuda.workspaces import lasting_workspace
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -52,11 +47,12 @@ class Choices:
         if not kernels.has_rule(func):
             return ()
         found = kernels.hidden_blocks(func, args, kwargs, result, self.card)
-        self._keep(
-            card
-            for card in self._others
-            if kernels.hidden_blocks(func, args, kwargs, result, card) == found
-        )
+        if kernels.differs_by_card(func):
+            self._keep(
+                card
+                for card in self._others
+                if kernels.hidden_blocks(func, args, kwargs, result, card) == found
+            )
         return found
 
     def workspace(self, func: OpOverload) -> tuple[str, int] | None:
@@ -69,16 +65,3 @@ class Choices:
 
     def _keep(self, cards: Iterable[Card]) -> None:
         self.alike = {self.card, *cards}
-
-
-def card_of(target: Target | None) -> Card:
-    """The traits of a target that decide kernels; those of an A100 if they are unknown."""
-    gpu = target.gpu if target is not None else None
-    capability = gpu.compute_capability if gpu is not None else None
-    major, minor = (int(part) for part in (capability or "8.0").split("."))
-    return Card((major, minor))
-
-
-def workspaces(card: Card) -> Mapping[str, int]:
-    """Bytes of each cuBLAS workspace of a card, by its name on a tape."""
-    return dict.fromkeys(WORKSPACES, workspace_bytes(card))

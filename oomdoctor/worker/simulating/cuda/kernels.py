@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention_scratch as attention
-from oomdoctor.worker.simulating.cuda.card import Card, torch_release
+from oomdoctor.worker.simulating.cuda.release import torch_release
 
 if TYPE_CHECKING:
     import torch
@@ -26,13 +27,26 @@ if TYPE_CHECKING:
 MIB = 1024**2
 
 
+class IfSorted(int):
+    """Bytes of a block that is only allocated if its `rows` have to be sorted, see `TapeBlock`."""
+
+    rows: int
+
+
 Rule = Callable[[Mapping[str, Any], Card], tuple[int, ...]]
+# Only these rules differ by card.
+_OF_CARDS = frozenset(("aten::_scaled_dot_product_efficient_attention_backward",))
 
 
 def has_rule(func: OpOverload) -> bool:
     """Whether there is a rule for the blocks that the kernel of `func` holds while it runs."""
     schema = getattr(func, "_schema", None)
     return schema is not None and schema.name in _RULES
+
+
+def differs_by_card(func: OpOverload) -> bool:
+    """Whether the blocks that the kernel of `func` holds depend on the card."""
+    return func._schema.name in _OF_CARDS
 
 
 def hidden_blocks(
@@ -61,17 +75,23 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
 def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """Embedding.cu `embedding_dense_backward_cuda`, EmbeddingBackwardKernel.cu (torch 1.11-2.13).
 
-    Up to 3,072 tokens, one kernel works in place. Above that, the indices are sorted and cut into
-    segments (six index arrays in all), and one fp32 row is kept per token. The sort's own buffers
-    are smaller and are freed before those rows are allocated.
+    Up to 3,072 tokens (`SORTED_ROWS`), one kernel works in place. Above that, the indices are
+    sorted and cut into segments (six index arrays in all), and one fp32 row is kept per token. The
+    sort's own buffers are smaller and are freed before those rows are allocated.
     """
     grad, indices = named["grad_output"], named["indices"]
     copy = () if grad.is_contiguous() else (tensor_bytes(grad),)
     tokens = indices.numel()
-    if tokens <= 3072 and not named["scale_grad_by_freq"]:
-        return copy
-    arrays = (tensor_bytes(indices),) * 6
-    return (*copy, *arrays, tokens * grad.shape[-1] * max(4, grad.element_size()))
+    blocks = *(tensor_bytes(indices),) * 6, tokens * grad.shape[-1] * max(4, grad.element_size())
+    if named["scale_grad_by_freq"]:
+        return (*copy, *blocks)
+    return (*copy, *(_if_sorted(size, tokens) for size in blocks))
+
+
+def _if_sorted(size: int, rows: int) -> IfSorted:
+    block = IfSorted(size)
+    block.rows = rows
+    return block
 
 
 def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
@@ -137,6 +157,17 @@ def _fits_cublas(matrix: torch.Tensor) -> bool:
     return bool(row_major or column_major or rows == 1 or columns == 1)
 
 
+def _safe_softmax(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """SoftMax.cpp `_safe_softmax` (torch 2.6-2.13): which scores are masked, one byte each."""
+    return (int(named["self"].numel()),)
+
+
+def _softmax_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """SoftMax.cu `softmax_backward_cuda_out`: the product of the gradient and the output."""
+    grad = named["grad_output"]
+    return (grad.numel() * max(grad.element_size(), named["output"].element_size()),)
+
+
 def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
 
@@ -179,6 +210,8 @@ _RULES: dict[str, Rule] = {
     "aten::bmm": _matmul,
     "aten::baddbmm": _matmul,
     "aten::addmm": _addmm,
+    "aten::_safe_softmax": _safe_softmax,
+    "aten::_softmax_backward_data": _softmax_backward,
     "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
     "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
     "aten::_scaled_dot_product_efficient_attention_backward": (

@@ -17,7 +17,7 @@ from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.worker.simulating.cuda.card import Card
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.replacing import replaced
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
-from oomdoctor.worker.simulating.cuda.card import Card, torch_release
+from oomdoctor.analysis.simulator.card import WORKSPACES, Card, workspace_bytes
+from oomdoctor.worker.simulating.cuda.release import torch_release
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-MIB = 1024**2
-WORKSPACES = ("cublas", "cublas of the autograd thread")  # forward pass, backward pass
 _CUBLAS_OPERATORS = frozenset(
     {
         *(
@@ -44,18 +42,10 @@ def lasting_workspace(func: OpOverload, card: Card) -> tuple[str, int] | None:
     import torch
 
     in_backward = torch._C._current_graph_task_id() != -1
-    return WORKSPACES[in_backward], workspace_bytes(card)
+    size = workspace_bytes(card, torch_release(), workspace_setting())
+    return WORKSPACES[in_backward], size
 
 
-def workspace_bytes(card: Card) -> int:
-    """Bytes of one cuBLAS workspace (CublasHandlePool.cpp, `parseChosenWorkspaceSize`).
-
-    `CUBLAS_WORKSPACE_CONFIG` decides if it is set. The default is :4096:2:16:8, which is 8,519,680
-    bytes. It is 32 MiB on Hopper and, from torch 2.12, on Blackwell (pull 175344).
-    """
-    pools = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    if pools:
-        return sum(int(kib) * int(count) for kib, count in pools) * 1024
-    major = card.compute_capability[0]
-    large = (9,) if torch_release() < (2, 12) else (9, 10, 12)
-    return 32 * MIB if major in large else (2 * 4096 + 8 * 16) * 1024
+def workspace_setting() -> str:
+    """The value of CUBLAS_WORKSPACE_CONFIG; empty if it is not set."""
+    return os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")

@@ -49,12 +49,16 @@ def simulated_device(*, cuda: bool) -> Iterator[FakeTensorMode]:
 
 def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
     # `Module.to` swaps parameters, which fails for fake ones.
     yield replaced(torch.nn.Module, "_apply", _apply)
+    # torch keeps its compiler out of every call; nothing is compiled here.
+    plain = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", None)
+    if plain is not None:
+        yield replaced(FakeTensorMode, "__torch_dispatch__", plain)
     import_utils = importlib.import_module("transformers.utils.import_utils")
     if hasattr(import_utils, "is_fake_tensor"):
         # While it is traced, transformers skips checks of values and then builds masks that a
@@ -124,8 +128,14 @@ def _answers() -> TorchDispatchMode:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    names: dict[OpOverload, str] = {}
+
     class Answers(TorchDispatchMode):  # type: ignore[misc]
         """Answers reads of values, and names an operator that cannot be answered."""
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # nothing is compiled, and each call would take longer
 
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -144,9 +154,12 @@ def _answers() -> TorchDispatchMode:
                         f"cannot be simulated: {func} depends on the values of its tensors"
                     ) from error
                 raise
-            if str(func).startswith(_TRUE):
+            name = names.get(func)
+            if name is None:
+                name = names[func] = str(func)
+            if name.startswith(_TRUE):
                 result._oomdoctor_answer = True
-            elif str(func).startswith(_FINDS_OVERFLOW):
+            elif name.startswith(_FINDS_OVERFLOW):
                 args[1]._oomdoctor_answer = False
             known_values.learn(func, args, result)
             return result

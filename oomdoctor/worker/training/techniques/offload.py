@@ -10,18 +10,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.config import TrainConfig
-
 if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 
 OnHost = Callable[[], AbstractContextManager[None]]
-
-
-def uses_host(config: TrainConfig) -> bool:
-    """Whether a training step copies between the device and the host."""
-    return config.offload != "none" or config.activation_checkpointing == "offload"
 
 
 def saved_on_host(on_host: OnHost) -> saved_tensors_hooks:

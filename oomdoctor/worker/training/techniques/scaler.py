@@ -4,8 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from torch.nn import Module
+
+
+def check_scalable(model: Module, config: TrainConfig) -> None:
+    """Check that the gradient scaler can unscale every gradient of a model with an adapter.
+
+    peft keeps adapters in float32, but not what it trains beside them: the head of a classifier is
+    trained in the dtype of the base.
+
+    Raises:
+        UnsupportedError: weights are trained in float16.
+    """
+    import torch
+
+    if config.autocast_dtype != "float16":
+        return
+    half = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.dtype == torch.float16
+    ]
+    if half:
+        raise UnsupportedError(
+            f"the gradient scaler cannot unscale float16 gradients, and {half[0]} is trained in "
+            'float16; use weights_dtype = "float32"'
+        )
 
 
 def scale_gradients(accelerator: Accelerator) -> None:
@@ -21,3 +50,9 @@ def scale_gradients(accelerator: Accelerator) -> None:
     accelerator.state._mixed_precision = "fp16"
     accelerator.native_amp = True
     accelerator.scaler = torch.amp.GradScaler("cpu")
+
+
+def forget_scale(accelerator: Accelerator) -> None:
+    """Drop the tensors that the gradient scaler made in its first step, if there is a scaler."""
+    if accelerator.scaler is not None:
+        accelerator.scaler._scale = accelerator.scaler._growth_tracker = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rising_addresses import Rising
 
 from oomdoctor.analysis.allocator import (
     AllocatorSettings,
@@ -10,13 +11,18 @@ from oomdoctor.analysis.allocator import (
     Fragmentation,
     OutOfDeviceMemory,
 )
+from oomdoctor.analysis.allocator.device import Device
+from oomdoctor.analysis.allocator.settings import EqualBlocks, equal_blocks_of
 from oomdoctor.units import KIB, MIB
 
 
 def _allocator(
     text: str = "", capacity: int | None = None, limit: int | None = None
 ) -> CachingAllocator:
-    return CachingAllocator(capacity, AllocatorSettings.parse(text), limit_bytes=limit)
+    device = Device(capacity, Rising())
+    return CachingAllocator(
+        settings=AllocatorSettings.parse(text), limit_bytes=limit, device=device
+    )
 
 
 def _blocks(allocator: CachingAllocator) -> list[list[tuple[int, bool]]]:
@@ -79,6 +85,52 @@ def test_of_equal_blocks_the_one_with_the_lowest_address_is_taken() -> None:
         allocator.free(block)
     allocator.allocate(3, 16 * MIB)
     assert [blocks[0][1] for blocks in _blocks(allocator)] == [True, False, False]
+
+
+class TestOldestFirst:
+    """From torch 2.12 on, of equal blocks the one is used whose object was made first."""
+
+    def _allocator(self, equal_blocks: EqualBlocks = "oldest") -> CachingAllocator:
+        return CachingAllocator(settings=AllocatorSettings(equal_blocks=equal_blocks))
+
+    @pytest.mark.parametrize(("rule", "used"), [("oldest", 0), ("lowest", 2)])
+    def test_of_equal_segments_the_first_is_used(self, rule: EqualBlocks, used: int) -> None:
+        allocator = self._allocator(rule)
+        _fill(allocator, 32 * MIB, 32 * MIB, 32 * MIB)  # addresses come downwards
+        addresses = [allocator._live[block].address for block in (0, 1, 2)]
+        for block in (2, 0, 1):
+            allocator.free(block)
+        allocator.allocate(3, 32 * MIB)
+        assert allocator._live[3].address == addresses[used]
+
+    def test_what_is_left_of_a_split_is_the_old_block(self) -> None:
+        allocator = self._allocator()
+        _fill(allocator, 20 * MIB, 18 * MIB)
+        first, second = (allocator._live[block].address for block in (0, 1))
+        allocator.free(0)
+        allocator.allocate(2, 2 * MIB)  # leaves 18 MiB of the first
+        allocator.free(1)
+        allocator.allocate(3, 18 * MIB)
+        assert allocator._live[3].address == first + 2 * MIB
+        allocator.allocate(4, 18 * MIB)
+        assert allocator._live[4].address == second
+
+    def test_a_merged_block_is_the_one_that_was_freed_last(self) -> None:
+        allocator = self._allocator()
+        _fill(allocator, 20 * MIB, 20 * MIB)
+        second = allocator._live[1].address
+        allocator.free(0)
+        allocator.allocate(2, 2 * MIB)
+        allocator.free(1)
+        allocator.free(2)  # made last, and merged with what was left of the first
+        allocator.allocate(3, 20 * MIB)
+        assert allocator._live[3].address == second
+
+    @pytest.mark.parametrize(
+        ("release", "rule"), [((2, 6), "lowest"), ((2, 11), "lowest"), ((2, 12), "oldest")]
+    )
+    def test_the_rule_of_a_release(self, release: tuple[int, int], rule: str) -> None:
+        assert equal_blocks_of(release) == rule
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rising_addresses import Rising
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
+from oomdoctor.analysis.allocator.device import Device
 from oomdoctor.analysis.allocator.replay import replay
 from oomdoctor.units import KIB, MIB
 
@@ -12,7 +14,8 @@ EXPANDABLE = AllocatorSettings.parse("expandable_segments:True")
 
 
 def _allocator(capacity: int | None = None, limit: int | None = None) -> CachingAllocator:
-    return CachingAllocator(capacity, EXPANDABLE, limit_bytes=limit)
+    device = Device(capacity, Rising())
+    return CachingAllocator(settings=EXPANDABLE, limit_bytes=limit, device=device)
 
 
 def _blocks(allocator: CachingAllocator) -> list[list[tuple[int, bool]]]:

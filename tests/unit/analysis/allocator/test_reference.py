@@ -16,6 +16,7 @@ from oomdoctor.analysis.allocator import (
     CachingAllocator,
     OutOfDeviceMemory,
 )
+from oomdoctor.analysis.allocator.address_space import CHUNK, TOP
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.units import GIB, MIB
 
@@ -44,7 +45,10 @@ class _Reference:
     settings: AllocatorSettings
     limit: int | None
     segments: list[_Segment] = field(default_factory=list)
-    next_address: int = 0
+    # Segments with the address and bytes that the driver gave them, in chunks, the newest last.
+    chunks: list[tuple[int, int, list[tuple[_Segment | None, int, int]]]] = field(
+        default_factory=list
+    )
     retries: int = 0
     lookups: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
@@ -142,13 +146,27 @@ class _Reference:
             return self._grow(size, small)
         if reserved + segment_size > self.capacity:
             return None
-        segment = _Segment(small, [_Span(self._address(segment_size), segment_size, FREE)])
+        segment = _Segment(small, [])
+        segment.spans = [_Span(self._address(segment_size, segment), segment_size, FREE)]
         self.segments.append(segment)
         return segment, segment.spans[0]
 
-    def _address(self, size: int) -> int:
-        address, self.next_address = self.next_address, self.next_address + size
-        return address
+    def _address(self, size: int, segment: _Segment | None) -> int:
+        """The newest chunk with room, else a new one: the highest gap that is larger."""
+        for _, _, placed in self.chunks:
+            placed[:] = [p for p in placed if p[0] is None or p[0] is segment or p[0].spans]
+        self.chunks = [chunk for chunk in self.chunks if chunk[2]]
+        for first, end, placed in reversed(self.chunks):
+            taken = sorted((start, start + length) for _, start, length in placed)
+            for low, high in _gaps(first, end, taken):
+                if high - low >= size:
+                    placed.append((segment, low, size))
+                    return low
+        room = -(-size // CHUNK) * CHUNK
+        taken = sorted((first, end) for first, end, _ in self.chunks)
+        high = max(high for low, high in _gaps(0, TOP, taken) if high - low > room)
+        self.chunks.append((high - room, high, [(segment, high - room, size)]))
+        return high - room
 
     def _grow(self, size: int, small: bool) -> tuple[_Segment, _Span] | None:
         page = 2 * MIB if small else self.settings.large_segment_bytes
@@ -170,7 +188,7 @@ class _Reference:
         return segment, segment.spans[at]
 
     def _room(self, size: int, small: bool, page: int) -> tuple[_Segment, int]:
-        for segment in self.segments:
+        for segment in sorted(self.segments, key=lambda segment: segment.spans[0].start):
             for at, span in enumerate(segment.spans):
                 if segment.small != small or span.owner != UNMAPPED:
                     continue
@@ -183,7 +201,7 @@ class _Reference:
                 if room >= size:
                     return segment, start
         space = -(-(self.capacity * 9 // 8) // page) * page
-        address = -(-self._address(space + page) // page) * page
+        address = -(-self._address(space + page, None) // page) * page
         self.segments.append(_Segment(small, [_Span(address, space, UNMAPPED)]))
         return self.segments[-1], 0
 
@@ -275,6 +293,13 @@ def _merge(segment: _Segment, born: int) -> None:
         else:
             merged.append(span)
     segment.spans = merged
+
+
+def _gaps(first: int, end: int, taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left between `first` and `end`, by address."""
+    bounds = [first, *(bound for pair in taken for bound in pair), end]
+    pairs = zip(bounds[::2], bounds[1::2], strict=True)
+    return [(low, high) for low, high in pairs if low < high]
 
 
 def _unmap_pages(segment: _Segment, span: _Span, page: int) -> None:

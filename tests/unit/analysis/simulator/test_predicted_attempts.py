@@ -15,12 +15,17 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     with_borderline_note,
 )
 from oomdoctor.analysis.verdict import conclude
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.evidence import ErrorRecord
+from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 
 CONTEXT = Range(GIB // 4, GIB // 2, GIB, "")
 ESTIMATED = replace(timing(spread=0.25), stopped_by="estimated")
 TARGET = Target("card", 10 * GIB, 9 * GIB, GIB // 2, None)
+SIMULATED = Attempt(
+    TrainConfig(), "fits", None, None, None, None, 2.5, "02-x", "2026-01-02T03:04:05+00:00"
+)
 
 
 def predicted(size: int, allocated: int, reserved: int | None, *, fits: bool) -> PredictedSize:
@@ -43,7 +48,7 @@ def predicted(size: int, allocated: int, reserved: int | None, *, fits: bool) ->
 
 def attempts(*sizes: PredictedSize):
     config = rung(effective_batch_size=16).config
-    return attempts_of_prediction(config, Prediction(sizes, 4, 32, ()), TARGET, 2.5, "02-x")
+    return attempts_of_prediction(config, Prediction(sizes, 4, 32, ()), TARGET, SIMULATED)
 
 
 def test_the_divisors_are_predicted_and_a_fixed_size_alone():
@@ -73,14 +78,18 @@ def test_what_does_not_fit_says_how_much_it_is_short_by():
     (attempt,) = attempts(predicted(1, 12 * GIB, 14 * GIB, fits=False))
     assert attempt.outcome == "oom"
     assert attempt.measurement is not None
-    assert attempt.measurement.peak_device_bytes == 12 * GIB + GIB // 2
-    assert attempt.reason == "needs 12.5 GiB, short by 3.50 GiB"
+    assert attempt.measurement.peak_device_bytes == 14 * GIB + GIB // 2
+    assert attempt.reason == "needs 14.5 GiB, short by 5.50 GiB"
 
 
-def test_what_fails_by_fragmentation_alone_tells_the_reserved_bytes():
-    (attempt,) = attempts(predicted(1, 8 * GIB, 10 * GIB, fits=False))
-    assert attempt.measurement is not None
-    assert attempt.measurement.peak_device_bytes == 10 * GIB + GIB // 2
+def test_a_size_that_was_not_replayed_gives_a_lower_bound():
+    found = attempts(
+        predicted(1, 8 * GIB, 8 * GIB, fits=True), predicted(2, 12 * GIB, None, fits=False)
+    )
+    assert found[1].reason == "needs at least 12.5 GiB, short by at least 3.50 GiB"
+    asked = rung(effective_batch_size=16)
+    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    assert [attempt.peak_is_lower_bound for attempt in row.tries] == [False, True]
 
 
 def test_the_time_of_the_simulation_counts_once():

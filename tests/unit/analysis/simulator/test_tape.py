@@ -6,6 +6,7 @@ from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
     TapeBlock,
+    grows_evenly,
     in_canonical_order,
     made_of,
     plain_order,
@@ -110,12 +111,46 @@ def test_the_steady_step_has_states_from_its_beginning_and_none_are_born() -> No
     assert sorted(tape.blocks[source].size for source in final) == [3, 100, 200]
 
 
+def test_what_a_step_makes_before_its_first_micro_step_is_in_the_phase_before_it() -> None:
+    tape = step()
+    forward = next(i for i, window in enumerate(tape.windows) if window[1] == "first")
+    tape.windows.insert(forward, (tape.windows[forward][0] - 1, "batch", "load"))
+    order = with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients")
+    names = [(moment, phase) for _, moment, phase in order.windows]
+    assert names == [
+        ("load", "load"),
+        ("load", "load"),
+        ("first", "forward"),
+        ("first", "backward"),
+        ("first", "optimizer"),
+        ("first", "optimizer"),
+        ("steady", "forward"),
+        ("steady", "backward"),
+        ("steady", "optimizer"),
+    ]
+
+
 def test_sizes_lie_on_the_line_through_two_tapes() -> None:
     one, two = step(1), step(2)
     assert same_structure(one, two)
-    at = sizes_between(one, 1, two, 2)
-    assert at(16) == sizes(step(16))
-    assert at(1) == sizes(one)
+    assert grows_evenly(one, two, 1)
+    assert sizes_between(one, 1, two, 2, 16) == sizes(step(16))
+    assert sizes_between(one, 1, two, 2, 1) == sizes(one)
+
+
+def test_a_size_that_grows_by_a_part_of_a_byte_a_row_is_on_no_line() -> None:
+    one, other = Tape([TapeBlock(100, "")]), Tape([TapeBlock(159, "")])
+    assert grows_evenly(one, other, 59)
+    other.blocks[0].size += 1
+    assert not grows_evenly(one, other, 59)
+
+
+def test_a_block_that_needs_many_rows_is_there_from_the_first_size_that_has_them() -> None:
+    few = Tape([TapeBlock(1000, "", rows=1000)])
+    many = Tape([TapeBlock(61000, "", rows=61000)])
+    assert few.blocks[0].allocated == 0
+    assert many.blocks[0].allocated == 61000
+    assert [sizes_between(few, 1, many, 61, size) for size in (3, 4)] == [[0], [4000]]
 
 
 def test_another_order_of_events_is_another_structure() -> None:

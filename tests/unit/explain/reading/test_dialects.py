@@ -53,12 +53,20 @@ MESSAGES = [
      {"requested": 20 * MIB, "capacity": 32 * GIB, "allocated": 31 * GIB, "free": MIB}),
     ("MPS backend out of memory (MPS allocated: 20.00 GB, other allocations: 1.00 GB, max allowed: "
      "30.00 GB). Tried to allocate 16.00 KB on shared pool.", "mps", "gpu",
-     {"requested": 16_000, "allocated": 20 * 10**9, "capacity": 30 * 10**9}),
+     {"requested": 16 * KIB, "allocated": 20 * GIB, "capacity": 30 * GIB}),
+    ("RuntimeError: Invalid buffer size: 24.00 GB", "mps", "gpu", {"requested": 24 * GIB}),
     ("MPS backend out of memory (MPS allocated: 20.00 GiB, other allocations: 1.00 MiB, max "
      "allowed: 30.00 GiB). Tried to allocate 16.00 KiB on private pool.", "mps", "gpu",
      {"requested": 16 * KIB, "allocated": 20 * GIB, "capacity": 30 * GIB}),
     ("RuntimeError: CUDA out of memory.", "cuda_caching_allocator", "gpu", {}),
     ("CUDA out of memory!", "cuda_caching_allocator", "gpu", {}),
+    ("Warning: Ran out of memory when regular VAE decoding, retrying with tiled VAE decoding.",
+     "cuda_caching_allocator", "gpu", {}),
+    ("[W3] memory allocation failed with OOM on device 0 while trying to allocate 2147483648 bytes "
+     "(free: 1073741824, total: 8589934592).", "cuda_caching_allocator", "gpu",
+     {"requested": 2 * GIB, "free": GIB, "capacity": 8 * GIB}),
+    ("RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp:1131",
+     "cuda_caching_allocator", "gpu", {}),
     ("RuntimeError: No executable batch size found, reached zero.", "cuda_caching_allocator",
      "gpu", {}),
     ("$ Torch: not enough memory: you tried to allocate 2GB. Buy new RAM!", "cpu_allocator", "host",
@@ -109,6 +117,10 @@ MESSAGES = [
     ("RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode",
      "dataloader_shm", "shm", {}),
     ("DataLoader worker (pid 77) is killed by signal: Bus error.", "dataloader_shm", "shm", {}),
+    ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on "
+     "device (28)", "dataloader_shm", "shm", {}),
+    ("$ Torch: unable to mmap memory: you tried to mmap 0GB.", "dataloader_shm", "shm", {}),
+    ("OSError: [Errno 28] No space left on device: '/psm_77ab'", "dataloader_shm", "shm", {}),
     ("DataLoader worker (pid 77) is killed by signal: Killed.", "dataloader_worker", "host", {}),
     ("Out of memory: Killed process 9 (python) total-vm:20kB, anon-rss:8192kB, file-rss:0kB",
      "host_oom_killer", "host", {"process": 8 * MIB}),
@@ -125,6 +137,7 @@ MESSAGES = [
      {}),
     ("MemoryError", "cpu_allocator", "host", {}),
     ("trainer exited with code 137", "container", "host", {}),
+    ("4f2a1b3c   train:1   Exited (137) 2 hours ago", "container", "host", {}),
     ("  exitcode  : -9 (pid: 5)", "host_oom_killer", "host", {}),
     ("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.",
      "host_oom_killer", "host", {}),
@@ -145,7 +158,8 @@ MESSAGES = [
     ("cudaMalloc failed: out of memory", "cuda_driver", "gpu", {}),
     ("Out of memory error on GPU 0. Cannot allocate 15.503906GB memory on GPU 0, 28.770508GB "
      "memory has been allocated and available memory is only 10.815613GB.", "cuda_driver", "gpu",
-     {}),
+     {"requested": round(15.503906 * GIB), "allocated": round(28.770508 * GIB),
+      "free": round(10.815613 * GIB)}),
     ("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer "
      "of size 4294967296", "cuda_driver", "gpu", {"requested": 4 * GIB}),
     ("[enforce fail at CPUAllocator.cpp:64] . DefaultCPUAllocator: can't allocate memory: you "
@@ -225,6 +239,19 @@ def test_a_text_that_only_mentions_memory_is_no_failure(text):
     assert scan([text])[0] == ()
 
 
+def test_a_warning_of_the_allocator_gives_way_to_the_message_after_it():
+    warning = (
+        "memory allocation failed with OOM on device 0 while trying to allocate 2147483648 bytes "
+        "(free: 1073741824, total: 8589934592).\n"
+    )
+    message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+    total = "total capacity of 8.00 GiB of which 1023.50 MiB is free.\n"
+    (found,), _ = scan((warning + message + total).splitlines())
+    assert found.event.free_bytes == 2047 * MIB // 2
+    found, _ = scan((message + total + warning).splitlines())
+    assert [one.event.free_bytes for one in found] == [2047 * MIB // 2, GIB]
+
+
 def test_a_bare_exit_is_no_message_for_the_worker():
     assert parse_oom("Killed") is None
     assert parse_oom("x exited with code 137") is None
@@ -232,6 +259,12 @@ def test_a_bare_exit_is_no_message_for_the_worker():
 
 def test_units_are_told_apart_and_an_underflow_is_no_figure():
     assert (size_bytes("1.00 GiB"), size_bytes("1.00 GB")) == (GIB, 10**9)
+    assert [size_bytes(f"2 {unit}", True) for unit in ("KB", "MiB", "gb", "bytes")] == [
+        2 * KIB,
+        2 * MIB,
+        2 * GIB,
+        2,
+    ]
     assert size_bytes("31.25G") == 125 * GIB // 4
     assert size_bytes("17179869184.00 GiB") is None
     assert size_bytes("17179869184.00 GiB") is None
@@ -245,7 +278,8 @@ def test_the_opening_has_to_stand_in_the_first_line():
 
 def test_every_row_has_a_message_here():
     read = {id(read_message(text).dialect) for text, *_ in MESSAGES}
-    missing = [f"{row.name}: {row.opening.pattern}" for row in DIALECTS if id(row) not in read]
+    alone = [row for row in DIALECTS if row.in_frames is None]
+    missing = [f"{row.name}: {row.opening.pattern}" for row in alone if id(row) not in read]
     assert missing == []
 
 

@@ -76,6 +76,16 @@ def test_a_traceback_gives_phase_place_and_evidence():
         "# ",
         "    ",
         "3: ",
+        "[trainer3]:",
+        "[prterun-node1-77@1,3]<stderr>: ",
+        "worker-3  | ",
+        "trainer_3_1 | ",
+        "app-worker-3-1  | ",
+        "[pod/trainer-3/pytorch] ",
+        "[pod/tune-job-3-x7k2p/main] ",
+        "(Worker_TP3 pid=77) ERROR 01-02 03:04:05 [core.py:634] ",
+        "[2026-01-02 03:04:05 TP3] ",
+        "trainer-1  | [rank3]: ",
     ],
 )
 def test_prefixes_do_not_hide_a_traceback(prefix):
@@ -83,8 +93,38 @@ def test_prefixes_do_not_hide_a_traceback(prefix):
     assert incident.phase == "backward"
     assert incident.where.line == 12
     assert incident.event.requested_bytes == 2 * GIB
-    if "3" in prefix[:7] and not prefix.startswith(("2026", "(", "ERROR", "Jan")):
-        assert incident.rank == 3
+    named = not prefix.startswith(("2026", "(Ray", "ERROR", "Jan", "wandb", "trainer-1  | |"))
+    assert incident.rank == (3 if "3" in prefix and named else None)
+
+
+def test_a_first_replica_is_a_rank_only_beside_others():
+    alone = "\n".join(prefixed("trainer-1  | ", BACKWARD))
+    assert read(alone)[0][0].rank is None
+    assert read("trainer-2  | ready\n" + alone)[0][0].rank == 1
+    assert read("redis-2  | ready\n" + alone)[0][0].rank is None
+
+
+def test_a_launcher_names_the_rank_of_a_failure_that_names_none():
+    elastic = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        "Failures:\n[1]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 6)\n"
+        "Root Cause (first observed failure):\n[0]:\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 7)\n"
+    )
+    assert read(BACKWARD + elastic)[0][0].rank == 3
+    named = "\n".join(prefixed("[rank1]: ", BACKWARD)) + "\n"
+    assert read(named + elastic)[0][0].rank == 1
+    survived = BACKWARD + "{'train_runtime': 3.2}\n"
+    assert read(survived + elastic)[0][0].rank is None
+
+
+def test_the_process_that_spawn_names_is_the_rank():
+    text = (
+        "torch.multiprocessing.spawn.ProcessRaisedException:\n\n"
+        "-- Process 5 terminated with the following error:\n"
+    )
+    assert read(text + BACKWARD)[0][0].rank == 5
+    assert read(BACKWARD + text)[0][0].rank is None
 
 
 def test_interleaved_ranks_are_taken_apart():

@@ -127,7 +127,7 @@ def test_nothing_of_the_gpu_for_host_memory(dialect: str) -> None:
 
 def test_what_the_closed_form_gives() -> None:
     given = Given(llama(), sequence_length=2048, micro_batch_size=4)
-    found = answer(phase="loss", frames=LOSS, given=given)
+    found = answer(phase="loss", frames=LOSS, given=given, event_capacity_bytes=gib(140))
     fused = _find(found, "loss in chunks")
     assert fused is not None
     assert fused.frees_bytes == 4 * 2048 * 128256 * 14
@@ -151,7 +151,8 @@ def test_without_a_model_the_request_tells_the_least() -> None:
 def test_the_batch_is_cut_as_far_as_needed() -> None:
     given = Given(llama(), sequence_length=512, micro_batch_size=16,
                   settings={"gradient_accumulation_steps": 2})  # fmt: skip
-    found = answer(phase="loss", frames=LOSS, event_requested_bytes=gib(20), given=given)
+    found = answer(phase="loss", frames=LOSS, event_requested_bytes=gib(20), given=given,
+                   event_capacity_bytes=gib(140))  # fmt: skip
     remedy = _find(found, "smaller micro-batch")
     assert remedy is not None
     line = remedy.lines["transformers"]
@@ -160,7 +161,8 @@ def test_the_batch_is_cut_as_far_as_needed() -> None:
 
 def test_enough_comes_before_too_little_and_cheap_before_dear() -> None:
     given = Given(llama(), sequence_length=2048, micro_batch_size=4)
-    found = answer(phase="loss", frames=LOSS, given=given, event_requested_bytes=gib(3.91))
+    found = answer(phase="loss", frames=LOSS, given=given, event_requested_bytes=gib(3.91),
+                   event_capacity_bytes=gib(140))  # fmt: skip
     enough = [r.frees_bytes is not None and r.frees_bytes >= gib(2.91) for r in found.remedies]
     assert enough == sorted(enough, reverse=True)
     assert "loss in chunks" in found.remedies[0].change
@@ -204,11 +206,12 @@ def test_no_placeholder_is_left() -> None:
 
 def test_only_what_lies_on_the_card_at_that_moment_counts() -> None:
     many = Given(model=llama(), micro_batch_size=4, sequence_length=4096)
-    forward = answer(phase="forward", frames=LAYER, given=many)
+    large = gib(300)
+    forward = answer(phase="forward", frames=LAYER, given=many, event_capacity_bytes=large)
     assert _find(forward, "in chunks") is None  # the logits come after the layers
     smaller = _find(forward, "smaller micro-batch")
     assert smaller is not None and "logits" not in (smaller.arithmetic or "")
-    loss = answer(phase="loss", frames=LOSS, given=many)
+    loss = answer(phase="loss", frames=LOSS, given=many, event_capacity_bytes=large)
     assert _find(loss, "in chunks") is not None
     step = _find(answer(phase="optimizer", frames=ADAM, given=many), "LoRA")
     assert step is not None and "activations" not in (step.arithmetic or "")

@@ -34,6 +34,9 @@ RUNG = Rung("full", TrainConfig(effective_batch_size=4, sequence_length=512))
         ("4090", "NVIDIA GeForce RTX 4090"),
         ("nvidia a10g", "NVIDIA A10G"),
         ("24GiB", "24.0 GiB"),
+        ("24", "24.0 GiB"),
+        ("16", "16.0 GiB"),  # a size, though a card has 16 in its name
+        ("1080", "NVIDIA GeForce GTX 1080"),
         ("94GB", "87.5 GiB"),  # a size, though one card has 94GB in its name
     ],
 )
@@ -41,10 +44,15 @@ def test_a_name_or_a_size(text, name):
     assert card_named(text, 0.0).name == name
 
 
-@pytest.mark.parametrize("text", ["", "x9999", "24", "RTX", "24Gi", "0GiB"])
+@pytest.mark.parametrize("text", ["", "x9999", "RTX", "24Gi", "0GiB"])
 def test_neither(text):
     with pytest.raises(ValueError, match=r"neither a known card nor a size"):
         card_named(text, 0.0)
+
+
+def test_a_number_that_may_be_mib_is_asked_back():
+    with pytest.raises(ValueError, match=r"24576 what\? Write 24576MiB"):
+        card_named("24576", 0.0)
 
 
 def test_the_nearest_names_are_told():
@@ -76,6 +84,29 @@ def test_what_probe_learned_of_a_card_takes_the_place_of_what_others_measured(
     assert before.context.likely != 300 * MIB
 
 
+def test_a_card_says_which_run_corrected_its_speeds(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    learned = Learned(
+        "NVIDIA L4", "550.54", 300 * MIB, Calibration(compute=1.2), 1, "run-7", "2026"
+    )
+    remember(learned, {})
+    card = card_named("L4", 0.0)
+    assert (card.calibrated_by.run, card.calibrated_by.date) == ("run-7", "2026")
+    assert card_named("T4", 0.0).calibrated_by is None
+
+
+def test_a_stored_speed_beyond_the_card_is_not_used(tmp_path, monkeypatch):
+    """An emulated GPU once taught 473 % of an H100."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    bad = Calibration(0.2, 0.2, 0.2)
+    remember(Learned("NVIDIA H100 80GB HBM3", "580", 300 * MIB, bad, 1), {})
+    card = card_named("NVIDIA H100 80GB HBM3", 0.0)
+    assert card.target().calibration is None
+    assert card.calibrated_by is None
+    assert card.context.likely != 300 * MIB
+    assert card.ignored.speed == bad
+
+
 def test_the_headroom_is_taken_from_what_pytorch_reports():
     card = card_named("RTX 4090", 0.1)
     assert card.total_bytes < card.memory_bytes == 24 * GIB
@@ -99,7 +130,8 @@ def tasks(plan: PlanRequest, *rungs: Rung, usable: int | None = None):
     contexts = {
         card.name: Context(usable or card.usable_bytes, "cuda", counts=COUNTS) for card in cards
     }
-    return tasks_of(plan, rungs or (RUNG,), cards, contexts)
+    ladders = dict.fromkeys(contexts, rungs or (RUNG,))
+    return tasks_of(plan, ladders, cards, contexts)
 
 
 def test_all_cards_share_a_simulation():
@@ -182,6 +214,9 @@ def test_what_fits_lacks_nothing():
     assert picks(("fits", 9.0, None)).qlora is None
 
 
+KEPT = 1 << 20  # what the allocator keeps beside the tensors
+
+
 def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
     """The line of one rung whose peaks in GiB, and whether they fit, are given by length."""
     plan = PlanRequest(("10GiB",), sweep=sweep)
@@ -195,9 +230,11 @@ def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
         else:
             size, fits = told
             outcome = "fits" if fits else "oom"
-            attempt = Attempt(config, outcome, measured(round(size * GIB)), None, None, None, 0.0)
+            attempt = Attempt(
+                config, outcome, measured(round(size * GIB), kept=KEPT), None, None, None, 0.0
+            )
         attempts[key] = (attempt,)
-    answer = sweep_answer(plan, (RUNG,), (card,), attempts)
+    answer = sweep_answer(plan, lambda _: (RUNG,), (card,), attempts)
     assert answer is not None
     return answer.lines[0]
 
@@ -218,14 +255,21 @@ def test_a_line_that_is_never_crossed():
     assert (none.largest_fitting, none.crossed_at) == (None, None)
 
 
-def test_fragmentation_alone_crosses_at_the_next_value():
-    line = lines(LENGTHS, {512: (4, True), 1024: (9, False), 2048: (16, False)})
-    assert (line.largest_fitting, line.crossed_at) == (512, 1024)
+def test_a_peak_at_the_limit_crosses_at_its_own_value():
+    line = lines(LENGTHS, {512: (10, True), 1024: (11, False), 2048: (16, False)})
+    assert (line.largest_fitting, line.crossed_at) == (512, 512)
+
+
+def test_a_sweep_has_the_peak_of_the_device_and_the_lower_bound():
+    line = lines(LENGTHS, {512: (4, True), 1024: (8, True), 2048: (16, False)})
+    assert [peak.peak_device_bytes for peak in line.peaks] == [4 * GIB, 8 * GIB, 16 * GIB]
+    assert [peak.least_bytes for peak in line.peaks] == [size * GIB - KEPT for size in (4, 8, 16)]
 
 
 def test_what_cannot_be_simulated_says_why():
     line = lines(LENGTHS, dict.fromkeys(LENGTHS.values))
     assert {peak.least_bytes for peak in line.peaks} == {None}
+    assert {peak.peak_device_bytes for peak in line.peaks} == {None}
     assert (line.crossed_at, line.reason) == (None, "aten::nonzero")
 
 

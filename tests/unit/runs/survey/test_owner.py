@@ -137,7 +137,7 @@ def test_a_correction_moves_the_search_and_leaves_what_was_predicted_in_the_rows
     state.set_limits(inspection())
     key = SHORT.config.key()
     predicted = LadderPrediction()
-    predicted.keep(key, [attempt(SHORT.config, 3 * GIB)], "cuda")
+    predicted.keep(key, [attempt(SHORT.config, 3 * GIB)], "cuda", 4 * GIB)
     state.take_prediction(predicted)
     assert state.context.predictions[key].peaks == {1: 3 * GIB}
     state.correct_predictions({key: RungPrediction({1: GIB})})
@@ -148,7 +148,7 @@ def test_a_correction_moves_the_search_and_leaves_what_was_predicted_in_the_rows
 
 def test_on_the_cpu_only_tensor_bytes_are_predicted() -> None:
     predicted = LadderPrediction()
-    predicted.keep("key", [attempt(SHORT.config, 3 * GIB)], "cpu")
+    predicted.keep("key", [attempt(SHORT.config, 3 * GIB)], "cpu", 4 * GIB)
     assert predicted.rungs["key"].peaks == {1: 3 * GIB - 100}
     assert predicted.peaks["key", 1] == PredictedPeak(3 * GIB - 100, None, None)
 

@@ -107,6 +107,7 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Any:
             return fake
 
         monkeypatch.setattr(nvml_module, "open_nvml", open_fake)
+        monkeypatch.setattr(nvml_module, "is_emulated", lambda name: False)
         return fake
 
     return install
@@ -142,6 +143,24 @@ def test_a_gpu_and_its_processes(drive: Any) -> None:
     )
     assert driver_version() == "570.124.06"
     assert fake.open == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "emulated"),
+    [
+        ("NVIDIA H100 80GB HBM3", "dev/nvidiactl", False),
+        ("NVIDIA H100 80GB HBM3", "proc/driver/nvidia", False),
+        ("NVIDIA GeForce RTX 4090", "dev/dxg", False),
+        ("Orin", "dev/nvmap", False),
+        ("NVIDIA H100 80GB HBM3", "dev/null", True),
+        ("NVIDIA H100 (emulated)", "dev/nvidiactl", True),
+    ],
+)
+def test_a_gpu_without_a_driver_in_the_kernel_is_emulated(
+    name: str, made: str, emulated: bool, tmp_path: Path
+) -> None:
+    (tmp_path / made).mkdir(parents=True)
+    assert nvml_module.is_emulated(name, tmp_path) is emulated
 
 
 def test_what_the_driver_does_not_say_is_none(drive: Any) -> None:

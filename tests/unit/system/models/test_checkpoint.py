@@ -48,7 +48,7 @@ def test_peft_adapter(tmp_path: Path) -> None:
     assert "oomdoctor probe Qwen/Qwen2.5-7B --recipe lora" in (error.hint or "")
     for broken in ("{", "[]", '{"base_model_name_or_path": null}'):
         adapter.write_text(broken)
-        assert "probe BASE_MODEL" in (_error_of(tmp_path).hint or "")
+        assert "with --recipe lora" in (_error_of(tmp_path).hint or "")
 
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from analysis_make import request as survey_request
+from example_plans import cards_report, plan_report
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, TrainConfig
@@ -18,14 +20,11 @@ from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Picks, Report, Tool
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system.machine import lock as lock_module
+from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
-from oomdoctor.system.store.run_folders import (
-    RunFolder,
-    device_lock,
-    list_runs,
-    open_run,
-    save_attempt,
-)
+from oomdoctor.system.store.record_files import write_record
+from oomdoctor.system.store.run_folders import RunFolder, save_attempt
+from oomdoctor.system.store.run_list import list_runs, open_run
 
 CONFIG = TrainConfig(micro_batch_size=2)
 SPEC = ModelSpec("org/tiny", "catalogue", "GPT2LMHeadModel", "gpt2", "causal-lm", {"n_layer": 2})
@@ -155,6 +154,17 @@ def test_open_run_by_name_by_folder_and_the_latest(
     assert open_run() == second  # the name's time, not the disk's, is the run's time
 
 
+def test_the_latest_probe_is_not_the_latest_plan() -> None:
+    probe, plan = made("a"), run_folders.create("b")
+    plan.write_request(replace(REQUEST, plan=PlanRequest(("T4",))))
+    os.utime(probe.path / "request.json", (1, 1))
+    assert open_run("latest") == plan
+    assert open_run("latest", probes_only=True) == probe
+    assert open_run(plan.name, probes_only=True) == plan  # named: `probe --resume` says why not
+    shutil.rmtree(probe.path)
+    assert "no probes" in refused(lambda: open_run("latest", probes_only=True)).message
+
+
 def test_an_unknown_run_is_met_with_the_nearest_names() -> None:
     folder = made("smollm2")
     error = refused(lambda: open_run(folder.name[:-1]))
@@ -167,7 +177,7 @@ def test_a_plan_without_a_report_is_to_be_made_again() -> None:
     folder.write_request(replace(REQUEST, plan=PlanRequest(("T4",))))
     error = refused(folder.read_report)
     assert error.code == "no_report"
-    assert "`oomdoctor plan org/tiny`" in str(error.hint)
+    assert "make the plan again" in str(error.hint)
     assert "probe" not in str(error.hint)
 
 
@@ -214,6 +224,25 @@ def test_list_runs_latest_first_with_all_that_is_odd() -> None:
     assert foreign.is_dir()
 
 
+@pytest.mark.parametrize(
+    ("report", "device"),
+    [
+        (plan_report, "NVIDIA GeForce RTX 4090"),
+        (lambda: several(2), "NVIDIA GeForce RTX 4090, NVIDIA RTX A5000"),
+        (lambda: several(5), "5 cards"),
+    ],
+)
+def test_a_plan_is_listed_with_its_cards(report: Callable[[], Report], device: str) -> None:
+    made("plan").write_report(report())
+    (row,) = list_runs()
+    assert row.device == device
+
+
+def several(count: int) -> Report:
+    report = cards_report()
+    return replace(report, cards=report.cards[:count])
+
+
 def test_job_folders_are_numbered_and_never_reused() -> None:
     folder = made()
     names = [
@@ -228,7 +257,7 @@ def test_job_folders_are_numbered_and_never_reused() -> None:
 def saved(folder: RunFolder, job: ProbeJob | None, attempt: Attempt | None) -> Path:
     path = folder.job_folder("full-bf16", 2)
     if job:
-        run_folders.write_record(path / "job.json", job)
+        write_record(path / "job.json", job)
     if attempt:
         save_attempt(path, attempt)
     return path

@@ -11,12 +11,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention_choice
 from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
-from oomdoctor.worker.simulating.cuda.card import Card, torch_release
 from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
 from oomdoctor.worker.simulating.cuda.kernels import hidden_blocks
+from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.training.synthetic import dtype_keyword
 
@@ -211,6 +212,11 @@ def test_math_shows_the_scores(fake: None) -> None:
     recorder = train(T4, qkv(dtype=BF16), is_causal=True)
     assert recorder.attention == []
     assert recorder.results["_safe_softmax"][0].shape == (2, 8, 64, 64)
+    scores = 2 * 8 * 64 * 64
+    assert recorder.hidden["_safe_softmax"] == (scores,)
+    assert recorder.hidden["_softmax_backward_data"] == (4 * scores,)
+    assert "add_" in recorder.results  # the mask, in place
+    assert "add" not in recorder.results
 
 
 def test_dropout_and_recomputation_take_the_same_way(fake: None) -> None:

@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.attention import cuda_sdpa
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.autocast import cuda_autocast
-from oomdoctor.worker.simulating.cuda.card import Card
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.training.techniques.scaler import scale_gradients
 

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from tiny_models import tiny_job
 
+from oomdoctor.analysis.simulator.card import card_of
+from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.categories import GRADIENTS, LOGITS
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
-from oomdoctor.worker.simulating.cuda.choices import card_of
 from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.recorded import Recorded
 from oomdoctor.worker.simulating.simulate import simulate
-from oomdoctor.worker.tracing.categories import GRADIENTS, LOGITS
 from oomdoctor.worker.training import support
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.support import check_supported

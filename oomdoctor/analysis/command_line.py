@@ -1,0 +1,181 @@
+"""The command line that asks for a request again, possibly with other options.
+
+It holds every option that differs from its default, quoted for the shell, so it can be pasted.
+tests/cli/test_next_commands.py reads each line back and compares the request.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+
+from oomdoctor.records.config import AUTO, TrainConfig
+from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
+from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.units import GIB, MIB
+
+_USUAL_HEADROOM, _USUAL_TOKENS, _USUAL_EVAL_BATCH = 0.02, 10**6, 8
+_USUAL_RUNG_LIMIT_S = 600.0
+_OPTIONS = {
+    "sequence_length": "seq-len",
+    "micro_batch_size": "micro-batch",
+    "lora_rank": "lora-rank",
+}
+
+
+def command_line(request: SurveyRequest, changed: Mapping[str, str | None] | None = None) -> str:
+    """The command line of a request; `changed` sets options, or drops them with None."""
+    plan = request.plan
+    words = ["oomdoctor", "probe" if plan is None else "plan", request.model.name]
+    words += _questions(plan) if plan is not None else []
+    options = {**_options(request), **(changed or {})}
+    words += [
+        word for name, value in options.items() if value is not None for word in (name, value)
+    ]
+    if not changed or "--recipe" not in changed:
+        words += [word for text in _typed_rungs(request) for word in ("--rung", text)]
+    return shlex.join([*words, *_flags(request)])
+
+
+def size_text(size: int) -> str:
+    """A size as options read it, without loss."""
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB")):
+        if size % factor == 0:
+            return f"{size // factor}{unit}"
+    return f"{size}B"
+
+
+def sweeps_length(request: SurveyRequest) -> bool:
+    """Whether the request is a plan that looks at several sequence lengths."""
+    plan = request.plan
+    if plan is None:
+        return False
+    swept = plan.sweep.key if plan.sweep is not None else None
+    return "sequence_length" in (swept, plan.solve)
+
+
+def _questions(plan: PlanRequest) -> list[str]:
+    words = ["--all-gpus"] if plan.all_gpus else []
+    words += [word for name in plan.gpus for word in ("--gpu", name)]
+    least, usual = plan.min_memory_bytes, "speed" if plan.prices is None else "cost"
+    options = {
+        "--min-vram": size_text(least) if least is not None else None,
+        "--sort": plan.sort if plan.sort != usual else None,
+        "--price": plan.prices.source if plan.prices is not None else None,
+        "--sweep": _sweep_text(plan.sweep) if plan.sweep is not None else None,
+        "--why": plan.why,
+        "--solve": _OPTIONS[plan.solve] if plan.solve is not None else None,
+    }
+    return words + [
+        w for name, value in options.items() if value is not None for w in (name, value)
+    ]
+
+
+def _options(request: SurveyRequest) -> dict[str, str | None]:
+    """The options with a value, and None for those at their default."""
+    model, recipe, lengths = request.model, request.recipe, request.lengths
+    probes = request.plan is None
+    built = recipe.source in ("built-in", "command line")
+    length: str | None = str(request.sequence_length)
+    if lengths is not None:
+        length = str(lengths.packed_tokens) if lengths.packed_tokens is not None else None
+    elif sweeps_length(request):
+        length = None
+    micro, limit_s = request.micro_batch_size, request.rung_limit_s
+    return {
+        "--recipe": recipe.name if built else recipe.source,
+        "--revision": model.revision,
+        "--source": model.source if model.source != "auto" else None,
+        "--task": model.task if model.task != "auto" else None,
+        "--device": request.device if probes and request.device != "auto" else None,
+        "--vram": size_text(request.vram_bytes) if request.vram_bytes is not None else None,
+        **_data_options(lengths),
+        **_training_options(request.training),
+        "--seq-len": length,
+        "--effective-batch": str(request.effective_batch_size),
+        "--micro-batch": str(micro) if micro is not None else None,
+        "--headroom": _percent(request.headroom),
+        "--rank-by": request.rank_by if request.rank_by != "throughput" else None,
+        "--tokens": str(request.tokens) if request.tokens != _USUAL_TOKENS else None,
+        "--weights": "pretrained" if probes and request.weights == "pretrained" else None,
+        "--eval-batch": str(request.eval_batch_size)
+        if probes and request.eval_batch_size != _USUAL_EVAL_BATCH
+        else None,
+        "--seed": str(request.seed) if probes and request.seed else None,
+        "--rung-timeout": f"{limit_s:g}s" if probes and limit_s != _USUAL_RUNG_LIMIT_S else None,
+        **_interpreter_options(request),
+    }
+
+
+def _interpreter_options(request: SurveyRequest) -> dict[str, str | None]:
+    if request.versions:  # a probe measures what is installed
+        return {"--with": ",".join(request.versions) if request.plan is not None else None}
+    return {"--python": request.python if request.python != sys.executable else None}
+
+
+def _flags(request: SurveyRequest) -> list[str]:
+    flags = {
+        "--trust-remote-code": request.model.trust_remote_code,
+        "--fresh": request.fresh,
+        "--eval": request.plan is None and request.evaluate,
+        "--no-predict": request.plan is None and not request.predict,
+    }
+    return [flag for flag, is_set in flags.items() if is_set]
+
+
+def _percent(share: float) -> str | None:
+    return f"{share * 100:.10g}%" if share != _USUAL_HEADROOM else None
+
+
+def _training_options(training: TrainingRequest | None) -> dict[str, str | None]:
+    if training is None:
+        return {}
+    return {
+        "--rows": None if training.rows is None else str(training.rows),
+        "--epochs": None if training.epochs == 1 else f"{training.epochs:g}",
+    }
+
+
+def _data_options(lengths: LengthsRequest | None) -> dict[str, str | None]:
+    if lengths is None:
+        return {}
+    return {
+        "--lengths": lengths.file,
+        "--tokenizer": lengths.tokenizer,
+        "--text-field": lengths.text_field,
+    }
+
+
+def _sweep_text(sweep: Sweep) -> str:
+    return f"{_OPTIONS[sweep.key]}={','.join(map(str, sweep.values))}"
+
+
+def _typed_rungs(request: SurveyRequest) -> tuple[str, ...]:
+    recipe = request.recipe
+    if recipe.typed or recipe.source != "command line":
+        return recipe.typed
+    return tuple(rung_text(rung.config, request) for rung in recipe.rungs)  # an older run's
+
+
+def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
+    """A rung as `--rung` reads it: only what differs from the defaults and the survey's sizes."""
+    micro = request.micro_batch_size
+    plain = TrainConfig(
+        micro_batch_size=AUTO if micro is None else micro,
+        sequence_length=request.sequence_length,
+        effective_batch_size=request.effective_batch_size,
+    )
+    settings = []
+    for field in fields(TrainConfig):
+        value = getattr(config, field.name)
+        if value == getattr(plain, field.name) and field.name != "method":
+            continue
+        if isinstance(value, bool):
+            text = str(value).lower()
+        else:
+            text = "+".join(value) if isinstance(value, tuple) else str(value)
+        settings.append(f"{field.name}={text}")
+    return ",".join(settings)

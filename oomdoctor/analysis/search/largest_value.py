@@ -1,0 +1,211 @@
+"""The search for the largest value of one setting that fits, for one rung on one card.
+
+It only decides which value to try next. Every value it ends with was tried, and so was the next
+one up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.dataset.distribution import STEP_TOKENS
+from oomdoctor.analysis.search.bracket import Bracket, next_value
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.solve import SolvedKey
+
+_MOST_TOKENS = 1 << 20
+_MOST_ROWS = 4096
+_MOST_RANK = 4096
+_GROWTH = 4  # factor to the next value while nothing is known about how the peak grows
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values to choose from, ascending, and why there are no larger ones."""
+
+    steps: Sequence[int]
+    limited_by: str
+
+
+def values_of(key: SolvedKey, positions: int | None, width: int | None) -> Values:
+    """The values of a setting.
+
+    `positions` is the longest sequence that the model can process, `width` the size of its hidden
+    states: an adapter of that rank is larger than the layer it adapts. None if unknown.
+    """
+    if key == "micro_batch_size":
+        return Values(range(1, _MOST_ROWS + 1), f"the largest size tried, {_MOST_ROWS:,}")
+    if key == "lora_rank":
+        most = min(width or _MOST_RANK, _MOST_RANK)
+        steps = [rank for rank in (1, 2, 4) if rank <= most] + list(range(8, most + 1, 8))
+        why = f"the model's width of {most:,}" if width else f"the largest rank tried, {most:,}"
+        return Values(steps, why)
+    most = min(positions or _MOST_TOKENS, _MOST_TOKENS)
+    steps = list(range(STEP_TOKENS, most + 1, STEP_TOKENS))
+    if not steps or steps[-1] < most:
+        steps.append(most)
+    if positions is None or positions > most:
+        return Values(steps, f"the longest sequence tried, {most:,} tokens")
+    return Values(steps, f"the model's {most:,} positions")
+
+
+def at_value(config: TrainConfig, key: SolvedKey, value: int) -> TrainConfig:
+    """The configuration at a value; the effective batch rises with the micro-batch size.
+
+    It becomes the next multiple of the micro-batch size. The micro-batch size is 1 unless it is
+    fixed or the setting in question.
+    """
+    if key == "micro_batch_size":
+        effective = -(-config.effective_batch_size // value) * value
+        return replace(config, micro_batch_size=value, effective_batch_size=effective)
+    fixed = config.micro_batch_size
+    size = fixed if isinstance(fixed, int) else 1
+    if key == "sequence_length":
+        return replace(config, sequence_length=value, micro_batch_size=size)
+    return replace(config, lora_rank=value, micro_batch_size=size)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Whether a value fits, and the peak of its tensors and the context.
+
+    That peak grows smoothly. What the allocator holds beyond it does not, because on a full device
+    the allocator gives memory back. `staying_bytes` is the part of the peak that does not grow with
+    the value, `gradient_bytes` the part that gradients take; None if unknown.
+    """
+
+    fits: bool
+    peak_bytes: int
+    staying_bytes: int | None = None
+    gradient_bytes: int | None = None
+
+
+class LargestValue:
+    """One search: ask `next_try`, and give the result to `take`, until there is none to try.
+
+    `start` is the value to begin with. `single_step` is the micro-batch size from which on
+    gradients do not accumulate, which may need less memory than a slightly smaller size.
+    """
+
+    def __init__(
+        self, values: Sequence[int], usable_bytes: int, start: int, single_step: int | None = None
+    ) -> None:
+        self.values, self.usable_bytes = values, usable_bytes
+        self.start = max((value for value in values if value <= start), default=values[0])
+        self.single_step = single_step
+        self.tried: dict[int, Tried] = {}
+        self._end = values[-1] + 1
+        self._bracket = Bracket(0, None, self._end, None)
+        self._close_misses = 0  # in a row: only the allocator was in the way
+
+    @property
+    def largest(self) -> int | None:
+        """The largest value known to fit."""
+        return self._bracket.low or None
+
+    @property
+    def smallest_miss(self) -> int | None:
+        """The smallest value above it known not to fit."""
+        return self._bracket.high if self._bracket.high < self._end else None
+
+    def take(self, value: int, tried: Tried) -> None:
+        """Keep a result."""
+        self.tried[value] = tried
+        close = not tried.fits and tried.peak_bytes <= self.usable_bytes
+        self._close_misses = self._close_misses + 1 if close else 0
+        bracket, peak = self._bracket, tried.peak_bytes
+        if tried.fits and value > bracket.high:  # see `single_step`
+            self._bracket = Bracket(value, peak, self._end, None)
+        elif bracket.low < value < bracket.high:
+            narrowed = bracket.narrowed(value, tried.fits, peak)
+            known = narrowed.high < self._end
+            self._bracket = narrowed if known else replace(narrowed, poor=0)
+
+    def next_try(self) -> int | None:
+        """The next value to try; None once the answer is known."""
+        if not self.tried:
+            return self.start
+        bracket = self._bracket
+        if bracket.low == 0:
+            bracket = replace(bracket, low_bytes=self._staying())
+        if bracket.high == self._end:
+            expected = self._expected(self._end)
+            if expected is None:
+                return self._further()
+            if expected <= self.usable_bytes:
+                return self.values[-1] if bracket.low < self.values[-1] else None
+            bracket = replace(bracket, high_bytes=expected)
+        if self._close_misses:
+            return self._lower(bracket)
+        found = next_value(bracket, self.usable_bytes, self.values, self._met(bracket))
+        return found if found is not None else self._without_accumulation()
+
+    def _lower(self, bracket: Bracket) -> int | None:
+        """Below a close miss: one value down, then two more, then four more."""
+        below = [value for value in self.values if bracket.low < value < bracket.high]
+        return below[-min(1 << (self._close_misses - 1), len(below))] if below else None
+
+    def _met(self, bracket: Bracket) -> float | None:
+        """Where the parabola through three points around the limit reaches it; None if unknown.
+
+        Peaks grow with the square of the length where attention stores its scores.
+        """
+        points = {value: tried.peak_bytes for value, tried in self.tried.items()}
+        if (staying := self._staying()) is not None:
+            points.setdefault(0, staying)
+        ends = {bracket.low, bracket.high}
+        others = sorted(points.keys() - ends, key=lambda value: abs(value - bracket.high))
+        if not others or not ends <= points.keys():
+            return None
+        return _crossing([(x, points[x]) for x in (*ends, others[0])], bracket, self.usable_bytes)
+
+    def _staying(self) -> int | None:
+        return min((t.staying_bytes for t in self.tried.values() if t.staying_bytes), default=None)
+
+    def _further(self) -> int | None:
+        """A multiple of the largest value that fits."""
+        above = [value for value in self.values if self._bracket.low < value < self._end]
+        return min(above, key=lambda value: abs(value - self._bracket.low * _GROWTH), default=None)
+
+    def _expected(self, value: int) -> int | None:
+        """The peak at a value above all that fit, on the line through the last two of them."""
+        points = {size: t.peak_bytes for size, t in self.tried.items() if t.fits}
+        staying = self._staying()
+        if len(points) < 2 and staying is not None:
+            points[0] = staying
+        if len(points) < 2:
+            return None
+        before, last = sorted(points)[-2:]
+        slope = (points[last] - points[before]) / (last - before)
+        return points[last] + round(slope * (value - last))
+
+    def _without_accumulation(self) -> int | None:
+        """The size that needs no accumulation, if a smaller one misses by less than is saved."""
+        size, miss = self.single_step, self.smallest_miss
+        if size is None or miss is None or not miss < size <= self.values[-1]:
+            return None
+        if size in self.tried:
+            return None
+        saved = max((t.gradient_bytes or 0 for t in self.tried.values()), default=0)
+        expected = self._expected(size)
+        return size if expected is not None and expected - saved <= self.usable_bytes else None
+
+
+def _crossing(points: Sequence[tuple[int, int]], bracket: Bracket, limit: int) -> float:
+    """Where the parabola through three points reaches the limit, between the ends of a bracket."""
+
+    def height(x: float) -> float:
+        total = 0.0
+        for own, peak in points:
+            share = 1.0
+            for other, _ in points:
+                share *= 1.0 if other == own else (x - other) / (own - other)
+            total += peak * share
+        return total
+
+    low, high = float(bracket.low), float(bracket.high)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if height(middle) <= limit else (low, middle)
+    return low

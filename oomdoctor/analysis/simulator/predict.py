@@ -1,0 +1,200 @@
+"""Predict the micro-batch sizes of a rung on devices, from the recordings of its step.
+
+This runs wherever the recordings are: in the worker that made them, or in a process without torch
+that found them on disk. What is not recorded yet is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from oomdoctor.analysis.allocator import out_of_memory_message
+from oomdoctor.analysis.simulator.card import Card, card_of
+from oomdoctor.analysis.simulator.recorded import Computed, Played, Recorded, RungFacts
+from oomdoctor.analysis.simulator.recordings import Record, Recordings
+from oomdoctor.analysis.simulator.sizes import Sizes
+from oomdoctor.analysis.simulator.store import Store
+from oomdoctor.analysis.speed.throughput import tokens_per_s
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.evidence import SpeedErrorRecord
+from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.simulation import (
+    DevicePrediction,
+    PredictedSize,
+    Prediction,
+    SimulationRequest,
+    Target,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What predictions need beside recordings.
+
+    `errors` are those of earlier estimates of speed. `oom_event` reads the message of an allocator
+    that ran out of memory in a phase.
+    """
+
+    errors: Sequence[SpeedErrorRecord]
+    oom_event: Callable[[str, str], OomEvent | None]
+
+
+def predictions(
+    config: TrainConfig,
+    request: SimulationRequest,
+    facts: RungFacts,
+    known: Iterable[Recorded],
+    record: Record,
+    knowledge: Knowledge,
+    computed: Computed | None = None,
+) -> tuple[Prediction, ...]:
+    """Predict peaks, fit and times of a rung for the sizes and devices of the request.
+
+    Returns one prediction for each kind of card, or a single one if the request names no device.
+    `known` are recordings of the rung; `record` makes another one. What is `computed` from them is
+    added to it.
+
+    Raises:
+        NewStructureError: a recording is missing, and `record` cannot make it.
+        IrregularError: the layers of a recording do not repeat.
+    """
+    left: dict[Card, list[Target]] = {}
+    for target in request.targets:
+        left.setdefault(card_of(target), []).append(target)
+    if not left:
+        left[card_of(None)] = []
+    pool = list(known)
+    store = Store({} if computed is None else computed, {})
+    for recorded in pool:
+        store.number(recorded)
+    found: list[Prediction] = []
+    recordings: list[Recordings] = []
+
+    def kept(size: int, card: Card) -> Recorded:
+        pool.append(record(size, card))
+        store.number(pool[-1])
+        return pool[-1]
+
+    while left:
+        card = next(iter(left))
+        of_card = next((known for known in recordings if known.hold_for(card)), None)
+        if of_card is None:
+            of_card = Recordings(facts, card, pool, kept, store.is_line)
+            recordings.append(of_card)
+        of_card.record_for(sorted(request.micro_batch_sizes), for_later=request.for_later)
+        cards = of_card.cards_alike(tuple(left))
+        targets = tuple(target for card in cards for target in left[card])
+        sizes = _Predictor(config, request, of_card, cards[0], targets, knowledge, store).run()
+        # A later recording may have shown that some cards are not alike after all.
+        if all(map(of_card.hold_for, cards)):
+            found.append(Prediction(sizes, facts.simulated_layers, facts.layers, facts.notes))
+            for card in cards:
+                del left[card]
+    return tuple(found)
+
+
+class _Predictor:
+    """Predicts a rung at the sizes of its request, on devices that `recordings` hold for."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        request: SimulationRequest,
+        recordings: Recordings,
+        card: Card,
+        targets: tuple[Target, ...],
+        knowledge: Knowledge,
+        store: Store,
+    ) -> None:
+        self.config, self.request, self.targets = config, request, targets
+        self.knowledge, self.least_bytes = knowledge, recordings.facts.least_bytes
+        self.at = Sizes(config, recordings, card, knowledge.errors, store)
+        self.sizes = sorted(request.micro_batch_sizes)
+        self.limit = max((target.limit_bytes for target in targets), default=None)
+
+    def run(self) -> tuple[PredictedSize, ...]:
+        """Predict from the largest size down, and only the smallest if nothing can fit.
+
+        Once a size fits every device, only faster sizes among the smaller ones are replayed, unless
+        every size is of interest.
+        """
+        out_of_reach = self.limit is not None and self.least_bytes > self.limit
+        if out_of_reach and not self.request.every_size:
+            return (self._predict(self.sizes[0], plays=True),)
+        found: list[PredictedSize] = []
+        waiting = {target.name for target in self.targets}
+        best = 0.0
+        for size in reversed(self._possible()):
+            rate = self._rate(size)
+            decides = not self.targets or bool(waiting) or rate > best
+            predicted = self._predict(size, plays=decides or self.request.every_size)
+            fits = {device.target for device in predicted.devices if device.fits}
+            waiting -= fits
+            if fits:
+                best = max(best, rate)
+            found.append(predicted)
+        return tuple(reversed(found))
+
+    def _possible(self) -> list[int]:
+        """The sizes to predict: the smallest two if even the second is too large everywhere."""
+        if len(self.sizes) < 3 or self.request.every_size or self.limit is None:
+            return self.sizes
+        return self.sizes[:2] if self.at.floors(self.sizes[1]).floor > self.limit else self.sizes
+
+    def _rate(self, size: int) -> float:
+        """Tokens per second on the first card with a known speed; 0 if there is none."""
+        for target in self.targets:
+            timing = self.at.timing(target, size)
+            if timing is not None:
+                return tokens_per_s(timing, self.config.with_micro_batch(size))
+        return 0.0
+
+    def _predict(self, size: int, *, plays: bool) -> PredictedSize:
+        floor = self.at.floors(size).floor
+        if self.limit is not None and floor > self.limit:
+            # The smallest size shows what the rung needs. For the others a lower bound will do.
+            unlimited = size == self.sizes[0] or self.request.every_size
+        else:
+            unlimited = plays
+        replayed = self.at.played(size) if unlimited else None
+        return PredictedSize(
+            micro_batch_size=size,
+            measurement=self.at.measurement(size, replayed),
+            devices=tuple(
+                self._on_device(target, size, floor, replayed)
+                if plays
+                else DevicePrediction(
+                    target.name, True, None, None, None, self.at.timing(target, size)
+                )
+                for target in self.targets
+            ),
+            phases=self.at.details(size) if self.request.detail else (),
+        )
+
+    def _on_device(
+        self, target: Target, size: int, floor: int, replayed: Played | None
+    ) -> DevicePrediction:
+        """Whether the size fits one device; replayed under its limit only if that decides."""
+        limit = target.limit_bytes
+        reserved = replayed.peak_reserved_bytes if replayed is not None else None
+        fits, oom = floor <= limit, None
+        # Only the smallest size on a single device gets the message of its failure.
+        has_message = len(self.request.targets) == 1 and size == self.sizes[0]
+        if (fits or has_message) and (
+            replayed is None or (reserved is not None and reserved > limit)
+        ):
+            limited = self.at.held(size, limit)
+            fits = limited.fits
+            reserved = limited.peak_reserved_bytes if limited.fits else reserved
+            if limited.out_of_memory is not None:
+                message = out_of_memory_message(limited.out_of_memory, 0, target.total_bytes)
+                oom = self.knowledge.oom_event(message, limited.last_phase)
+        return DevicePrediction(
+            target=target.name,
+            fits=fits,
+            peak_reserved_bytes=reserved,
+            missed_by_bytes=None if fits else max(1, floor - limit),
+            oom=oom,
+            timing=self.at.timing(target, size),
+        )

@@ -1,0 +1,119 @@
+"""What recording a training step gives: tapes, costs, and what is the same at every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from oomdoctor.analysis.allocator import OutOfMemory
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.tape import Region, Tape
+from oomdoctor.records.costs import OpCost
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of an operator, with its unit and its phase."""
+
+    region: Region | None
+    window: int  # index into the tape's windows
+    cost: OpCost
+
+
+@dataclass(slots=True)
+class Recorded:
+    """The load and one step with one micro-step, at one micro-batch `size`.
+
+    `taken` maps the block of each gradient to the event before which it became its parameter's
+    gradient. `adding` is the cost of adding the gradients of another micro-step. The recording
+    holds for the cards in `alike`, except for the size of the cuBLAS workspaces.
+    `attention_operators` are those that ran. `managed_bytes` is the unified memory of paged states
+    at full depth.
+    """
+
+    size: int
+    tape: Tape
+    taken: dict[int, int]
+    alike: set[Card]
+    attention_operators: set[str]
+    managed_bytes: int
+    costs: list[Cost] = field(default_factory=list)
+    adding: list[Cost] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RungFacts:
+    """What is the same in all recordings of a rung.
+
+    `units` are (simulated, real) units of each stack. A tape has the inputs of `held`
+    micro-batches. `least_bytes` are weights and gradients at full depth. `attention` is the
+    implementation that the model runs. `torch_release` and `workspace_setting`
+    (CUBLAS_WORKSPACE_CONFIG) decide the cuBLAS workspaces; without `as_cuda` there are none.
+    """
+
+    units: tuple[tuple[int, int], ...]
+    held: int
+    least_bytes: int
+    trainable_parameters: int
+    parameters: int
+    simulated_layers: int
+    layers: int
+    attention: str
+    notes: tuple[str, ...]
+    versions: Mapping[str, str | None]
+    torch_release: tuple[int, int]
+    workspace_setting: str
+    as_cuda: bool
+
+    @property
+    def depths(self) -> dict[int, tuple[int, int]]:
+        """The units by the number of their stack."""
+        return dict(enumerate(self.units))
+
+
+Window = tuple[str, str]  # (step, phase)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The peaks of a replay on a device without a limit; `memory` has both peaks by window."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    retries: int
+    memory: Mapping[Window, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The highest sums of living blocks by window, rounded as the allocator does.
+
+    `floor` is the highest of them, and `parts` are the bytes by category at that time.
+    """
+
+    floor: int
+    by_window: Mapping[Window, int]
+    parts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A replay on a device with a limit: what failed if it did not fit, and in which phase."""
+
+    fits: bool
+    peak_reserved_bytes: int
+    out_of_memory: OutOfMemory | None
+    last_phase: str
+
+
+# What was computed from recordings, by their numbers and what else it depends on. It saves time and
+# holds nothing that the recordings do not say.
+Computed = dict[str, Floors | Played | Held | bool]
+
+
+def times(region: Region | None, depths: Mapping[int, tuple[int, int]]) -> int:
+    """How often something that happens in a simulated unit happens at full depth."""
+    if region is None or region[0] not in depths:
+        return 1
+    simulated, real = depths[region[0]]
+    return 1 + real - simulated if region[1] == 1 else 1  # the second stands for the others

@@ -1,0 +1,151 @@
+"""A rung at any micro-batch size, on cards that need the same recordings: memory and times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.allocator.settings import equal_blocks_of
+from oomdoctor.analysis.attention_kernel import attention_kernel
+from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.peaks import breakdown, floors, held, phase_peaks, played
+from oomdoctor.analysis.simulator.playback import Layout
+from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
+from oomdoctor.analysis.simulator.recordings import Recordings
+from oomdoctor.analysis.simulator.store import Store
+from oomdoctor.analysis.simulator.timing import costs_between, estimated_timing
+from oomdoctor.records.config import TrainConfig, uses_host
+from oomdoctor.records.evidence import SpeedErrorRecord
+from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
+from oomdoctor.records.simulation import PhasePeak, Target
+
+
+class Sizes:
+    """What a rung needs at each size; `card` is one of those that `recordings` hold for.
+
+    `errors` are those of earlier estimates of speed.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        recordings: Recordings,
+        card: Card,
+        errors: Sequence[SpeedErrorRecord],
+        store: Store,
+    ) -> None:
+        self._config, self._recordings, self._store = config, recordings, store
+        self._errors = errors
+        self._resized = recordings.resized(card)
+        self._settings = AllocatorSettings(
+            expandable_segments=config.allocator == "expandable_segments",
+            equal_blocks=equal_blocks_of(recordings.facts.torch_release),
+        )
+        self._known_costs: dict[int, list[Cost]] = {}
+        self._layouts: dict[int, Layout] = {}
+
+    def _layout(self, size: int) -> Layout:
+        if size not in self._layouts:
+            accumulates = size < self._config.effective_batch_size
+            self._layouts[size] = self._recordings.rung.layout(
+                size, self._recordings.line(size), accumulates=accumulates, resized=self._resized
+            )
+        return self._layouts[size]
+
+    def _key(self, what: str, size: int) -> str:
+        low, high = (
+            self._store.number(self._recordings.by_size[known])
+            for known in self._recordings.line(size)
+        )
+        accumulates = size < self._config.effective_batch_size
+        workspace = max(self._resized.values(), default=0)
+        words = (what, low, high, size, int(accumulates), workspace, self._config.allocator)
+        return " ".join(map(str, words))
+
+    def floors(self, size: int) -> Floors:
+        """The lower bounds of the peaks."""
+        key = self._key("floors", size)
+        return self._store.get(key, Floors, lambda: floors(self._layout(size)))
+
+    def played(self, size: int) -> Played:
+        """The peaks on a device without a limit."""
+        key = self._key("played", size)
+        return self._store.get(key, Played, lambda: played(self._layout(size), self._settings))
+
+    def held(self, size: int, limit: int) -> Held:
+        """Whether a device with a limit holds it."""
+        key = self._key("held", size) + f" {limit}"
+        return self._store.get(
+            key, Held, lambda: held(self._layout(size), self._settings, max(limit, 1))
+        )
+
+    def details(self, size: int) -> tuple[PhasePeak, ...]:
+        """What the peak of each phase consists of."""
+        return phase_peaks(self._layout(size))
+
+    def measurement(self, size: int, replayed: Played | None) -> Measurement:
+        """The record that a measurement would give, on a device without a limit."""
+        found, facts = self.floors(size), self._recordings.facts
+        if replayed is not None:
+            memory = {window: PhaseMemory(*both) for window, both in replayed.memory.items()}
+        else:
+            memory = {window: PhaseMemory(bytes_) for window, bytes_ in found.by_window.items()}
+        phases = worst_by_phase(memory)
+        peak = max(replayed.peak_allocated_bytes if replayed is not None else 0, found.floor)
+        recorded = self._recordings.by_size[self._recordings.line(size)[0]]
+        return Measurement(
+            peak_allocated_bytes=peak,
+            peak_reserved_bytes=replayed.peak_reserved_bytes if replayed is not None else None,
+            peak_device_bytes=None,
+            overhead_bytes=None,
+            peak_rss_bytes=None,
+            peak_phase=peak_phase(phases),
+            phases=phases,
+            first_step={p: m for (step, p), m in memory.items() if step == "first"},
+            steady={p: m for (step, p), m in memory.items() if step == "steady"},
+            breakdown=breakdown(found.parts, peak),
+            allocation_retries=replayed.retries if replayed is not None else None,
+            managed_bytes=recorded.managed_bytes,
+            timing=None,
+            attention_kernel=attention_kernel(
+                facts.attention, recorded.attention_operators, compiled=self._config.compile
+            ),
+            trainable_parameters=facts.trainable_parameters,
+            parameters=facts.parameters,
+            losses=(),
+            skipped_optimizer_steps=0,
+            notes=facts.notes,
+            versions=facts.versions,
+        )
+
+    def timing(self, target: Target, size: int) -> Timing | None:
+        """The times on a card; None if they cannot be estimated."""
+        if target.gpu is None or uses_host(self._config):
+            return None  # the bandwidth to the host is unknown
+        low, _ = self._recordings.line(size)
+        return estimated_timing(
+            self._costs_at(size),
+            self._recordings.by_size[low].tape.windows,
+            self._recordings.facts.depths,
+            target.gpu,
+            target.calibration,
+            self._errors,
+        )
+
+    def _costs_at(self, size: int) -> list[Cost]:
+        """The costs of a micro-step at a size and of the optimizer step."""
+        if size not in self._known_costs:
+            line = self._recordings.line(size)
+            first, second = (self._costs(recorded, size) for recorded in line)
+            self._known_costs[size] = costs_between(first, line[0], second, line[1], size)
+        return self._known_costs[size]
+
+    def _costs(self, recorded: int, size: int) -> list[Cost]:
+        """The costs of a recording; with accumulation, each micro-step adds to the gradients.
+
+        The first micro-step has no gradients to add to, but counts like the others.
+        """
+        found = self._recordings.by_size[recorded]
+        accumulates = size < self._config.effective_batch_size
+        return found.costs + found.adding if accumulates else found.costs

@@ -1,0 +1,160 @@
+"""What a card can do at most: no training is faster than its arithmetic and its memory allow.
+
+A measured time that implies more is wrong: the clock is, or the device is not what it says it is.
+The figures are lower bounds of the work, so a true time is never called wrong:
+
+    compute    model FLOPs (`flops_per_token`, half of the scores) over the dense peak of the card
+    bandwidth  every weight read in the forward and in the backward pass of each micro-step, and
+               weights, gradients and optimizer states of what is trained once a step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes
+from oomdoctor.analysis.speed.efficiency import efficiency_of
+from oomdoctor.analysis.speed.throughput import (
+    compute_dtype,
+    flops_per_token,
+    multiplied_parameters,
+    step_seconds,
+    tokens_per_s,
+)
+from oomdoctor.records.costs import Calibration
+from oomdoctor.records.facts.dtypes import dtype_bytes
+
+if TYPE_CHECKING:
+    from oomdoctor.records.config import TrainConfig
+    from oomdoctor.records.machine import GpuFacts
+    from oomdoctor.records.measurement import Timing
+    from oomdoctor.records.model import ParameterCounts, Task
+
+MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
+
+
+@dataclass(frozen=True, slots=True)
+class PeakShares:
+    """The least share of the card's peaks that a time implies; None if the peak is unknown."""
+
+    compute: float | None
+    bandwidth: float | None
+
+    def believable(self) -> bool:
+        """Whether a card can do that."""
+        known = [share for share in (self.compute, self.bandwidth) if share is not None]
+        return all(share <= MOST_OF_PEAK for share in known)
+
+    def highest(self) -> tuple[float, str]:
+        """The higher share, and of what it is; (0, "") if both are unknown."""
+        named = [(self.compute, "arithmetic peak"), (self.bandwidth, "memory bandwidth")]
+        return max(((share, name) for share, name in named if share is not None), default=(0.0, ""))
+
+
+def peak_shares(
+    timing: Timing,
+    config: TrainConfig,
+    gpu: GpuFacts,
+    *,
+    counts: ParameterCounts,
+    trainable: int | None,
+    model_config: Mapping[str, Any],
+    task: Task | None,
+) -> PeakShares:
+    """The shares of the card's peaks that the times of a rung imply at least."""
+    flops = flops_per_token(
+        config,
+        counts=counts,
+        trainable=trainable,
+        model_config=model_config,
+        task=task,
+        attention=6,
+    )
+    peak = _highest_peak(config, gpu)
+    compute = None
+    if flops is not None and peak:
+        compute = flops * tokens_per_s(timing, config) / peak
+    moved = _least_bytes(
+        config, counts, trainable, multiplied_parameters(counts, model_config, task)
+    )
+    bandwidth = None
+    if moved is not None and gpu.bandwidth_bytes_per_s:
+        bandwidth = moved / step_seconds(timing, config) / gpu.bandwidth_bytes_per_s
+    return PeakShares(compute, bandwidth)
+
+
+def bounded(factors: Calibration, gpu: GpuFacts) -> Calibration:
+    """The factors, raised where an estimate with them would exceed what the card can do."""
+    least = _least_factors(gpu)
+    return Calibration(
+        compute=max(factors.compute, least.compute),
+        bandwidth=max(factors.bandwidth, least.bandwidth),
+        launch=factors.launch,
+    )
+
+
+def can_be_true(factors: Calibration, gpu: GpuFacts) -> bool:
+    """Whether estimates with these factors stay below what the card can do."""
+    limit = max(MOST_OF_PEAK, calibration_share(Calibration(), gpu))
+    return calibration_share(factors, gpu) <= limit * (1 + 1e-9)
+
+
+def calibration_share(factors: Calibration, gpu: GpuFacts) -> float:
+    """The share of a peak that large operators reach in an estimate with these factors."""
+    efficiency = efficiency_of(gpu)
+    if efficiency is None:
+        return 0.0
+    excess = max(1.0, efficiency.tensor)
+    return max(
+        efficiency.tensor / excess / factors.compute, efficiency.bandwidth / factors.bandwidth
+    )
+
+
+def _least_factors(gpu: GpuFacts) -> Calibration:
+    efficiency = efficiency_of(gpu)
+    if efficiency is None:
+        return Calibration()
+    excess = max(1.0, efficiency.tensor)
+    return Calibration(
+        compute=min(1.0, efficiency.tensor / excess / MOST_OF_PEAK),
+        bandwidth=min(1.0, efficiency.bandwidth / MOST_OF_PEAK),
+    )
+
+
+def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:
+    """The most FLOP/s that the products of the rung may reach; None if unknown.
+
+    GeForce cards exceed their published peaks by what `efficiency.tensor` is above one. TF32 may be
+    on, and int8 products may run at twice the rate.
+    """
+    rates = {
+        "bfloat16": gpu.bf16_flops,
+        "float16": gpu.fp16_flops,
+        "float32": gpu.tf32_flops or gpu.fp32_flops,
+    }
+    known = [rate for rate in (rates[compute_dtype(config)], gpu.fp32_flops) if rate]
+    if not known or rates[compute_dtype(config)] is None:
+        return None
+    efficiency = efficiency_of(gpu)
+    excess = max(1.0, efficiency.tensor) if efficiency is not None else 1.0
+    return max(known) * excess * (2 if config.quantization == "int8" else 1)
+
+
+def _least_bytes(
+    config: TrainConfig, counts: ParameterCounts, trainable: int | None, multiplied: float | None
+) -> float | None:
+    """Bytes between the card's memory and its cores in one optimizer step, at least."""
+    if multiplied is None or config.offload != "none":
+        return None
+    if config.method == "qlora":
+        read = packed_bytes(int(min(multiplied, counts.linear)), config.quantization or "nf4")
+    else:
+        read = int(multiplied) * dtype_bytes(config.weights_dtype)
+    trained = counts.total if config.method == "full" else trainable or 0
+    each = trained_bytes(config.method, config.weights_dtype)
+    states = state_width(config.optimizer, each) or 0
+    # The gradient is read; the weight and its states are read and written.
+    update = trained * (each + 2 * each + 2 * states)
+    return 2.0 * read * config.accumulation_steps() + update

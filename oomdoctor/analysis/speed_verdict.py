@@ -1,0 +1,205 @@
+"""The speed of a row: the figures, how far they can be trusted, and what the reader has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypedDict
+
+from oomdoctor.analysis.search.ladder import Context
+from oomdoctor.analysis.speed.limits import PeakShares, peak_shares
+from oomdoctor.analysis.speed.throughput import (
+    mfu,
+    peak_flops,
+    step_seconds,
+    tokens_per_s,
+    tokens_per_s_spread,
+)
+from oomdoctor.analysis.speed.training_time import training_time
+from oomdoctor.analysis.speed.trust import disturbance, disturbed, settled, timing_notes
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.dataset import TrainingTime
+from oomdoctor.records.facts.warnings import emulated_device, foreign_load, time_not_believable
+from oomdoctor.records.measurement import Measurement, Timing
+from oomdoctor.records.report import SurveyRequest, Warn
+from oomdoctor.records.result import Attempt, ProbeResult, SpeedState
+from oomdoctor.units import format_percent
+
+
+class Figures(TypedDict):
+    """The figures of a row that come from its times; None where there are none."""
+
+    tokens_per_s: float | None
+    tokens_per_s_spread: float | None
+    samples_per_s: float | None
+    micro_step_s: float | None
+    optimizer_step_s: float | None
+    tokens_time_s: float | None
+    mfu: float | None
+
+
+_NO_SPEED = Figures(
+    tokens_per_s=None,
+    tokens_per_s_spread=None,
+    samples_per_s=None,
+    micro_step_s=None,
+    optimizer_step_s=None,
+    tokens_time_s=None,
+    mfu=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The figures of a row, how far they can be trusted, and notes about that."""
+
+    figures: Figures
+    state: SpeedState | None
+    notes: tuple[str, ...]
+    training_time: TrainingTime | None = None
+
+
+def speed_of(
+    measured: Measurement | None, config: TrainConfig, context: Context, request: SurveyRequest
+) -> Speed:
+    """The speed of a rung that fits, at its micro-batch size; nothing for other rungs."""
+    timing = measured.timing if measured is not None else None
+    if measured is None or timing is None:
+        return Speed(_NO_SPEED, None, (), None if measured is None else _own(None, config, context))
+    state = speed_state(timing, config, context, measured)
+    return Speed(
+        _figures(timing, measured, config, context, request, state),
+        state,
+        _notes(timing, measured, config, context, state),
+        _own(None if state == "not_believable" else timing, config, context),
+    )
+
+
+def _own(timing: Timing | None, config: TrainConfig, context: Context) -> TrainingTime | None:
+    """The time for the user's own data; None if there is none."""
+    return None if context.data is None else training_time(context.data, config, timing)
+
+
+def speed_state(
+    timing: Timing, config: TrainConfig, context: Context, measured: Measurement | None
+) -> SpeedState:
+    """How far the times of a rung can be trusted, by what the card can do and how they varied."""
+    if timing.stopped_by == "estimated":
+        return "estimated"
+    shares = _shares(timing, config, context, measured)
+    if context.emulated or (shares is not None and not shares.believable()):
+        return "not_believable"
+    return "settled" if settled(timing, config) else "not_settled"
+
+
+def _shares(
+    timing: Timing, config: TrainConfig, context: Context, measured: Measurement | None
+) -> PeakShares | None:
+    """The shares of the card's peaks that the times imply; None if the card is unknown."""
+    if context.gpu is None or context.counts is None:
+        return None
+    return peak_shares(
+        timing,
+        config,
+        context.gpu,
+        counts=context.counts,
+        trainable=measured.trainable_parameters if measured is not None else None,
+        model_config=context.model_config,
+        task=context.task,
+    )
+
+
+def may_teach(attempt: Attempt, context: Context) -> bool:
+    """Whether the times of an attempt may correct the estimates of other rungs."""
+    measured = attempt.measurement
+    timing = measured.timing if measured is not None else None
+    if timing is None or disturbed(timing.load):
+        return False
+    return speed_state(timing, attempt.config, context, measured) == "settled"
+
+
+def speed_warnings(results: Iterable[ProbeResult], context: Context) -> list[Warn]:
+    """Warnings about the times of a survey: others used the device, or nobody can be that fast."""
+    fitting = [result for result in results if result.outcome == "fits"]
+    found = []
+    others = disturbance(fitting)
+    if context.emulated:
+        return [emulated_device()]
+    shares = [
+        share.highest()
+        for result in fitting
+        if result.speed_state == "not_believable"
+        and result.measurement is not None
+        and result.measurement.timing is not None
+        and (
+            share := _shares(result.measurement.timing, result.config, context, result.measurement)
+        )
+    ]
+    if shares:
+        found.append(time_not_believable(len(shares), *max(shares)))
+    if others is not None:
+        found.append(
+            foreign_load(
+                others.rungs,
+                cpus=others.cpus,
+                foreign_cpus=others.foreign_cpus,
+                foreign_gpu=others.foreign_gpu,
+            )
+        )
+    return found
+
+
+def _figures(
+    timing: Timing,
+    measured: Measurement,
+    config: TrainConfig,
+    context: Context,
+    request: SurveyRequest,
+    state: SpeedState | None,
+) -> Figures:
+    """The times, and the speeds that follow from them if they are believable."""
+    if state == "not_believable":
+        return {
+            **_NO_SPEED,
+            "micro_step_s": timing.micro_step_s,
+            "optimizer_step_s": timing.optimizer_step_s,
+        }
+    rate = tokens_per_s(timing, config)
+    utilization = mfu(
+        rate,
+        config,
+        counts=context.counts,
+        trainable=measured.trainable_parameters,
+        model_config=context.model_config,
+        task=context.task,
+        peak=peak_flops(config, context.gpu),
+    )
+    return {
+        "micro_step_s": timing.micro_step_s,
+        "optimizer_step_s": timing.optimizer_step_s,
+        "tokens_per_s": rate,
+        "tokens_per_s_spread": tokens_per_s_spread(timing, config),
+        "samples_per_s": config.effective_batch_size / step_seconds(timing, config),
+        "tokens_time_s": request.tokens / rate,
+        # PaLM counts scores that a causal kernel skips: very long sequences may seem to exceed 1.
+        "mfu": utilization if utilization is None or utilization <= 1 else None,
+    }
+
+
+def _notes(
+    timing: Timing,
+    measured: Measurement,
+    config: TrainConfig,
+    context: Context,
+    state: SpeedState | None,
+) -> tuple[str, ...]:
+    """What a reader has to know about the times of a rung that fits."""
+    if state == "estimated":
+        return ()
+    if context.emulated:
+        return ("no speed: the GPU is emulated",)
+    if state == "not_believable":
+        shares = _shares(timing, config, context, measured)
+        share, name = shares.highest() if shares is not None else (0.0, "")
+        return (f"its times are not believable: {format_percent(share)} of the {name}",)
+    return timing_notes(timing, config)

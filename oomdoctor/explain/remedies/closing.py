@@ -1,0 +1,212 @@
+"""The remedies for a training that needs more than the GPU has: what closes the gap comes first.
+
+Each total is computed with the same arithmetic as the training's own. The order is what a change
+costs: first what gives the same result, then LoRA, then QLoRA, then other hardware. What is not
+enough alone comes last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from oomdoctor.analysis.memory.overhead import device_total_bytes, shares_host_memory
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.remedies.levers import LEVERS
+from oomdoctor.explain.remedies.row import Row, fill, parts_text
+from oomdoctor.explain.remedies.sets import Choice, alone, fits, smallest, tight, together
+from oomdoctor.records.diagnosis import Remedy
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.system import catalogue
+from oomdoctor.units import format_bytes
+
+COMPUTED = frozenset(lever.key for lever in LEVERS) | {"bigger_card"}
+_CARDS = (2, 4, 8, 16)
+_LESS_DATA, _HARDWARE = 2.5, 3  # the tiers after LoRA and QLoRA
+# Libraries that a set is written for, and where a change without a line for one takes it from.
+_LIBRARIES = ("transformers", "trl", "accelerate", "deepspeed", "lightning", "pytorch")
+_INSTEAD = ("transformers", "pytorch", "trl", "deepspeed")
+_WIDEST = 92  # columns of a line that is made of several calls
+_CALL = re.compile(r"(\w+)\((.*)\)")
+
+Ranked = tuple[tuple[int, float, float], Remedy]
+
+
+def closing(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:
+    """The computed remedies, each with its place: what closes the gap first."""
+    found = [_remedy(case, table, choice, values) for choice in (*alone(case), *together(case))]
+    return [*found, *_hardware(case, table, values)]
+
+
+def no_way(case: Case) -> str | None:
+    """A sentence if no change of the training makes it fit; None if one does, or if it fits."""
+    if not case.beyond:
+        return None
+    best = smallest(case)
+    if best is None or fits(case, best.leaves_bytes):
+        return None
+    needs = format_bytes(best.leaves_bytes)
+    least = "at least " if case.at_least else ""
+    text = f"No change of the training fits {format_bytes(case.room)}"
+    if not best.levers:
+        return f"{text}: it needs {least}{needs}."
+    words = _list([_word(lever.word, best) for lever in best.levers])
+    both = f"{words} together need" if len(best.levers) > 1 else f"{words} needs"
+    card = smallest_card(case, best.leaves_bytes)
+    found = f" The smallest card that holds that is {_named(card)}." if card is not None else ""
+    return f"{text}: even {both} {least}{needs}.{found}"
+
+
+def _remedy(
+    case: Case, table: Mapping[str, Row], choice: Choice, values: Mapping[str, str]
+) -> Ranked:
+    rows = [table[lever.key] for lever in choice.levers]
+    written = list(rows)
+    if case.training is not None and case.training.method == "full" and table["qlora"] in rows:
+        written.append(table["lora"])  # QLoRA is both: 4-bit weights and adapters
+    names = {**values, **_values(choice)}
+    words = tuple(_word(lever.word, choice) for lever in choice.levers)
+    closes = fits(case, choice.leaves_bytes)
+    single = len(rows) == 1
+    change = fill(rows[0].change, names) if single else f"Combine {_list(words)}"
+    notes = [fill(row.note, names) for row in rows if row.note and single]
+    if tight(case, choice.leaves_bytes):
+        notes.insert(0, "borderline")
+    remedy = Remedy(
+        change=change,
+        frees_bytes=(case.total or 0) - choice.leaves_bytes,
+        basis="arithmetic",
+        lines=_lines([{k: fill(v, names) for k, v in row.lines.items()} for row in written]),
+        arithmetic=_sum(case, choice) if closes else _changed(case, choice),
+        note="; ".join(notes) or None,
+        leaves_bytes=choice.leaves_bytes,
+        enough=False if not closes else None if case.at_least else True,
+        parts=() if single else words,
+    )
+    tier: float = max(lever.tier for lever in choice.levers)
+    if any(lever.key == "shorter_sequence" for lever in choice.levers):
+        tier = max(tier, _LESS_DATA)
+    return (0 if closes else 2, tier, choice.cost), remedy
+
+
+def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:
+    """More GPUs of this size, and the smallest card that holds the training as it is."""
+    assert case.training is not None and case.total is not None  # it is beyond the card
+    found: list[Ranked] = []
+    shardable = case.trains and case.training.method != "qlora" and case.training.world_size == 1
+    for count in _CARDS if shardable else ():
+        sharded = replace(case.training, world_size=count, stage=3, master_weights=False)
+        moment = case.whole(sharded)
+        choice = Choice((), sharded, 0, moment.size_bytes + case.context)
+        if not fits(case, choice.leaves_bytes):
+            continue
+        row = table["shard"]
+        lines = {"shell": f"torchrun --nproc-per-node {count} train.py", **row.lines}
+        remedy = Remedy(
+            f"Shard across {count} GPUs of this size (FSDP or ZeRO-3)",
+            case.total - choice.leaves_bytes,
+            "arithmetic",
+            lines,
+            _sum(case, choice),
+            "borderline" if tight(case, choice.leaves_bytes) else None,
+            choice.leaves_bytes,
+            None if case.at_least else True,
+        )
+        found.append(((0, _HARDWARE, 0), remedy))
+        break
+    row = table["bigger_card"]
+    lines = {name: fill(line, values) for name, line in row.lines.items()}
+    card = None if case.at_least else smallest_card(case, case.total)
+    if card is not None:
+        text = f"{_named(card)} is the smallest card known that holds it as it is"
+        remedy = Remedy(row.change, None, "arithmetic", lines, text, None, case.total, True)
+        found.append(((0, _HARDWARE, 1), remedy))
+    else:
+        least = "at least " if case.at_least else ""
+        text = f"it needs {least}{format_bytes(case.total)} as it is"
+        if not case.at_least:
+            text += ", more than any card known"
+        remedy = Remedy(row.change, None, "arithmetic", lines, text, None, case.total, None)
+        found.append(((1, _HARDWARE, 1), remedy))
+    return found
+
+
+def smallest_card(case: Case, size_bytes: int) -> GpuFacts | None:
+    """The card with the least memory that holds so many bytes; None if none does."""
+    vendor = {"hip": "AMD", "xpu": "Intel"}.get(case.dialect, "NVIDIA")
+    sized = [
+        (device_total_bytes(gpu)[0], place, gpu)
+        for place, gpu in enumerate(catalogue.gpus())
+        if gpu.vendor == vendor and not shares_host_memory(gpu)
+    ]
+    holding = [entry for entry in sized if entry[0] >= size_bytes]
+    return min(holding)[2] if holding else None
+
+
+def _named(card: GpuFacts) -> str:
+    return f"{card.name} ({format_bytes(device_total_bytes(card)[0])})"
+
+
+def _sum(case: Case, choice: Choice) -> str:
+    """The parts that add up to the new total."""
+    moment = case.whole(choice.training)
+    parts = [f"{term.name} {format_bytes(term.size_bytes)}" for term in moment.terms]
+    return " + ".join((*parts, f"context {format_bytes(case.context)}"))
+
+
+def _changed(case: Case, choice: Choice) -> str:
+    assert case.training is not None  # there is a total
+    return parts_text(case, case.whole(case.training), case.whole(choice.training))
+
+
+def _word(word: str, choice: Choice) -> str:
+    return fill(word, _values(choice))
+
+
+def _values(choice: Choice) -> dict[str, str]:
+    training = choice.training
+    return {
+        "batch": str(training.micro_batch_size),
+        "steps": str(training.accumulation_steps),
+        "length": str(training.sequence_length),
+        "world": str(training.world_size),
+    }
+
+
+def _list(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The lines of all changes for each library; a change without one takes another library's."""
+    if len(rows) == 1:
+        return dict(rows[0])
+    named = {name for row in rows for name in row}
+    lines = {}
+    for library in _LIBRARIES:
+        if library not in named:
+            continue
+        wanted = (library, *_INSTEAD)
+        chosen = [next((row[name] for name in wanted if name in row), "") for row in rows]
+        lines[library] = "\n".join(_joined([line for line in chosen if line]))
+    shell = [row["shell"] for row in rows if "shell" in row]
+    return {**lines, "shell": "\n".join(shell)} if shell else lines
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """The lines, with calls of the same class made one call where that stays short."""
+    found: list[str] = []
+    for line in lines:
+        new = _CALL.fullmatch(line)
+        for place, old in enumerate(found):
+            had = _CALL.fullmatch(old)
+            if new is None or had is None or new[1] != had[1] or "..." in line + old:
+                continue
+            both = f"{new[1]}({had[2]}, {new[2]})"
+            if len(both) <= _WIDEST:
+                found[place] = both
+                break
+        else:
+            found.append(line)
+    return found

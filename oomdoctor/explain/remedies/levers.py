@@ -1,0 +1,147 @@
+"""Changes of a training whose effect can be computed.
+
+A lever is a change of the training; its words and lines are those of the row with its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.remedies.row import smaller_batches
+from oomdoctor.explain.training.assumed import Training
+from oomdoctor.records.facts.architectures import LIGER_FAMILIES
+from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged, optimizer_named
+
+_SHORTEST = 256  # tokens: shorter sequences are rarely worth training on
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One change of the training.
+
+    `cost` orders sets of levers: up to 7 the result is the same, above that the method or the data
+    changes. `tier` is 0 for the same method, 1 for LoRA, 2 for fewer bits. `changes` gives what
+    changes in the training; none if the lever cannot help. `word` names it in a set.
+    """
+
+    key: str
+    cost: float
+    word: str
+    changes: Callable[[Case, Training], Iterator[Mapping[str, Any]]]
+    tier: int = 0
+
+
+def _if(condition: bool, **changes: Any) -> Iterator[Mapping[str, Any]]:
+    if condition:
+        yield changes
+
+
+def _liger(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    assert case.sizes is not None  # there is a total
+    known = any(name in case.sizes.model_type for name in LIGER_FAMILIES)
+    return _if(case.trains and known and training.tokens is not None and not training.liger,
+               liger=True)  # fmt: skip
+
+
+def _sdpa(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    assert case.sizes is not None  # there is a total
+    eager = training.attention == "eager" and not case.sizes.capped_scores
+    return _if(eager and training.tokens is not None, attention="sdpa")
+
+
+def _own_states(case: Case, training: Training) -> bool:
+    """Whether the states are on the device and as wide as the optimizer makes them."""
+    on_device = not training.offload_optimizer and not is_paged(training.optimizer)
+    return case.trains and on_device and not training.master_weights
+
+
+def _optimizer(name: str) -> Callable[[Case, Training], Iterator[Mapping[str, Any]]]:
+    def changes(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+        row = optimizer_named(training.optimizer)
+        lean = row is not None and row.lean
+        helps = _own_states(case, training) and training.method == "full"
+        return _if(helps and not (lean and not OPTIMIZERS[name].paged), optimizer=name)
+
+    return changes
+
+
+def _fused(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    row = optimizer_named(training.optimizer)
+    foreach = row is not None and row.kernel == "foreach" and row.moments == 2
+    return _if(_own_states(case, training) and foreach, optimizer="adamw_torch_fused")
+
+
+def _offload(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    helps = case.trains and training.method == "full" and not is_paged(training.optimizer)
+    return _if(helps and not training.offload_optimizer, offload_optimizer=True)
+
+
+def _checkpointing(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    return _if(training.tokens is not None and not training.checkpointing, checkpointing=True)
+
+
+def _batch(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    del case
+    batch = training.micro_batch_size
+    if batch is None or training.tokens is None:
+        return
+    for size in smaller_batches(batch):
+        steps = training.accumulation_steps * batch // size
+        yield {"micro_batch_size": size, "accumulation_steps": steps}
+
+
+def _length(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    del case
+    length = training.sequence_length
+    if length is None or training.tokens is None:
+        return
+    while length // 2 >= _SHORTEST:
+        length //= 2
+        yield {"sequence_length": length}
+
+
+def _half(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    del case
+    wide = training.weights_dtype == "float32" and training.method != "qlora"
+    return _if(wide, weights_dtype="bfloat16")
+
+
+def _shard(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    several = training.world_size > 1 and training.stage < 3 and training.method != "qlora"
+    return _if(case.trains and several, stage=3, master_weights=False)
+
+
+def _lora(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    adapted = {"method": "lora", "autocast": True, "master_weights": False}
+    return _if(case.trains and training.method == "full", **adapted)
+
+
+def _qlora(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    adapted = {"method": "qlora", "quantization": "nf4", "autocast": True, "master_weights": False}
+    return _if(case.trains and training.method != "qlora" and training.stage < 3, **adapted)
+
+
+def _quantized(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
+    fewer = {"method": "qlora", "quantization": "nf4", "kbit_prepare": "none"}
+    return _if(not case.trains and training.method != "qlora", **fewer)
+
+
+LEVERS: tuple[Lever, ...] = (
+    Lever("sdpa", 1, "fused attention", _sdpa),
+    Lever("fused_optimizer", 1, "the fused optimizer", _fused),
+    Lever("liger", 2, "the loss in chunks (Liger)", _liger),
+    Lever("adamw_8bit", 3, "8-bit AdamW", _optimizer("adamw_bnb_8bit")),
+    Lever("smaller_batch", 3, "micro-batch $batch", _batch),
+    Lever("shard", 3, "sharding across your $world GPUs", _shard),
+    Lever("checkpointing", 4, "activation checkpointing", _checkpointing),
+    Lever("paged_adamw", 5, "paged 8-bit AdamW", _optimizer("paged_adamw_8bit")),
+    Lever("half_weights", 6, "bfloat16 weights", _half),
+    Lever("offload_optimizer", 7, "optimizer states in host memory", _offload),
+    Lever("shorter_sequence", 20, "sequences of $length tokens", _length),
+    Lever("lora", 8, "LoRA", _lora, tier=1),
+    Lever("qlora", 9, "QLoRA", _qlora, tier=2),
+    Lever("quantized_load", 9, "4-bit weights", _quantized, tier=2),
+)

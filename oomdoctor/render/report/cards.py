@@ -1,0 +1,147 @@
+"""The cards of a plan: a row for each with the best rung of every method, and who fits nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from oomdoctor.records.plan import CardPlan, PlanRequest
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
+from oomdoctor.render.report.card_cells import METHODS, Cells, Detail, pick_of
+from oomdoctor.render.report.card_groups import Group, few
+from oomdoctor.render.words import card_name, card_size, counted, money
+from oomdoctor.units import format_bytes, format_percent
+
+_TITLES = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
+_SHORT = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
+_ORDERS = {
+    "speed": ", fastest card first",
+    "memory": ", smallest card first",
+    "name": ", by name of the card",
+    "cost": ", cheapest card first",
+}
+_ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows every rung of one card"
+
+
+def card_sections(report: Report) -> list[Section]:
+    """The table of a plan for several cards, and what is left out of it in a line each."""
+    plan = report.request.plan if report.request is not None else None
+    shown, closing = _split(report.cards, plan)
+    blocks: list[Block] = []
+    if shown:
+        blocks += [_table(shown, plan), Note(_legend(shown, plan))]
+    blocks += [Note(text, "normal") for text in closing]
+    order = _ORDERS.get(plan.sort or "", "") if plan is not None and len(shown) > 1 else ""
+    return [Section(f"Best rung of each method{order}", tuple(blocks))]
+
+
+def _split(cards: Sequence[CardPlan], plan: PlanRequest | None) -> tuple[list[CardPlan], list[str]]:
+    """The cards that get a row, as all named ones do, and sentences about the others."""
+    if plan is None or not plan.all_gpus:
+        return list(cards), []
+    priced = [card for card in cards if card.price_per_hour is not None]
+    asked = priced or list(cards)
+    shown = [card for card in asked if card.fitting]
+    misses = [card for card in asked if not card.fitting]
+    closing = []
+    if misses:
+        closing.append(f"Nothing fits on {counted(len(misses), 'card')}: {_names(misses)}.")
+        closing += _closest(misses)
+    others = [card for card in cards if card not in asked]
+    if others:
+        fitting = sum(card.fitting > 0 for card in others)
+        closing.append(
+            f"Without a price: {counted(len(others), 'card')}; something fits on {fitting:,}."
+        )
+    return shown, closing
+
+
+def _names(cards: Sequence[CardPlan]) -> str:
+    """The cards by size: `6 GiB: GTX 1060 6GB, RTX 2060; 8 GiB: RTX 4060`."""
+    ordered = sorted(cards, key=lambda card: card.memory_bytes)
+    return "; ".join(
+        f"{size}: {', '.join(sorted(card_name(card.name) for card in group))}"
+        for size, group in groupby(ordered, key=lambda card: card_size(card.memory_bytes))
+    )
+
+
+def _closest(cards: Sequence[CardPlan]) -> list[str]:
+    """The card that misses by the least, if no lower bound hides what it really needs."""
+    found = [
+        (pick.missed_by_bytes, pick.label, card)
+        for card in cards
+        for name in METHODS
+        if (pick := pick_of(card, name)) is not None
+        and pick.missed_by_bytes is not None
+        and not pick.by_formula
+    ]
+    if not found:
+        return []
+    missed, label, card = min(found, key=lambda one: one[0])
+    return [f"Closest: {card_name(card.name)}, short by {format_bytes(missed)} for {label}."]
+
+
+def _table(cards: Sequence[CardPlan], plan: PlanRequest | None) -> Sized:
+    groups, fold = few(cards)
+    currency = plan.prices.currency if plan is not None and plan.prices is not None else ""
+    drawn = []
+    for detail in (Detail.LABEL, Detail.BATCH, Detail.RUNG, Detail.SPEED, Detail.NAME):
+        cells = Cells(cards, detail, currency)
+        notes = [Note(text) for text in (cells.note(_SHORT), fold) if text]
+        drawn.append((_grid(groups, cells, currency, short=True), tuple(notes)))
+    single = [Group(card, ()) for card in cards]
+    return Sized(_grid(single, Cells(cards, Detail.LABEL, currency), currency), tuple(drawn))
+
+
+def _grid(groups: Sequence[Group], cells: Cells, currency: str, *, short: bool = False) -> Grid:
+    rows = tuple(
+        (
+            card_name(group.card.name) + (f" (+{len(group.others)})" if group.others else ""),
+            "" if cells.detail is Detail.NAME else card_size(group.card.memory_bytes),
+            _price(group.card, currency) if cells.detail <= Detail.BATCH else "",
+            *(cells.cell(group.card, name) for name in METHODS),
+        )
+        for group in groups
+    )
+    # Only the narrowest version may leave methods out of the table: they go below the row.
+    columns = (
+        Column("card"),
+        Column("memory", right=True),
+        Column("price/h", right=True),
+        *(
+            Column(
+                (_SHORT if short else _TITLES)[name], place, detail=_SHORT[name] + ": {}", tone=True
+            )
+            for place, name in enumerate(METHODS, 1)
+        ),
+    )
+    return Grid(columns, rows)
+
+
+def _price(card: CardPlan, currency: str) -> str:
+    return "" if card.price_per_hour is None else money(card.price_per_hour, currency)
+
+
+def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
+    """What a cell means, and how far off its estimates are."""
+    picks = [pick for card in cards for name in METHODS if (pick := pick_of(card, name))]
+    spreads = [p.tokens_per_s_spread for p in picks if p.fits and p.tokens_per_s_spread is not None]
+    parts = []
+    if any(pick.fits and pick.tokens_per_s is not None for pick in picks):
+        parts.append(f"~ is the estimated tokens/s{_off(spreads)}.")
+    if plan is not None and plan.prices is not None:
+        parts.append("The cost is for 1M tokens, with the same uncertainty.")
+    if any(pick.fits and pick.tokens_per_s is None for pick in picks):
+        parts.append("Without a published peak rate, a card has no speed.")
+    if any(pick_of(card, name) is None for card in cards for name in METHODS):
+        parts.append("A dash: not predicted.")
+    return " ".join([*parts, f"{_ONE_CARD}."])
+
+
+def _off(spreads: Sequence[float]) -> str:
+    """The uncertainty of the estimates: `, off by up to 16%`, or a range."""
+    if not spreads:
+        return ""
+    low, high = format_percent(min(spreads)), format_percent(max(spreads))
+    return f", off by up to {high}" if low == high else f", off by {low} to {high}"

@@ -1,0 +1,48 @@
+"""Lower bounds for rungs that an early end left untried: they need no worker and no simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oomdoctor.analysis.memory.least_counts import least_counts
+from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.config import Rung
+from oomdoctor.records.model import ModelSpec, ParameterCounts
+from oomdoctor.records.report import Fault, Report
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.system.catalogue import model_types
+from oomdoctor.units import format_bytes
+
+
+def counts_from_config(spec: ModelSpec) -> ParameterCounts | None:
+    """Parameters that the model has at least; None if its config.json says too little."""
+    plain = spec.model_type in model_types()
+    return least_counts(spec.config, spec.parameters, plain=plain)
+
+
+def with_bound(row: ProbeResult, rung: Rung, context: Context) -> ProbeResult:
+    """The row; if its rung was not reached, with what the rung needs at least.
+
+    A rung whose bound is above the usable memory is settled by it.
+    """
+    if row.failure is None or row.failure.code != "not_reached" or context.counts is None:
+        return row
+    skip = too_big(rung, context)
+    if skip is not None:
+        return replace(row, reason=skip.reason, missed_by_bytes=skip.missed_by_bytes, failure=None)
+    bound = bound_of(rung.config, context.counts, context)
+    if not bound.size_bytes:
+        return row
+    return replace(row, reason=f"not reached; lower bound {format_bytes(bound.size_bytes)}")
+
+
+def bounds_only(report: Report, error: OomDoctorError) -> Report:
+    """The report of a plan that cannot simulate: lower bounds, the error, and its exit code."""
+    return replace(
+        report,
+        status="partial",
+        exit_code=int(error.exit_code),
+        errors=(Fault(error.code, error.message, error.hint),),
+        next_commands=(),
+    )

@@ -1,0 +1,204 @@
+"""Makes the environment with the versions of `--with`, once, and keeps it.
+
+A new environment shares the packages of this interpreter, so pip downloads only the versions asked
+for and what must change with them. It gets its name when it is complete: a process that is stopped
+leaves nothing that looks ready.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import machine_error, usage_error
+from oomdoctor.system.interpreters import inside
+from oomdoctor.system.interpreters.asked import differing, names_and_versions
+from oomdoctor.system.interpreters.kept import (
+    ABOUT,
+    folder_of,
+    interpreter_with,
+    is_ready,
+    python_in,
+    shared_folders,
+)
+from oomdoctor.system.interpreters.pip import Helper, Stopped, install, no_pip, run
+
+# Libraries that a simulation imports. pip may change them where a version asked for needs it.
+_COMPANIONS = ("transformers", "accelerate", "peft", "bitsandbytes")
+_IMPORTED = ("torch", *_COMPANIONS)
+# Built for one version of torch: they break the import of others beside another torch.
+_BOUND_TO_TORCH = ("torchvision", "torchaudio", "torchao", "flash_attn", "xformers")
+_TORCH_INDEX = "https://download.pytorch.org/whl/"
+_POLL_S = 0.3
+
+
+def make_ready(asked: tuple[str, ...], helper: Helper) -> None:
+    """Make the environment with these versions, if it does not exist yet.
+
+    Waits while another process makes the same one.
+
+    Raises:
+        OomDoctorError: the versions do not exist or do not work together (exit 2), or this machine
+            cannot make the environment (exit 5).
+        Stopped: `helper.stopped()` became true; nothing is left behind.
+    """
+    folder = folder_of(asked)
+    if interpreter_with(asked) != str(python_in(folder)) or is_ready(folder):
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder, helper):
+            if not is_ready(folder):
+                _make(folder, asked, helper)
+    except OSError as error:
+        raise machine_error(
+            "environment_unwritable",
+            f"cannot make an environment in {folder.parent}: {error.strerror or error}",
+            "free some space, or set XDG_CACHE_HOME to a writable folder",
+        ) from error
+
+
+def _make(folder: Path, asked: tuple[str, ...], helper: Helper) -> None:
+    helper.say(f"making an environment with {', '.join(asked)} (once; kept in {folder})")
+    started = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(started, ignore_errors=True)  # of a process that was killed
+    try:
+        _create(started, asked)
+        _fill(python_in(started), asked, helper)
+        _check(python_in(started), asked, helper)
+        about = {"versions": asked, "made_at": time.time()}
+        (started / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        started.rename(folder)
+    finally:
+        shutil.rmtree(started, ignore_errors=True)
+
+
+def _create(folder: Path, asked: tuple[str, ...]) -> None:
+    """An environment without pip that also finds the packages of this interpreter."""
+    import venv
+
+    venv.EnvBuilder(symlinks=True).create(folder)
+    own = next(folder.glob("lib/python*/site-packages"))
+    lines = [f"import site; site.addsitedir({path!r})" for path in shared_folders()]
+    if "torch" in names_and_versions(asked):
+        lines.append(f"import sys; sys.modules.update(dict.fromkeys({_BOUND_TO_TORCH!r}))")
+    (own / "oomdoctor-shared.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _fill(python: Path, asked: tuple[str, ...], helper: Helper) -> None:
+    """Install the versions asked for."""
+    if find_spec("pip") is None:
+        if find_spec("ensurepip") is None:
+            raise no_pip()
+        code, _ = run([str(python), "-m", "ensurepip"], helper)
+        if code:
+            raise no_pip()
+    names = names_and_versions(asked)
+    others = [requirement for requirement in asked if not requirement.startswith("torch==")]
+    if others:
+        here = inside.versions([*_COMPANIONS, "torch"])
+        keep = [name for name in _COMPANIONS if name not in names and here[name] is not None]
+        constraints = python.parents[1] / "constraints.txt"
+        torch = here["torch"]
+        constraints.write_text(f"torch=={torch}\n" if torch else "", encoding="utf-8")
+        install(python, ["-c", str(constraints), *others, *keep], asked, helper)
+    if "torch" in names:
+        _add_torch(python, names["torch"], asked, helper)
+
+
+def _add_torch(python: Path, version: str, asked: tuple[str, ...], helper: Helper) -> None:
+    """The CPU build of torch where pip finds it, else the CUDA build with all it needs."""
+    helper.say(
+        "  torch: about 200 MB for the build without CUDA; several GB where only that with CUDA "
+        "is found"
+    )
+    index = _TORCH_INDEX + (version.partition("+")[2] or "cpu")
+    extra = ["--retries", "1", "--extra-index-url", index]
+    install(python, ["--no-deps", *extra, f"torch=={version}"], asked, helper)
+    needs = _ask(python, helper, "requires", "torch")
+    if needs:
+        install(python, needs, asked, helper)
+    if _ask(python, helper, "imports", "torch"):
+        helper.say("  this build of torch needs its CUDA libraries: several GB more")
+        install(python, [f"torch=={version}"], asked, helper)
+
+
+def _check(python: Path, asked: tuple[str, ...], helper: Helper) -> None:
+    """Check that the versions are there and can be imported together."""
+    names = names_and_versions(asked)
+    found = _ask(python, helper, "versions", *names)
+    wrong = differing(asked, found)
+    if wrong:
+        name = wrong[0].split("==")[0]
+        raise machine_error(
+            "version_hidden",
+            f"the new environment has {name} {found[name]} instead of {wrong[0]}",
+            "unset PYTHONPATH, which may put another version first",
+        )
+    _, lines = run([str(python), "-m", "pip", "check", "--disable-pip-version-check"], helper)
+    subjects = {*names, *_COMPANIONS}
+    broken = [
+        line
+        for line in lines
+        if line.split(" ")[0].lower().replace("_", "-") in subjects - {"torch"}
+        and (" has requirement " in line or "which is not installed" in line)
+    ]
+    helper.say("  checking that the libraries can be imported")
+    failed = _ask(python, helper, "imports", *_IMPORTED)
+    if broken or failed:
+        why = [*broken, *(f"{name} cannot be imported: {text}" for name, text in failed.items())]
+        raise usage_error(
+            "versions_unusable",
+            f"--with: {', '.join(asked)} does not work with the other libraries here"
+            + "".join(f"\n{line}" for line in why),
+            "add versions of those libraries to --with that fit together",
+        )
+
+
+def _ask(python: Path, helper: Helper, *words: str) -> Any:
+    """The answer of `inside` in that interpreter."""
+    code, lines = run([str(python), "-P", str(Path(inside.__file__).resolve()), *words], helper)
+    try:
+        if code:
+            raise ValueError
+        answer = json.loads(lines[-1])
+    except ValueError:
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        raise machine_error(
+            "environment_unusable",
+            f"the new interpreter failed: {last.strip()}",
+            "make an environment yourself, and pass its Python with --python",
+        ) from None
+    return answer
+
+
+@contextmanager
+def _alone(folder: Path, helper: Helper) -> Iterator[None]:
+    """Hold the lock of an environment; on a file system without locks, go on without."""
+    with folder.with_name(f".{folder.name}.lock").open("a", encoding="utf-8") as file:
+        announced = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not announced:
+                    helper.say("waiting for another process that makes the same environment")
+                announced = True
+            except OSError:
+                break
+            if helper.stopped():
+                raise Stopped
+            time.sleep(_POLL_S)
+        yield
+    with suppress(OSError):
+        if is_ready(folder):
+            folder.with_name(f".{folder.name}.lock").unlink()

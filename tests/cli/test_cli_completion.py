@@ -1,0 +1,109 @@
+"""What a shell offers when a person presses Tab, asked for as a shell does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.cli.options import completion
+from oomdoctor.records.plan import PlanRequest
+from oomdoctor.system import catalogue
+from oomdoctor.system.store import run_folders
+
+ROOT = Path(__file__).parents[2]
+
+
+def offered(line: str, folder: Path | None = None) -> list[str]:
+    """The words that bash is given for a line that ends where the cursor is."""
+    done = subprocess.run(
+        [sys.executable, "-m", "oomdoctor"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder or ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "_OOMDOCTOR_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split()) - (not line.endswith(" "))),
+        },
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("oomdoctor pl", {"plan"}),
+        ("oomdoctor plan gpt2 --recipe q", {"qlora", "quick"}),
+        ("oomdoctor plan gpt2 --gpu RTX-409", {"RTX-4090", "RTX-4090-D"}),
+        ("oomdoctor probe HuggingFaceTB/SmolLM2-13", {"HuggingFaceTB/SmolLM2-135M"}),
+        ("oomdoctor recipes copy qu", {"quick"}),
+        ("oomdoctor models Qwen2.5-7", {"Qwen2.5-7B"}),
+    ],
+)
+def test_through_the_shell(line, some):
+    assert some <= set(offered(line))
+
+
+def test_runs_are_offered_and_only_probes_are_resumed(golden):
+    probe, plan = run_folders.create("a"), run_folders.create("b")
+    probe.write_request(golden("gpu").request)
+    plan.write_request(golden("plan").request)
+    assert golden("plan").request.plan is not None
+    assert set(offered("oomdoctor show ")) == {"latest", probe.name, plan.name}
+    assert set(offered("oomdoctor probe --resume ")) == {"latest", probe.name}
+
+
+def test_what_is_offered_for_a_card_is_that_card():
+    for gpu in catalogue.gpus():
+        word = completion.gpu_word(gpu.name)
+        assert " " not in word
+        assert catalogue.find_gpu(word) == gpu
+
+
+def test_models_by_case_by_tail_and_in_the_cache(tmp_path, monkeypatch):
+    (tmp_path / "hub" / "models--my-org--my-model").mkdir(parents=True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    assert completion.models("my-o") == ["my-org/my-model"]
+    assert "meta-llama/Llama-3.1-8B" in completion.models("META")
+    assert "Llama-3.1-8B" in completion.models("llama-3.1")
+    assert completion.models("hu")[-1] == "hub/"
+
+
+def test_files_of_the_user_are_offered_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.toml", "mine.txt", ".hidden.toml"):
+        (tmp_path / name).touch()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.toml").touch()
+    assert completion.recipes("m") == ["mine.toml", "more/"]
+    assert completion.recipes("more/") == ["more/a.toml"]
+    assert completion.recipes("no-such-folder/x") == []
+    assert completion.probes("x") == []
+
+
+def test_a_plan_is_no_probe(golden):
+    plan = run_folders.create("b")
+    plan.write_request(golden("plan").request)
+    assert isinstance(golden("plan").request.plan, PlanRequest)
+    assert completion.probes("") == ["latest"]
+
+
+def test_no_heavy_library_is_loaded():
+    code = (
+        "import sys\nfrom oomdoctor.cli.options import completion\n"
+        "for offer in (completion.recipes, completion.models, completion.gpus, completion.runs):\n"
+        "    offer('a')\n"
+        "heavy = {'torch', 'transformers', 'huggingface_hub', 'pynvml', 'rich'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

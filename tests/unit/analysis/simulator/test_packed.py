@@ -1,0 +1,124 @@
+"""Recordings as bytes: nothing is lost, and nothing in a file is trusted."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from oomdoctor.analysis.allocator import OutOfMemory
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.packed import Pack, packed, unpacked
+from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
+from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
+from oomdoctor.records.costs import OpCost
+from oomdoctor.records.facts.categories import CATEGORIES
+
+FACTS = RungFacts(
+    units=((4, 32),),
+    held=2,
+    least_bytes=10,
+    trainable_parameters=1,
+    parameters=2,
+    simulated_layers=4,
+    layers=32,
+    attention="sdpa",
+    notes=("a note",),
+    versions={"torch": "2.13.0", "peft": None},
+    torch_release=(2, 13),
+    workspace_setting="",
+    as_cuda=True,
+)
+COST = OpCost("mm", "matmul", "bfloat16", 10.0, 7.5)
+
+
+def pack() -> Pack:
+    tape = Tape()
+    tape.enter("load", "load")
+    weight = tape.born(TapeBlock(100, "weights", "", "model.layer", (0, 1)), (0, 1))
+    tape.enter("first", "forward")
+    other = tape.born(TapeBlock(5, "temporary", "aten::mm", "", None, rows=4000), None)
+    tape.died(other, None)
+    recorded = Recorded(
+        size=2,
+        tape=tape,
+        taken={weight: 2},
+        alike={Card((8, 0)), Card((8, 9))},
+        attention_operators={"aten::attention"},
+        managed_bytes=3,
+        costs=[Cost((0, 1), 1, COST), Cost(None, 1, COST)],
+        adding=[Cost(None, 0, COST)],
+    )
+    windows = {("first", "forward"): 105}
+    return Pack(
+        FACTS,
+        (recorded,),
+        {
+            "floors": Floors(105, windows, dict.fromkeys(CATEGORIES, 15)),
+            "played": Played(1, 2, 3, {("first", "forward"): (4, 5)}),
+            "line": True,
+            "held": Held(False, 7, OutOfMemory(1, 2, 3, 4, 5, None), "forward"),
+        },
+    )
+
+
+def changed(path: tuple[Any, ...], value: Any) -> bytes:
+    document = json.loads(zlib.decompress(packed(pack())))
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return zlib.compress(json.dumps(document).encode())
+
+
+def test_nothing_is_lost() -> None:
+    assert unpacked(packed(pack())) == pack()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not compressed",
+        packed(pack())[:-9],
+        zlib.compress(b"null"),
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(b"\xff"),
+        zlib.compress(b"{}"),
+    ],
+)
+def test_damaged_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        unpacked(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("recordings", 0, "events"), [99]),
+        (("recordings", 0, "events"), [1, "2", -2]),
+        (("recordings", 0, "events"), [0, 0, 0]),
+        (("recordings", 0, "regions"), [0]),
+        (("recordings", 0, "blocks", 0), [-1, 2]),
+        (("recordings", 0, "blocks", 2), [0, 77]),
+        (("recordings", 0, "size"), "2"),
+        (("recordings", 0, "costs", 1), [0, 9]),
+        (("recordings", 0, "table", "costs"), [["mm", "matmul", "bfloat16", "many", 1.0, 0.0]]),
+        (("recordings", 0, "alike"), [["8", 0]]),
+        (("facts", "held"), None),
+        (("facts", "unknown"), 1),
+        (("computed", "floors"), [1, [["first", "forward", 1.5]], {}]),
+        (("computed", "played"), "x"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(path: tuple[Any, ...], value: Any) -> None:
+    with pytest.raises(ValueError):
+        unpacked(changed(path, value))
+
+
+def test_a_small_file_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oomdoctor.analysis.simulator.packed._LARGEST", 1000)
+    with pytest.raises(ValueError, match="too large"):
+        unpacked(zlib.compress(b"0" * 1_000_000))

@@ -1,0 +1,130 @@
+"""From recorded operators to times: what a later optimizer step does, and at full depth."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomdoctor.analysis.simulator.recorded import Cost
+from oomdoctor.analysis.simulator.timing import costs_between, estimated_timing, grow_evenly
+from oomdoctor.analysis.speed.efficiency import efficiency_of
+from oomdoctor.analysis.speed.roofline import RAMP_S
+from oomdoctor.records.costs import OpCost, OpKind
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.measurement import Timing
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.evidence import speed_errors
+
+WINDOWS = [(0, "load", "load"), (0, "first", "forward"), (0, "first", "optimizer")]
+DEPTHS = {0: (3, 32)}
+HUGE = 1e13  # bytes: seconds of work, so that ramps and the host do not matter
+
+
+def card(name: str) -> GpuFacts:
+    found = find_gpu(name)
+    assert found is not None
+    return found
+
+
+A100 = card("A100-SXM4-80GB")
+
+
+def entry(
+    name: str,
+    window: int,
+    moved: float,
+    unit: int | None = None,
+    *,
+    kind: OpKind = "elementwise",
+) -> Cost:
+    region = None if unit is None else (0, unit)
+    return Cost(region, window, OpCost(name, kind, "bfloat16", 0.0, moved))
+
+
+def timing(*costs: Cost, gpu: GpuFacts = A100) -> Timing:
+    found = estimated_timing(
+        [entry("add", 1, HUGE), *costs], WINDOWS, DEPTHS, gpu, None, speed_errors()
+    )
+    assert found is not None
+    return found
+
+
+def seconds(moved: float) -> float:
+    efficiency = efficiency_of(A100)
+    assert efficiency is not None
+    assert A100.bandwidth_bytes_per_s is not None
+    return moved / (efficiency.bandwidth * A100.bandwidth_bytes_per_s)
+
+
+def test_what_a_middle_layer_does_happens_in_each_of_them() -> None:
+    update = [entry("mul_", 2, HUGE, unit) for unit in (0, 1, 2)]
+    assert timing(*update).optimizer_step_s == pytest.approx(seconds(32 * HUGE), rel=1e-3)
+
+
+def test_states_are_made_in_the_first_step_only() -> None:
+    update = entry("mul_", 2, HUGE)
+    made = [entry("zeros_like", 2, HUGE, unit) for unit in (0, 1, 2)]
+    assert timing(update, *made).optimizer_step_s == timing(update).optimizer_step_s
+
+
+def test_an_operator_over_lists_of_parameters_grows_to_the_full_depth() -> None:
+    made = [entry("zeros_like", 2, 1e6, unit) for unit in (0, 1, 2)]
+    outside = entry("zeros_like", 2, 8e6)
+    lists = entry("_foreach_mul_", 2, HUGE)
+    found = timing(lists, *made, outside).optimizer_step_s
+    assert found == pytest.approx(seconds(HUGE * (32 + 8) / (3 + 8)), rel=1e-3)
+
+
+def test_an_operator_over_the_parameters_of_one_layer_grows_only_with_the_layers() -> None:
+    made = [entry("zeros_like", 2, 1e6, unit) for unit in (0, 1, 2)]
+    lists = entry("_foreach_mul_", 2, HUGE, 1)
+    assert timing(lists, *made).optimizer_step_s == pytest.approx(seconds(30 * HUGE), rel=1e-3)
+
+
+def test_an_operator_over_one_tensor_outside_of_the_layers_does_not_grow() -> None:
+    made = [entry("zeros_like", 2, 1e6, unit) for unit in (0, 1, 2)]
+    assert timing(entry("mul_", 2, HUGE), *made).optimizer_step_s == pytest.approx(
+        seconds(HUGE), rel=1e-3
+    )
+
+
+def test_the_load_takes_no_part() -> None:
+    assert timing(entry("copy_", 0, HUGE)).micro_step_s == timing().micro_step_s
+
+
+def test_the_spread_is_the_recorded_error_and_wider_where_few_are_recorded() -> None:
+    known = {(r.compute_capability, r.slower): r.p95 for r in speed_errors()}
+    found = timing(entry("mul_", 2, HUGE))
+    assert found.micro_step_spread == found.optimizer_step_spread == known["8.0", "device"]
+    waiting = timing(entry("mul_", 2, 1.0)).optimizer_step_spread
+    elsewhere = timing(gpu=card("H100 SXM")).micro_step_spread
+    assert waiting is not None
+    assert elsewhere is not None
+    assert waiting > known["8.0", "host"] > known["8.0", "device"]
+    assert elsewhere > known["8.0", "device"] + 0.1
+
+
+def test_a_card_without_facts_has_no_times() -> None:
+    assert estimated_timing([entry("add", 1, 1.0)], WINDOWS, {}, card("MI300X"), None, ()) is None
+
+
+def test_costs_between_two_sizes_lie_on_a_line() -> None:
+    low = [Cost(None, 1, OpCost("gemm_4bit", "quantised", "bfloat16", 10.0, 7.0, 5.0))]
+    high = [Cost(None, 1, OpCost("gemm_4bit", "quantised", "bfloat16", 30.0, 9.0, 5.0))]
+    (found,) = costs_between(low, 1, high, 3, 2)
+    assert found.cost == OpCost("gemm_4bit", "quantised", "bfloat16", 20.0, 8.0, 5.0)
+    assert costs_between(low, 2, high, 2, 2) is low
+
+
+def test_costs_grow_evenly_if_all_amounts_grow_by_whole_numbers_a_row() -> None:
+    def costs(flops: float, moved: float, name: str = "mm") -> list[Cost]:
+        return [Cost(None, 1, OpCost(name, "matmul", "bfloat16", flops, moved))]
+
+    assert grow_evenly(costs(10.0, 7.0), costs(187.0, 7.0), 59)
+    assert not grow_evenly(costs(10.0, 7.0), costs(186.0, 7.0), 59)
+    assert not grow_evenly(costs(10.0, 7.0), costs(10.0, 8.0), 59)
+    assert not grow_evenly(costs(10.0, 7.0), costs(10.0, 7.0, "bmm"), 59)
+    assert not grow_evenly(costs(10.0, 7.0), [], 59)
+
+
+def test_ramps_of_all_operators_count() -> None:
+    assert timing(*[entry("mul_", 2, 1.0)] * 10).optimizer_step_s > 10 * RAMP_S

@@ -1,0 +1,63 @@
+"""Which times may be compared, and which load of others is in the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from analysis_make import fit, result, timing
+
+from oomdoctor.analysis.speed.trust import disturbance, disturbed, settled
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.measurement import Load
+
+CONFIG = TrainConfig(micro_batch_size=1, effective_batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "steps", "spread", "expected"),
+    [
+        ("spread", 5, 0.02, True),
+        ("estimated", 0, 0.3, True),
+        ("step_limit", 20, 0.09, True),
+        ("step_limit", 20, 0.12, False),
+        ("time_limit", 3, 0.05, True),
+        ("time_limit", 2, 0.05, False),
+        ("time_limit", 1, None, False),
+    ],
+)
+def test_what_settled(stopped_by, steps, spread, expected):
+    times = replace(timing(spread=spread), stopped_by=stopped_by, timed_steps=steps)
+    assert settled(times, CONFIG) is expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "threads", "foreign", "gpu", "expected"),
+    [
+        (2, 2, 0.1, None, False),
+        (2, 2, 0.3, None, True),
+        (2, 1, 1.0, None, False),  # the other core is free for others
+        (2, 1, 1.2, None, True),
+        (64, 32, 30.0, None, False),
+        (64, 32, 40.0, None, True),
+        (8, 1, None, None, False),
+        (8, 1, 0.0, 0.05, False),
+        (8, 1, 0.0, 0.4, True),
+    ],
+)
+def test_what_others_take_matters_if_the_worker_needs_it(cpus, threads, foreign, gpu, expected):
+    assert disturbed(Load(cpus, threads, 1.0, foreign, gpu)) is expected
+
+
+def test_without_figures_nothing_is_said():
+    assert not disturbed(None)
+    assert disturbance([result("a"), result("b", "oom")]) is None
+
+
+def test_the_highest_load_is_reported():
+    def row(foreign):
+        times = replace(timing(), load=Load(4, 4, 1.0, foreign))
+        return result("row", measurement=fit(CONFIG, 1, times=times).measurement)
+
+    found = disturbance([row(0.1), row(1.5), row(2.5)])
+    assert (found.rungs, found.cpus, found.foreign_cpus, found.foreign_gpu) == (2, 4, 2.5, None)
