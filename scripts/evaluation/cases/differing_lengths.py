@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from cases.row_lengths import Lengths
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
+from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
 from oomdoctor.analysis.simulator.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
@@ -23,6 +24,7 @@ from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.recorder import MICRO_BATCHES, Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
@@ -92,7 +94,10 @@ def reserved_bytes(job: ProbeJob, lengths: Lengths, capacity_bytes: int | None) 
     size = job.config.micro_batch_size
     assert isinstance(size, int)
     step = recorded_step(job, lengths.longest)
-    settings = AllocatorSettings(expandable_segments=job.config.allocator == "expandable_segments")
+    settings = AllocatorSettings(
+        expandable_segments=job.config.allocator == "expandable_segments",
+        equal_blocks=equal_blocks_of(torch_release()),
+    )
     found = []
     for seed in SEEDS:
         batches = itertools.islice(lengths.batches(size, seed), affordable_micro_steps(step))

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from old_code import lit_gpt
+from oomdoctor.analysis.allocator.settings import EqualBlocks, equal_blocks_of
 from oomdoctor.records.config import TrainConfig
 
 
@@ -182,6 +183,18 @@ def _bert_4_15(_: TrainConfig) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _lowest_of_equal_blocks(_: TrainConfig) -> Iterator[None]:
+    def lowest(_: tuple[int, int]) -> EqualBlocks:
+        return equal_blocks_of((2, 11))
+
+    with (
+        mock.patch("oomdoctor.analysis.simulator.sizes.equal_blocks_of", lowest),
+        mock.patch("cases.differing_lengths.equal_blocks_of", lowest),
+    ):
+        yield
+
+
 ADAPTATIONS = {
     "shifted logits": Adaptation(
         "copies the fp32 logits before it drops the last position",
@@ -228,6 +241,13 @@ ADAPTATIONS = {
         "transformers 4.15 modeling_bert.py BertSelfAttention; torch below 1.11 derivatives.yaml "
         "_softmax (transformers pytorch_utils.softmax_backward_data tells both forms)",
         _bert_4_15,
+    ),
+    "lowest of equal blocks": Adaptation(
+        "uses of several free blocks of one size the one with the lowest address, today the one "
+        "that was made first",
+        "torch below 2.12 c10/cuda/CUDACachingAllocator.cpp BlockComparatorSize; "
+        "oomdoctor.analysis.allocator.settings.equal_blocks_of",
+        _lowest_of_equal_blocks,
     ),
     "lit-gpt": Adaptation(
         "has one qkv product with LoRA of its own, a chunked head and loss, and fp32 logits that "

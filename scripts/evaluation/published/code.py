@@ -80,6 +80,8 @@ def adaptations(row: Row) -> Iterator[str]:
             yield "8-bit states throughout"
         if _has_blocks_of_2048(row):
             yield "8-bit states in blocks of 2048"
+    if _uses_lowest_of_equal_blocks(row):
+        yield "lowest of equal blocks"
 
 
 def check_code(row: Row) -> None:
@@ -148,6 +150,12 @@ def _has_blocks_of_2048(row: Row) -> bool:
     """Whether bitsandbytes kept 8-bit states in the larger blocks: it did until 0.43."""
     known = release_of(row, "bitsandbytes")
     return known < (0, 44) if known else older_than(row, (4, 45), (2, 5))
+
+
+def _uses_lowest_of_equal_blocks(row: Row) -> bool:
+    """Whether PyTorch used the free block with the lowest address: it did until 2.11."""
+    torch = release_of(row, "torch")
+    return torch < (2, 12) if torch else older_than(row, (5, 9), (2, 12))
 
 
 def _before_4_17(row: Row) -> bool:

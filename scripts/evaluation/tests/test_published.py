@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases.case import Case, LeftOut
+from cases import differing_lengths
+from cases.case import Case, LeftOut, predict
+from old_code.adaptations import ADAPTATIONS
 from published.rows import published_cases
+
+from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator
+from oomdoctor.analysis.simulator import playback, sizes
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.worker.simulating.cuda.release import torch_release
 
 LLAMA = {
     "model_type": "llama",
@@ -57,6 +64,7 @@ QWEN_1 = {"model_id": "Qwen/Qwen-7B-Chat", "note": "Qwen1 uses remote code"}
 LIT_GPT = LORA | {"stack": "litgpt", "features": ["chunked_ce"], "versions": {"torch": "2.1.0"}}
 NF4 = {"type": "nf4", "double_quant": True, "compute_dtype": "bfloat16", "backend": "bnb"}
 INT8 = {"type": "int8", "backend": "bnb"}
+LOWEST = "lowest of equal blocks"
 
 
 def llama(**values: Any) -> dict[str, Any]:
@@ -94,28 +102,33 @@ def reason(folder: Path, row: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "adaptations"),
     [
-        ({}, ()),
-        (versions(transformers="4.48.3"), ("shifted logits",)),
-        (versions(transformers="4.49.0"), ()),
-        (versions(torch="2.1.1"), ("shifted logits",)),
-        (versions(torch="2.7.0"), ()),
+        ({}, (LOWEST,)),
+        (versions(transformers="4.48.3"), ("shifted logits", LOWEST)),
+        (versions(transformers="4.49.0"), (LOWEST,)),
+        (versions(torch="2.1.1"), ("shifted logits", LOWEST)),
+        (versions(torch="2.11.0"), (LOWEST,)),
+        (versions(torch="2.12.0"), ()),
+        (versions(torch="2.12.0", transformers="4.57.1"), ()),
+        (versions(torch="2.11.0", transformers="5.16.0"), (LOWEST,)),
+        (versions(transformers="5.8.1"), (LOWEST,)),
+        (versions(transformers="5.9.0"), ()),
         ({"versions": None}, ()),
-        ({"versions": {"torch": "2.1.1"}, "note": "Qwen1 uses remote code"}, ()),
-        (QWEN_1 | {"versions": {"torch": "2.1.1"}}, ("loss of Qwen 1",)),
+        ({"versions": {"torch": "2.1.1"}, "note": "Qwen1 uses remote code"}, (LOWEST,)),
+        (QWEN_1 | {"versions": {"torch": "2.1.1"}}, ("loss of Qwen 1", LOWEST)),
         (LORA | versions(peft="0.11.1"), ("adapters like the base",)),
-        (LORA | versions(peft="0.12.0", torch="2.1.1"), ("shifted logits",)),
-        (LORA | versions(torch="2.1.1"), ("shifted logits", "adapters like the base")),
-        (LORA | {"stack": "torchtune"} | versions(torch="2.1.1"), ()),
-        ({"versions": {"torch": "2.1.1"}, "stack": "torchtune"}, ()),
+        (LORA | versions(peft="0.12.0", torch="2.1.1"), ("shifted logits", LOWEST)),
+        (LORA | versions(torch="2.1.1"), ("shifted logits", "adapters like the base", LOWEST)),
+        (LORA | {"stack": "torchtune"} | versions(torch="2.1.1"), (LOWEST,)),
+        ({"versions": {"torch": "2.1.1"}, "stack": "torchtune"}, (LOWEST,)),
         (
             classifier("llama", "LlamaForCausalLM") | versions(transformers="4.40"),
-            (),
+            (LOWEST,),
         ),
-        (llama(model_type="mixtral", num_local_experts=4), ("linear experts",)),
-        (llama(model_type="mixtral") | versions(transformers="5.1.0"), ()),
-        ({"optimizer": "adamw_hf"}, ("single-tensor AdamW",)),
-        ({"optimizer": "paged_adamw_8bit"}, ("8-bit states throughout",)),
-        ({"optimizer": "adamw_bnb_8bit"} | versions(transformers="4.52.1"), ()),
+        (llama(model_type="mixtral", num_local_experts=4), ("linear experts", LOWEST)),
+        (llama(model_type="mixtral") | versions(transformers="5.1.0"), (LOWEST,)),
+        ({"optimizer": "adamw_hf"}, ("single-tensor AdamW", LOWEST)),
+        ({"optimizer": "paged_adamw_8bit"}, ("8-bit states throughout", LOWEST)),
+        ({"optimizer": "adamw_bnb_8bit"} | versions(transformers="4.52.1"), (LOWEST,)),
         ({"optimizer": "adamw_bnb_8bit", "versions": {}}, ()),
         (
             {"optimizer": "adamw_8bit", "optimizer_raw": "bitsandbytes Adam8bit", "versions": {}},
@@ -123,24 +136,55 @@ def reason(folder: Path, row: Any) -> str:
         ),
         (
             {"optimizer": "adamw_8bit"} | versions(transformers="4.30", bitsandbytes="0.43.3"),
-            ("shifted logits", "8-bit states in blocks of 2048"),
+            ("shifted logits", "8-bit states in blocks of 2048", LOWEST),
         ),
         (
             {"optimizer": "adamw_8bit"} | versions(transformers="4.44"),
-            ("shifted logits", "8-bit states throughout", "8-bit states in blocks of 2048"),
+            ("shifted logits", "8-bit states throughout", "8-bit states in blocks of 2048", LOWEST),
         ),
-        ({"optimizer": "adamw_8bit"} | versions(transformers="5.0", bitsandbytes="0.44"), ()),
+        (
+            {"optimizer": "adamw_8bit"} | versions(transformers="5.0", bitsandbytes="0.44"),
+            (LOWEST,),
+        ),
         (
             classifier("bert", "BertForMaskedLM") | versions(transformers="4.15-4.16 era"),
-            ("BERT 4.15 on torch 1.10",),
+            ("BERT 4.15 on torch 1.10", LOWEST),
         ),
-        (LIT_GPT, ("lit-gpt",)),
+        (LIT_GPT, ("lit-gpt", LOWEST)),
     ],
 )
 def test_adaptations_follow_from_what_a_row_says(
     tmp_path: Path, changes: dict[str, Any], adaptations: tuple[str, ...]
 ) -> None:
     assert expressed(tmp_path, changes).adaptations == adaptations
+
+
+def test_an_old_torch_uses_the_lowest_of_equal_blocks() -> None:
+    places = (sizes, differing_lengths)
+    with ADAPTATIONS[LOWEST].apply(TrainConfig()):
+        assert [place.equal_blocks_of((2, 13)) for place in places] == ["lowest"] * 2
+    assert [place.equal_blocks_of((2, 13)) for place in places] == ["oldest"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noted", [None, "each batch is padded to its own longest"])
+def test_a_row_is_predicted_with_the_rule_of_its_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str | None
+) -> None:
+    rules: list[str] = []
+
+    class Spy(CachingAllocator):
+        def __init__(self, capacity: int | None, settings: AllocatorSettings, **limit: Any) -> None:
+            rules.append(settings.equal_blocks)
+            super().__init__(capacity, settings, **limit)
+
+    monkeypatch.setattr(playback if noted is None else differing_lengths, "CachingAllocator", Spy)
+    monkeypatch.setattr(differing_lengths, "_EVENTS", 20_000)
+    for torch, rule in ("2.11.0", "lowest"), ("2.12.0", sizes.equal_blocks_of(torch_release())):
+        row = versions(torch=torch, transformers="5.9.0") | {"metric": "reserved", "note": noted}
+        predict(expressed(tmp_path, row))
+        assert set(rules) == {rule}
+        rules.clear()
 
 
 @pytest.mark.parametrize(
