@@ -1,7 +1,7 @@
 """Reads whether a run went on after a failure: its end, a saved model, progress, words of a retry.
 
-A text may hold several documents or commands, one after another. What shows that a run went on must
-stand in the same one as the failure.
+A text may hold several runs, one after another or side by side. What shows that a run went on must
+be of the same run and the same process as the failure, and the process must not have died before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import re
 import sys
 from collections import deque
 from typing import NamedTuple
+
+from oomdoctor.explain.reading.prefixes import process_of
+from oomdoctor.explain.reading.runs_apart import Starts, died, restarted
 
 _FINISHED = re.compile(
     r"'train_runtime'|Training completed|[Tt]raining (?:is )?(?:finished|complete[d!.]|done)"
@@ -43,61 +46,99 @@ _TOLD_BEFORE = re.compile(
     r"|[Ww]ould|[Ww]ill|[Nn]ever|[Nn]ot|then|finally|eventually)\b|n't\b"
 )
 _TOLD_AFTER = re.compile(r"\b(?:I|we|my|our|you|but|when|if|because|though)\b")
-_CONTAINER = re.compile(r"^([\w.-]+) exited with code 0\b")
-# Where another document or another command begins.
-_HEADING = re.compile(
-    r"==> .+ <==$|#{2,6} (?!(?:Epoch|Step|Iter|Batch|Trial|Round|Fold)\b)\w"
-    r"|# [A-Z][\w ,'-]{2,60}$|In ?\[\d+\]:"
-)
-_PROMPT = re.compile(
-    r"(?:\([\w.-]+\) ?)?(?:[\w.-]+@[\w.-]+[:\s]?\S*\s?[$#%]|[$\u276f\u279c])\s+(?:\w+=\S+\s+)*"
-    r"(?:python\d?|torchrun|accelerate|deepspeed|srun|sbatch|bash|sh|uv|axolotl|make|docker"
-    r"|llamafactory-cli|\./)"
-)
-_STARTS = ("#", "=", "$", "(", "I", "\u276f", "\u279c")  # of such lines, beside user@host
+_CONTAINER = re.compile(r"^([\w.-]+) exited with code \d")
+_CODE = re.compile(r"xit|ExitCode 0")  # an end that is told by the exit code of a process
 _MOST = 64
+_MOST_RUNS = 1024
+_MOST_PROCESSES = 256
+_OTHERS = "others"  # the processes that are too many to count
 LONGEST_QUOTE = 400
 
 
-class _Part(NamedTuple):
-    """Where one document ends, and how far its run came."""
+class Report(NamedTuple):
+    """Where a failure is reported: by which process, in which run of the text, and its last line.
 
-    end: int
+    `moves` counts the signs of progress of the process before it.
+    """
+
+    process: str
+    run: int
     moves: int
-    moved: str
+    last: int
+
+
+class _End(NamedTuple):
+    """Where a run of the text ends, or one of its processes with an error.
+
+    `moves` says how far each process came: the count and the last line.
+    """
+
+    line: int
+    moves: dict[str, tuple[int, str]]
+    text: str = ""
 
 
 class GoingOn:
     """Collects the signs that a run goes on: `feed` every line, then ask `after`."""
 
     def __init__(self) -> None:
-        self.moves = 0  # how many lines showed progress
-        self._moved = ""
-        self._moves_at_end = 0
+        self.run = 0  # how many other runs began before
+        self.over = False  # the run said that it finished, and there was no progress since then
+        self._starts = Starts()
+        self._asked = False  # a failure may have been reported in this run
+        self._named = False  # a failure names its process: from then on, whose progress matters
+        self._moves: dict[str, tuple[int, str]] = {}
         self._ends: deque[tuple[int, str]] = deque(maxlen=_MOST)
         self._saved: deque[tuple[int, str]] = deque(maxlen=_MOST)
         self._retries: deque[tuple[int, str]] = deque(maxlen=_MOST)
-        self._parts: deque[_Part] = deque(maxlen=_MOST)
+        self._deaths: deque[_End] = deque(maxlen=_MOST)
+        self._runs: deque[_End] = deque(maxlen=_MOST_RUNS)
+        self._forgotten = 0  # the last line of the runs that are not kept
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
-        if _begins_another(text):
-            self._parts.append(_Part(number, self.moves, self._moved))
-        if _may_finish(text) and _finishes(text):
+        finishes = _may_finish(text) and _finishes(text)
+        if self._starts.begins(text, settled=not self._asked, finishes=finishes):
+            self._begin(number)
+        if finishes:
             self._ends.append((number, text.strip()[:LONGEST_QUOTE]))
-            self._moves_at_end = self.moves
+            self.over = True
         elif ("sav" in text or "Sav" in text) and _saves(text):
             self._saved.append((number, text.strip()[:LONGEST_QUOTE]))
+        elif died(text):
+            self._deaths.append(_End(number, dict(self._moves), text.strip()[:LONGEST_QUOTE]))
+        elif restarted(text):
+            self._deaths.clear()
+
+    def _begin(self, number: int) -> None:
+        self.run += 1
+        self.over = False
+        if self._asked:
+            if len(self._runs) == _MOST_RUNS:
+                self._forgotten = self._runs[0].line
+            self._runs.append(_End(number, dict(self._moves)))
+        self._asked = False
 
     def moved(self, text: str) -> None:
         """Note a line that shows progress."""
-        self.moves += 1
-        self._moved = text.strip()[:LONGEST_QUOTE]
+        self.over = False
+        process = process_of(text) if self._named else ""
+        if process not in self._moves and len(self._moves) >= _MOST_PROCESSES:
+            process = _OTHERS
+        count = self._moves.pop(process, (0, ""))[0]
+        self._moves[process] = (count + 1, text.strip()[:LONGEST_QUOTE])
 
     def retried(self, number: int, text: str) -> None:
         """Note whether a line near a failure says that the run tries again or skips something."""
         if _said(_RETRIED, text) and not _NO_RETRY.search(text):
             self._retries.append((number, text.strip()[:LONGEST_QUOTE]))
+
+    def report(self, number: int, text: str) -> Report:
+        """Where the log has come at a line that reports a failure."""
+        self._asked = True
+        process = process_of(text)
+        self._named = self._named or bool(process)
+        return Report(process, self.run, _progress(self._moves, process)[0], number)
 
     @property
     def finished_line(self) -> int:
@@ -105,42 +146,71 @@ class GoingOn:
         return self._ends[-1][0] if self._ends else 0
 
     @property
-    def over(self) -> bool:
-        """Whether the log has said that the run finished, without progress since then."""
-        return self.finished_line > 0 and self.moves == self._moves_at_end
-
-    @property
     def evidence(self) -> dict[str, tuple[str, ...]]:
         """The line that says that the run finished, if there is one."""
         return {"finished": (self._ends[-1][1],)} if self._ends else {}
 
     def after(
-        self, moves: int, last: int, near: int, lines: tuple[str, ...], until: int | None
+        self, report: Report, near: int, lines: tuple[str, ...], until: int | None
     ) -> str | None:
         """The line that shows that the run continued after a failure; None if none does.
 
-        `moves` counts the signs of progress before the failure, `last` is its last line, and
         `lines` report it. A retry is said at most `near` lines after it. From the line `until` on,
         another failure is reported, so a later end need not be this run's.
         """
-        now = _Part(sys.maxsize, self.moves, self._moved)
-        part = next((part for part in self._parts if part.end > last), now)
-        stop = part.end if until is None else min(part.end, until)
+        last, process = report.last, report.process
+        run = self._run_after(last)
+        deaths = (
+            death
+            for death in self._deaths
+            if last < death.line < run.line and _same(death.text, process, lines)
+        )
+        death = next(deaths, None)
+        end = death or run
+        stop = end.line if until is None else min(end.line, until)
         for number, text in self._ends:
-            if last < number < stop and _same_container(text, lines):
+            # Where one process exits with an error, that another exits without one says nothing.
+            told = death is None or not _CODE.search(text)
+            if told and last < number < stop and _same(text, process, lines):
                 return text
-        retries = (text for number, text in self._retries if last <= number <= last + near)
+        soon = min(last + near, run.line)
+        retries = (text for number, text in self._retries if last <= number <= soon)
         if (retry := next(retries, None)) is not None:
             return retry
-        if part.moves - moves >= 2:
-            return part.moved
-        return next((text for number, text in self._saved if last < number < stop), None)
+        count, moved = _progress(end.moves, process)
+        if count - report.moves >= 2:
+            return moved
+        saved = (
+            text
+            for number, text in self._saved
+            if last < number < stop and _same(text, process, lines)
+        )
+        return next(saved, None)
+
+    def _run_after(self, number: int) -> _End:
+        """Where the run that a line belongs to ends."""
+        if number < self._forgotten:
+            return _End(number, {})
+        now = _End(sys.maxsize, self._moves)
+        return next((run for run in self._runs if run.line > number), now)
 
 
-def _begins_another(text: str) -> bool:
-    if not text.startswith(_STARTS) and "@" not in text[:40]:
-        return False
-    return _HEADING.match(text) is not None or _PROMPT.match(text) is not None
+def _progress(moves: dict[str, tuple[int, str]], process: str) -> tuple[int, str]:
+    """How often a process moved, with lines that name no process, and the last such line."""
+    if not process:
+        return sum(count for count, _ in moves.values()), next(reversed(moves.values()), (0, ""))[1]
+    own, any_of = moves.get(process), moves.get("")
+    told = [move for move in (own, any_of) if move is not None]
+    return sum(count for count, _ in told), told[0][1] if told else ""
+
+
+def _same(text: str, process: str, lines: tuple[str, ...]) -> bool:
+    """Whether a line is about the process that failed; a line that names none may be."""
+    ended = _CONTAINER.match(text)
+    if ended is not None:
+        return any(line.startswith(ended[1]) for line in lines)
+    other = process_of(text)
+    return not other or not process or other == process
 
 
 def _finishes(text: str) -> bool:
@@ -153,12 +223,6 @@ def _finishes(text: str) -> bool:
 
 def _saves(text: str) -> bool:
     return _said(_SAVED, text) and _NOT_SAVED.search(text) is None
-
-
-def _same_container(finished: str, lines: tuple[str, ...]) -> bool:
-    """Whether the container that ended, if the line names one, is the one that failed."""
-    ended = _CONTAINER.match(finished)
-    return ended is None or any(line.startswith(ended[1]) for line in lines)
 
 
 def _may_finish(text: str) -> bool:

@@ -10,30 +10,36 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from oomdoctor.explain.reading.dialects.dialect import Dialect
+from oomdoctor.explain.reading.going_on import Report
 from oomdoctor.records.diagnosis import Incident, ReadPhase
 from oomdoctor.records.measurement import OomEvent
 
 _MOST_QUOTES = 6
 _MOST_LOOK_ALIKES = 3
+_MOST_RUNS = 64
 
 
 @dataclass(slots=True)
 class Finding:
     """An incident while the log is still being read.
 
-    `dialect` is None for look-alikes. `moves` counts the signs of progress before it, and
-    `last_number` is the last line that reports it. `strong`: the words alone prove a failure.
+    `dialect` is None for look-alikes. `reports` has the last report in each run of the text.
+    `strong`: the words alone prove a failure.
     """
 
     incident: Incident
-    last_number: int
-    moves: int
+    reports: list[Report]
     dialect: Dialect | None = None
     strong: bool = True
     key: tuple[object, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.key = _key(self.incident)
+
+    @property
+    def last_number(self) -> int:
+        """The last line that reports it."""
+        return self.reports[-1].last
 
     @property
     def hints_only(self) -> bool:
@@ -65,21 +71,23 @@ def fold(found: list[Finding], new: Finding) -> None:
         rank=had.rank if had.rank is not None else has.rank,
         repeats=had.repeats + 1,
     )
-    old.last_number, old.moves = new.last_number, new.moves
+    if old.reports[-1].run == new.reports[-1].run or len(old.reports) == _MOST_RUNS:
+        old.reports.pop()
+    old.reports += new.reports
     if old.hints_only:
         old.dialect = new.dialect
 
 
 def incidents_of(
-    found: list[Finding], went_on: Callable[[Finding], str | None]
+    found: list[Finding], went_on: Callable[[Finding, Report], str | None]
 ) -> tuple[Incident, ...]:
     """The incidents of a log: memory failures, their consequences, then strong look-alikes.
 
-    `went_on` gives the line of the log that shows that the run continued after a finding.
+    `went_on` gives the line of the log that shows that the run continued after a report.
     """
     found = [finding for finding in found if not _announced(finding, found)]
     for finding in found:
-        recovery = None if finding.hints_only else _outlived(finding, found) or went_on(finding)
+        recovery = None if finding.hints_only else _recovery(finding, found, went_on)
         finding.incident = replace(
             finding.incident, survived=recovery is not None, recovery=recovery
         )
@@ -112,15 +120,15 @@ def with_rank(incidents: tuple[Incident, ...], rank: int | None) -> tuple[Incide
     return tuple(replace(i, rank=rank) if i is ended else i for i in incidents)
 
 
-def next_failure(finding: Finding, found: list[Finding]) -> int | None:
-    """The line after a finding where the same rank reports another memory failure with frames."""
+def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int | None:
+    """The line after a report where the same rank reports another memory failure with frames."""
     later = (
         other.incident.line_number
         for other in found
         if other.dialect is not None
         and other.incident.frames
         and other.incident.rank == finding.incident.rank
-        and other.incident.line_number > finding.last_number
+        and other.incident.line_number > report.last
     )
     return min(later, default=None)
 
@@ -136,8 +144,25 @@ def _announced(finding: Finding, found: list[Finding]) -> bool:
     )
 
 
+def _recovery(
+    finding: Finding, found: list[Finding], went_on: Callable[[Finding, Report], str | None]
+) -> str | None:
+    """The line that shows that the last run survived a failure, if each run that reports it did."""
+    line = _outlived(finding, found)
+    if line is not None:
+        return line
+    for report in finding.reports:
+        line = went_on(finding, report)
+        if line is None:
+            return None
+    return line
+
+
 def _outlived(finding: Finding, found: list[Finding]) -> str | None:
-    """The later message that shows that the process survived this memory failure."""
+    """The later message that shows that the process survived this memory failure.
+
+    The report of the system stands apart from the output of the run, often under its own heading.
+    """
     if finding.dialect is None or finding.lived_on:
         return None
     later = (f.incident for f in found if f.lived_on)

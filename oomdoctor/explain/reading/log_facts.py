@@ -9,7 +9,7 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-from oomdoctor.explain.reading.going_on import LONGEST_QUOTE, GoingOn
+from oomdoctor.explain.reading.going_on import LONGEST_QUOTE, GoingOn, Report
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.settings.logged import SettingsReader
 from oomdoctor.records.diagnosis import LogFacts, MemorySample
@@ -40,9 +40,9 @@ _LONGEST_LINE = 20_000
 
 
 class Progress(NamedTuple):
-    """How far a log had come: signs of progress, the step, whether it said that it had finished."""
+    """How far a log had come at a line: the step, and whether it said that it had finished."""
 
-    moves: int
+    report: Report
     step: int | None
     over: bool
 
@@ -93,9 +93,9 @@ class FactReader:
         """The process of `torch.multiprocessing.spawn` whose failure is reported from a line on."""
         return next((rank for at, rank in reversed(self._spawned) if at < number), None)
 
-    def progress(self) -> Progress:
-        """How far the log has come."""
-        return Progress(self.going_on.moves, self.step, self.going_on.over)
+    def progress(self, number: int, text: str) -> Progress:
+        """How far the log has come at a line that may report a failure."""
+        return Progress(self.going_on.report(number, text), self.step, self.going_on.over)
 
     def facts(self, line_count: int) -> LogFacts:
         """Everything learned from the lines."""

@@ -52,6 +52,11 @@ _NOISE = re.compile(
     r"|(?:#|//|>|\|) ?"  # comments, quotations, exception groups
     r"|- (?=\S)"
 )
+# Names of hosts and jobs as pdsh, srun --label and parallel --tag print them: a name with a number.
+_NAMED = re.compile(
+    r"\[?(?!(?i:step|epoch|iter|batch|sample|trial|fold|round|stage|phase|layer|line|try|seed))"
+    r"([A-Za-z0-9_.@/-]{0,40}\d[\w.-]{0,40})\]?(?: ?\||:) "
+)
 _MOST_PREFIXES = 6
 
 
@@ -85,6 +90,15 @@ def split_line(line: str) -> Split:
             break
         start = match.end()
     return Split(tag, rank, line[start:])
+
+
+def process_of(line: str) -> str:
+    """The process, host or job that a line names as the one that wrote it; "" if none."""
+    split = split_line(line)
+    if split.tag:
+        return split.tag
+    named = _NAMED.match(split.text.lstrip())
+    return named[1] if named else ""
 
 
 def number_in(tag: str, others: Iterable[str] = ()) -> int | None:

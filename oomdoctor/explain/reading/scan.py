@@ -16,7 +16,7 @@ from oomdoctor.explain.reading.clean import Line
 from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message
 from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
 from oomdoctor.explain.reading.frames.read import starts_traceback
-from oomdoctor.explain.reading.going_on import MEMORY
+from oomdoctor.explain.reading.going_on import MEMORY, Report
 from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of, next_failure, with_rank
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
 from oomdoctor.explain.reading.look_alikes import MAY_FAIL, QUOTED, SHUTDOWN, Found, find_look_alike
@@ -92,7 +92,7 @@ class _Scanner:
         if not self._wsl and "WSL" in text and _WSL.search(text):
             self._wsl = True
         if MAY_OPEN.search(text) or MAY_FAIL.search(text):
-            self._moves_at[index] = self._facts.progress()
+            self._moves_at[index] = self._facts.progress(line.number, text)
             if self._tried < _MOST_TRIED and len(self._found) < _MOST_READ:
                 self._waiting.append(index)
             else:
@@ -104,7 +104,7 @@ class _Scanner:
 
     def _try(self, index: int) -> None:
         self._tried += 1
-        progress = self._moves_at.pop(index, self._facts.progress())
+        progress = self._moves_at.pop(index)
         split = self._window.split(index)
         if self._consumed.get(split.tag, -1) >= index:
             return
@@ -240,8 +240,8 @@ class _Scanner:
             tensor_shape=message.tensor_shape,
             tensor_dtype=message.tensor_dtype,
         )
-        number = self._window.line(told[-1]).number
-        fold(self._found, Finding(incident, number, progress.moves, dialect))
+        report = progress.report._replace(last=self._window.line(told[-1]).number)
+        fold(self._found, Finding(incident, [report], dialect))
 
     def _note_retry(self, told: list[int]) -> None:
         """Look for words beside a message that say that the program goes on."""
@@ -287,10 +287,9 @@ class _Scanner:
             exception=found.exception,
             consequence=found.consequence,
         )
-        fold(self._found, Finding(incident, line.number, progress.moves, strong=found.strong))
+        fold(self._found, Finding(incident, [progress.report], strong=found.strong))
 
-    def _went_on(self, finding: Finding) -> str | None:
+    def _went_on(self, finding: Finding, report: Report) -> str | None:
         """The line that shows that the run went on: steps, its end, a saved model or a retry."""
-        told, last = finding.incident.lines, finding.last_number
-        until = next_failure(finding, self._found)
-        return self._facts.going_on.after(finding.moves, last, AHEAD, told, until)
+        until = next_failure(finding, report, self._found)
+        return self._facts.going_on.after(report, AHEAD, finding.incident.lines, until)

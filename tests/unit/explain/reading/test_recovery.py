@@ -100,6 +100,31 @@ def test_a_failure_that_the_run_survived(text, shown):
         f"{FAILED}me@box:~/run$ python train.py\nstep 1 loss 2\nstep 2 loss 1\nAll done\n",
         f"{FAILED}$ CUDA_VISIBLE_DEVICES=1 torchrun train.py\nFinished training\n",
         f"a-1  | {oom()}\nb-1 exited with code 0\n",
+        f"a-1  | {oom()}\nb-1  | step 11 loss 1\nb-1  | step 12 loss 1\nb-1  | All done\n",
+        f"node01: {oom()}\nnode02: step 11 loss 1\nnode02: step 12 loss 1\nnode02: All done\n",
+        f"[rank3]: {oom()}\n[rank0]: Training completed.\n",
+        f"(Trainer pid=7) {oom()}\n(Trainer pid=8) Model saved to out\n",
+        # another run in the same text: what starts it, its number, the opening lines once more
+        f"{FAILED}===== b.log =====\nTraining completed.\n",
+        f"{FAILED}=== Run 2 ===\nstep 1 loss 2\nstep 2 loss 1\nProcess finished with exit code 0\n",
+        f"```\n{FAILED}```\nWith 8 bits:\n```\nTraining completed.\n```\n",
+        f"{FAILED}+ python train.py --batch 4\nTraining completed.\n",
+        f"{FAILED}Running command: CUDA_VISIBLE_DEVICES=1 /opt/env/bin/python b.py\nAll done\n",
+        f"{FAILED}Starting job b\nFinished training\n",
+        f"{FAILED}wandb: Agent Starting Run: em3qtl1s with config:\nTraining completed.\n",
+        f"{FAILED}W1201 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable "
+        f"for each process to be 1 in default\nstep 1 loss 2\nstep 2 loss 1\nAll done\n",
+        f"SLURM_JOB_ID=41\n{FAILED}SLURM_JOB_ID=42\nTraining completed.\n",
+        f"Job ID: 41\n{FAILED}Slurm Job_id=42 Name=b Ended, Run time 1:00, COMPLETED, ExitCode 0\n",
+        f"Reading settings\nLoading rows of a.csv\n{FAILED}Reading settings\n"
+        f"Loading rows of a.csv\n{STEP}step 11 loss 1\nTraining completed.\n",
+        # the same failure once more, in a run that survived it
+        f"{FAILED}## b.log\n{FAILED}Training completed.\n",
+        # the process died before
+        f"{FAILED}Process finished with exit code 1\nTraining completed.\n",
+        f"{FAILED}srun: error: n1: task 3: Exited with exit code 1\nModel saved to out\n",
+        f"{FAILED}wandb: ERROR Run em3qtl1s errored:\nstep 1 loss 2\nstep 2 loss 1\n",
+        f"{FAILED}worker 0: exit code 0\nworker 1: exit code 1\n",
         # another failure in between, which the end may belong to
         f"{FAILED}ok\n{AGAIN}Training completed.\n",
         # people who write about it
@@ -113,6 +138,33 @@ def test_a_failure_that_ended_the_run(text):
     ended = [one for one in found if one.is_oom and not one.survived]
     assert ended and ended[0].recovery is None
     assert exit_of(found) is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"=== Run 2 ===\n{FAILED}ok\n=== Run 2 finished successfully ===\n",
+        f"SLURM_JOB_ID=41\n{FAILED}ok\nSlurm Job_id=41 Name=a Ended, COMPLETED, ExitCode 0\n",
+        f"a-1  | {oom()}\nb-1 exited with code 1\na-1  | step 1 loss 2\na-1  | step 2 loss 1\n",
+        f"{FAILED}failed (exitcode: 1) local_rank: 0\nrestarting worker group\nTraining done\n",
+        f"{STEP}{FAILED}step 11 loss 1\nstep 12 loss 1\nProcess finished with exit code 1\n",
+        f"Reading rows\nStarting step\n{STEP}Reading rows\nStarting step\n{FAILED}Reading rows\n"
+        "Starting step\nTraining completed.\n",
+        f"```\n{FAILED}ok\nTraining completed.\n```\n",
+        f"node01: {oom()}\nnode01: ok\nnode01: Training completed.\n",
+    ],
+)
+def test_what_belongs_to_the_same_run_shows_that_it_went_on(text):
+    assert all(one.survived for one in read(text) if one.is_oom)
+
+
+def test_a_worker_that_was_killed_in_the_next_run_of_the_text_is_a_failure():
+    assert read(f"Training completed.\n## b.log\n{TRACE}{KILL}")[0].is_oom
+
+
+def test_many_runs_in_one_text_keep_the_end_of_each_apart():
+    text = "".join(f"{FAILED.replace('2.00', f'{i}.00')}## {i}\n{STEP}" for i in range(1, 200))
+    assert not any(one.survived for one in read(f"{text}Training completed.\n")[:-1])
 
 
 def test_each_end_belongs_to_the_failure_before_it():
