@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.command_line import command_line, sweeps_length
+from oomdoctor.analysis.rank import best
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.plan import PlanRequest
@@ -99,8 +100,8 @@ def _plan_commands(
     elif fitting:
         whole = _is_ladder(plan) and request.lengths is None
         if len(plan.gpus) == 1 and whole:
-            best = max(fitting, key=lambda result: result.tokens_per_s or 0.0)
-            lines.append(command_line(request, {"--why": best.label}))
+            first = best(tuple(fitting), request.rank_by)
+            lines.append(command_line(request, {"--why": first.label}))
     else:
         if not plan.all_gpus and _is_ladder(plan):
             lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))
@@ -113,9 +114,9 @@ def _unsolved(plan: PlanRequest) -> PlanRequest:
 
 
 def _best_alone(fitting: Sequence[ProbeResult], request: SurveyRequest) -> SurveyRequest:
-    """The request with only the fastest rung, at the value that was found for it."""
-    best = max(fitting, key=lambda result: result.tokens_per_s or 0.0)
-    rungs = (Rung(best.label, best.config),)
+    """The request with only the best rung, at the value that was found for it."""
+    first = best(tuple(fitting), request.rank_by)
+    rungs = (Rung(first.label, first.config),)
     return replace(request, recipe=Recipe("none", "", rungs, "command line"))
 
 

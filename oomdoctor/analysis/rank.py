@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from oomdoctor.analysis.speed.trust import UNRANKED
+from oomdoctor.records.config import uses_host
 from oomdoctor.records.report import Picks, RankBy, Ranking
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_bytes, format_rate
@@ -11,13 +14,15 @@ from oomdoctor.units import format_bytes, format_rate
 def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     """Best first: the highest throughput, the lowest peak, or the largest micro-batch that fits.
 
-    Ties are broken by the lower peak, then the higher throughput, then the given order. A rung
-    without the ranked figure comes last. By throughput, a rung whose times cannot be trusted has
-    no place and is no pick; it only has a reason.
+    Where speeds do not compare, the peak decides instead of the throughput (`ranked_by`). Ties are
+    broken by the lower peak, then the higher throughput, then the given order. A rung without the
+    ranked figure comes last. By throughput, a rung whose times cannot be trusted has no place and
+    is no pick; it only has a reason.
     """
+    by = ranked_by(results, by)
     all_fitting = [result for result in results if result.outcome == "fits"]
     fitting = [r for r in all_fitting if by != "throughput" or r.speed_state not in UNRANKED]
-    order = sorted(fitting, key=lambda result: (*_key(result, by), *_tie(result)))
+    order = sorted(fitting, key=lambda result: _place(result, by))
     reasons = {
         result.key: _reason(result, order[0], by, first=place == 0, of=len(order))
         for place, result in enumerate(order)
@@ -34,10 +39,46 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     return Ranking(tuple(result.key for result in order), reasons, picks)
 
 
+def ranked_by(results: Iterable[ProbeResult], by: RankBy) -> RankBy:
+    """What decides the order: by throughput, it is memory where speeds do not compare.
+
+    A card may have no published peak rate for the type of some rungs. They have no estimate, and
+    must not lose to slow rungs that have one. Rungs that use the host never have one: they do not
+    count.
+    """
+    fitting = [result for result in results if result.outcome == "fits"]
+    measured = any(r.evidence != "predicted" and r.tokens_per_s is not None for r in fitting)
+    if by != "throughput" or measured:
+        return by
+    return "memory" if without_speed(fitting) else by
+
+
+def without_speed(results: Iterable[ProbeResult]) -> list[ProbeResult]:
+    """The simulated rungs that fit, but whose speed could not be estimated for their card."""
+    return [
+        result
+        for result in results
+        if result.outcome == "fits"
+        and result.evidence == "predicted"
+        and result.tokens_per_s is None
+        and not uses_host(result.config)
+    ]
+
+
+def best(results: tuple[ProbeResult, ...], by: RankBy) -> ProbeResult:
+    """The first of rungs that all fit; they may be of several cards."""
+    by = ranked_by(results, by)
+    return min(results, key=lambda result: _place(result, by))
+
+
 _WHY_APART = {
     "not_settled": "its speed did not settle",
     "not_believable": "its times are not believable",
 }
+
+
+def _place(result: ProbeResult, by: RankBy) -> tuple[bool, float, bool, float, float]:
+    return (*_key(result, by), *_tie(result))
 
 
 def _key(result: ProbeResult, by: RankBy) -> tuple[bool, float]:

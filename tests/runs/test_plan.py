@@ -137,6 +137,27 @@ def test_several_cards_have_a_row_each_and_no_speed_without_a_card(
 
 
 @pytest.mark.slow
+def test_a_rung_without_a_speed_does_not_lose_to_a_slow_one(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    both = {
+        dtype: Rung(dtype, replace(RUNGS[0].config, weights_dtype=dtype, autocast_dtype="none"))
+        for dtype in ("float32", "bfloat16")
+    }
+    report, _ = plan(ask(PlanRequest(("A10G",)), *both.values()))  # no rate is published for bf16
+    slow, unknown = report.results
+    assert slow.tokens_per_s is not None and unknown.tokens_per_s is None
+    peaks = {row.key: row.deciding_peak_bytes() or 0 for row in report.results}
+    first = report.ranking[0]
+    assert peaks[first] == min(peaks.values())
+    assert report.ranking_reasons[first].startswith("the lowest peak of 2: ")
+    (warning,) = (w for w in report.warnings if w.code == "speed_unknown")
+    assert "NVIDIA A10G has no published peak rate for bfloat16" in warning.message
+    report, _ = plan(ask(PlanRequest(("L4",)), *both.values()))
+    assert "speed_unknown" not in [warning.code for warning in report.warnings]
+
+
+@pytest.mark.slow
 def test_a_sweep_grows(ask: Callable[..., SurveyRequest]) -> None:
     sweep = Sweep("sequence_length", (16, 32, 64))
     report, _ = plan(ask(PlanRequest(("L4",), sweep=sweep), RUNGS[0]))

@@ -63,6 +63,8 @@ def _of_usable(row: Row) -> str:
 
 def _relative_speed(row: Row) -> str:
     rate, fastest = row.result.tokens_per_s, row.fastest_tokens_per_s
+    if fastest is None:  # the speeds do not compare
+        return ""
     return DASH if rate is None or not fastest else f"{format_rate(rate / fastest)}x"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.plan import CardPlan
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
@@ -76,7 +77,7 @@ def header(report: Report) -> list[Block]:
         budget = _card(report.cards[0]) if one_card else _budget(report.budget, report.machine)
         pairs.append(("Budget", budget))
     if report.request is not None:
-        pairs.append(("Training", _training(report.request)))
+        pairs.append(("Training", _training(report, report.request)))
     if planned:
         evidence = _SIMULATED
         if _has_speeds(report):
@@ -202,7 +203,7 @@ def _budget(budget: Budget, machine: Machine) -> str:
     return text
 
 
-def _training(request: SurveyRequest) -> str:
+def _training(report: Report, request: SurveyRequest) -> str:
     tokens = request.sequence_length * request.effective_batch_size
     batch = f"batch {request.effective_batch_size:,} (micro-batch x gradient accumulation)"
     length = (
@@ -214,5 +215,6 @@ def _training(request: SurveyRequest) -> str:
         length = f"sequence length {sweep.values[0]:,} to {sweep.values[-1]:,}, effective {batch}"
     if request.plan is not None and request.plan.solve == "sequence_length":
         length = f"effective {batch}"
+    ranked = ranked_by(report.results, request.rank_by)
     evaluation = f", evaluation batch size {request.eval_batch_size}" * request.evaluate
-    return f"{length}{evaluation}; recipe {request.recipe.name}, {_RANKED_BY[request.rank_by]}"
+    return f"{length}{evaluation}; recipe {request.recipe.name}, {_RANKED_BY[ranked]}"

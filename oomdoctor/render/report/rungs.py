@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.plan import PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
@@ -77,13 +78,16 @@ def _fitting(
     marks = borderline_marks(notes)
     shared = [note for note in shared_notes(notes) if note not in marks]
     ranked = set(report.ranking)
+    fastest = max((r.tokens_per_s or 0.0 for r in results), default=None)
+    if ranked_by(results, "throughput") != "throughput":
+        fastest = None  # the fastest may be one without a speed
     rows = [
         Row(
             result,
             plus_minus,
             place=place if result.key in ranked else None,
             usable_bytes=usable,
-            fastest_tokens_per_s=max((r.tokens_per_s or 0.0 for r in results), default=None),
+            fastest_tokens_per_s=fastest,
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
             notes=tuple(note for note in own if note not in shared and note not in marks),
             mark=next((marks[note] for note in own if note in marks), ""),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from oomdoctor.analysis.rank import without_speed
+from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
+from oomdoctor.records.facts.warnings import speed_unknown
 from oomdoctor.records.machine import Machine
-from oomdoctor.records.report import Budget, Report, Simulations
-from oomdoctor.records.result import Inspection
+from oomdoctor.records.report import Budget, Report, Simulations, Warn
+from oomdoctor.records.result import Inspection, ProbeResult
 from oomdoctor.runs import assemble
 from oomdoctor.runs.plan.card_order import in_order
 from oomdoctor.runs.plan.card_picks import card_plan
@@ -47,7 +51,7 @@ def report(
         inspection=known.inspection,
         budget=_budget(one) if one is not None else None,
         results=rows[one.name] if one is not None else (),
-        warnings=known.warnings,
+        warnings=known.warnings + _speeds_unknown(known, rows),
         interrupted=interrupted,
         judged=tuple(row for found in rows.values() for row in found),
         cards=in_order(cards, known.plan),
@@ -57,6 +61,25 @@ def report(
         simulations=_simulations(known),
         solve=known.solution,
     )
+
+
+def _speeds_unknown(
+    known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
+) -> tuple[Warn, ...]:
+    """A warning about named cards without a peak rate; with --all-gpus, the legend says it."""
+    found = {
+        card.name: {compute_dtype(row.config) for row in unknown}
+        for card in known.cards
+        if card.facts is not None
+        and card.facts.vendor == "NVIDIA"
+        and (unknown := without_speed(rows[card.name]))
+    }
+    if not found or known.plan.all_gpus:
+        return ()
+    a_table = known.plan.sweep is None and known.plan.solve is None
+    by_speed = known.request.rank_by == "throughput" and a_table
+    types = sorted({name for types in found.values() for name in types})
+    return (speed_unknown(list(found), types, ranked_by_speed=by_speed),)
 
 
 def _simulations(known: Findings) -> Simulations:

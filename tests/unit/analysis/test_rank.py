@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from analysis_make import GIB, result
 
-from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.rank import best, rank, ranked_by, without_speed
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.report import Picks
 
 FAST = result("fast", tokens_per_s=1000.0, peak_device_bytes=20 * GIB, max_micro_batch_size=4)
@@ -109,3 +111,42 @@ def test_settled_and_estimated_times_are_ranked():
     settled = result("settled", tokens_per_s=1.0, speed_state="settled")
     estimated = result("estimated", tokens_per_s=2.0, speed_state="estimated")
     assert rank((settled, estimated), "throughput").order == ("estimated", "settled")
+
+
+class TestSpeedsThatDoNotCompare:
+    """A card without a published peak rate for a type."""
+
+    slow = result("slow", evidence="predicted", tokens_per_s=100.0, peak_device_bytes=20 * GIB)
+    unknown = result("unknown", evidence="predicted", peak_device_bytes=9 * GIB)
+    host = replace(
+        result("host", evidence="predicted", peak_device_bytes=5 * GIB),
+        config=TrainConfig(activation_checkpointing="offload"),
+    )
+
+    def test_memory_decides(self):
+        rows = (self.slow, self.unknown)
+        assert ranked_by(rows, "throughput") == "memory"
+        ranking = rank(rows, "throughput")
+        assert ranking.order == ("unknown", "slow")
+        assert ranking.picks.full == "unknown"
+        assert ranking.reasons["unknown"] == "the lowest peak of 2: 9.00 GiB"
+        assert best(rows, "throughput") is self.unknown
+
+    def test_the_asked_order_stays_otherwise(self):
+        rows = (self.slow, self.unknown)
+        assert ranked_by(rows, "micro-batch") == "micro-batch"
+        assert ranked_by((self.slow, FAST), "throughput") == "throughput"
+
+    def test_a_measured_speed_is_not_given_up_for_a_prediction(self):
+        rows = (FAST, self.unknown)
+        assert rank(rows, "throughput").order == ("fast", "unknown")
+
+    def test_rungs_that_use_the_host_never_have_a_speed(self):
+        rows = (self.slow, self.host)
+        assert without_speed(rows) == []
+        assert rank(rows, "throughput").order == ("slow", "host")
+        assert best(rows, "throughput") is self.slow
+
+    def test_what_does_not_fit_does_not_count(self):
+        gone = result("gone", "oom", evidence="predicted")
+        assert ranked_by((self.slow, gone), "throughput") == "throughput"

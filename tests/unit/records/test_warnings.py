@@ -29,6 +29,11 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         "effective batch size 100,000 is far above the usual 8 to 512",
     ),
     "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
+    "speed_unknown": (
+        lambda: warnings.speed_unknown(["NVIDIA A10G"], ["bfloat16"], ranked_by_speed=True),
+        "NVIDIA A10G has no published peak rate for bfloat16: rungs with such products have no "
+        "speed, and rungs are ranked by peak memory;",
+    ),
     "smallest_variant": (
         lambda: warnings.smallest_variant("A100", "A100 40GB", ["A100 80GB"]),
         "using the smallest, A100 40GB",

@@ -259,6 +259,16 @@ def test_a_fitting_rung_that_the_ranking_leaves_out_has_no_place() -> None:
     assert re.search(r"^  -  qlora-nf4", text, re.MULTILINE)
 
 
+def test_speeds_that_do_not_compare_are_not_ranked_by() -> None:
+    report = PLANS["plan"]()
+    fast, other = [row for row in report.results if row.outcome == "fits"][:2]
+    known = plain(replace(report, results=(fast, other)))
+    assert "ranked by throughput" in known and "vs fastest" in known
+    unknown = plain(replace(report, results=(fast, replace(other, tokens_per_s=None))))
+    assert "ranked by memory" in unknown
+    assert "tokens/s" in unknown and "vs fastest" not in unknown
+
+
 def test_unknown_is_a_dash() -> None:
     report = gpu_report()
     bare = replace(report.results[2], tokens_per_s=None, tokens_time_s=None, peak_phase=None)
