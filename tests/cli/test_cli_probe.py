@@ -315,13 +315,13 @@ def test_a_survey_that_cannot_start_leaves_no_run(cli, survey):
 
 
 class TestNeverStarted:
-    """A run that measured nothing is no run; one that holds an answer stays."""
+    """A run whose worker never did anything is no run; one that holds an answer stays."""
 
     @pytest.fixture
     def left(self, survey, monkeypatch):
         """Ends the survey with these files in its folder, and an error with this hint."""
 
-        def end(*files, hint=None):
+        def end(*files, hint=None, code="missing"):
             def act(request, folder, **_):
                 folder.write_request(request)
                 (folder.path / "lib").mkdir()
@@ -329,16 +329,27 @@ class TestNeverStarted:
                     path = folder.path / name
                     path.parent.mkdir(exist_ok=True)
                     path.write_text("{}")
-                raise model_error("missing", "no", hint and hint.format(folder.path))
+                raise model_error(code, "no", hint and hint.format(folder.path))
 
             monkeypatch.setattr("oomdoctor.runs.survey.run.run_survey", act)
 
         return end
 
     def test_it_is_gone(self, cli, left):
-        left("host.log", "01-inspect/job.json", "01-inspect/log.txt")
+        left("host.log", "01-inspect/job.json")
         assert cli("probe", "m").code == 4
         assert run_list.list_runs() == ()
+
+    def test_it_is_gone_if_its_worker_only_found_a_library_missing(self, cli, left):
+        files = [f"01-inspect/{name}" for name in ("job.json", "reply.json", "log.txt")]
+        left("host.log", *files, code="library_missing")
+        assert cli("probe", "m").code == 4
+        assert run_list.list_runs() == ()
+
+    def test_one_that_measured_before_a_library_was_missing_stays(self, cli, left):
+        left("host.log", "01-inspect/job.json", "02-lora/job.json", code="library_missing")
+        assert cli("probe", "m").code == 4
+        assert len(run_list.list_runs()) == 1
 
     def test_what_the_hint_names_stays_but_is_no_run(self, cli, left):
         left("host.log", "01-inspect/job.json", hint="see {}/host.log")
@@ -347,7 +358,9 @@ class TestNeverStarted:
         assert (run_list.list_runs()[0].path / "host.log").exists()
         assert "there are no runs in" in cli("show").err
 
-    @pytest.mark.parametrize("file", ["report.json", "02-lora/job.json"])
+    @pytest.mark.parametrize(
+        "file", ["report.json", "01-inspect/reply.json", "01-inspect/log.txt", "02-lora/job.json"]
+    )
     def test_what_holds_an_answer_stays(self, cli, left, file):
         left("host.log", "01-inspect/job.json", file)
         assert cli("probe", "m").code == 4

@@ -50,7 +50,8 @@ def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
     It holds nothing to show or resume, and `--resume latest` would pick it.
     """
     with suppress(OSError):
-        if all(map(_says_nothing, folder.path.iterdir())):
+        missing = error.code == "library_missing"
+        if all(_says_nothing(path, missing) for path in folder.path.iterdir()):
             if str(folder.path) in (error.hint or ""):
                 # No longer a run, but the hint names its files.
                 (folder.path / "request.json").unlink()
@@ -58,8 +59,11 @@ def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
                 shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def _says_nothing(path: Path) -> bool:
-    """Whether a file or folder of a run was written before anything was measured."""
+def _says_nothing(path: Path, library_missing: bool) -> bool:
+    """Whether a file or folder of a run was written before any worker started.
+
+    A worker that finds a library missing leaves a log and a reply; the error says the same.
+    """
     if path.is_dir() and path.name.endswith("-inspect"):
-        return True
+        return library_missing or all(inner.name == "job.json" for inner in path.iterdir())
     return path.name in ("request.json", "running.lock", "host.log", "lib")
