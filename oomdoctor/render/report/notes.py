@@ -74,7 +74,8 @@ def why_not_run(result: ProbeResult) -> str:
     parts = [result.reason] if result.reason else []
     failure = result.failure
     if failure is not None:
-        if failure.message not in (result.reason or ""):
+        told = failure.message in (result.reason or "")
+        if not told and (failure.code != "not_reached" or not result.reason):
             parts.append(failure.message)
         said = " ".join(parts)
         for word, value in (

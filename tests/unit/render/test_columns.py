@@ -8,7 +8,7 @@ import pytest
 from example_gpu import gpu_report
 
 from oomdoctor.records.dataset import TrainingTime
-from oomdoctor.records.result import PredictedPeak, ProbeResult
+from oomdoctor.records.result import Failure, PredictedPeak, ProbeResult
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
 from oomdoctor.render.report.notes import shared_notes, why_not_run
 from oomdoctor.units import GIB, format_bytes
@@ -119,6 +119,15 @@ def test_only_notes_of_every_row_are_shared() -> None:
     assert shared_notes([["a", "b"], ["b", "c"], ["b"]]) == ["b"]
     assert shared_notes([["a"], ["b"]]) == []
     assert shared_notes([["a"]]) == []
+
+
+def test_a_rung_that_was_not_reached_says_so_once() -> None:
+    failure = Failure("not_reached", "the survey ended before this rung was tried")
+    waiting = replace(_FULL_FP32, failure=failure, missed_by_bytes=None)
+    bound = "not reached; lower bound 1.00 GiB"
+    assert why_not_run(replace(waiting, reason=bound)) == bound
+    assert why_not_run(replace(waiting, reason=failure.message)) == failure.message
+    assert why_not_run(replace(waiting, reason=None)) == failure.message
 
 
 def test_an_amount_of_memory_is_said_once_in_a_reason() -> None:
