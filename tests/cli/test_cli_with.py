@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
 import zipfile
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.cli.requests import plan as plan_requests
+from oomdoctor.cli.streams.making import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make
 from oomdoctor.system.interpreters.kept import (
@@ -124,6 +127,23 @@ def test_a_stop_ends_pip_and_leaves_nothing() -> None:
     with pytest.raises(Stopped):
         make.make_ready(EINOPS, _helper(lines, stopped=lambda: bool(lines)))
     assert _left() == []
+
+
+def test_ctrl_c_promises_no_results(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: tuple[str, ...], helper: Helper) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert helper.stopped()
+        raise Stopped
+
+    monkeypatch.setattr(make, "make_ready", interrupted)
+    with pytest.raises(OomDoctorError) as caught:
+        make_environment(EINOPS, quiet=False)
+    assert (caught.value.code, int(caught.value.exit_code)) == ("interrupted", 130)
+    said = capfd.readouterr().err
+    assert "stopping: no environment will be made (once more to quit at once)" in said
+    assert "results" not in said
 
 
 def test_no_pip_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

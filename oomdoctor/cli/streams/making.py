@@ -16,7 +16,7 @@ def make_environment(versions: tuple[str, ...], *, quiet: bool) -> None:
     from oomdoctor.system.interpreters.make import make_ready
     from oomdoctor.system.interpreters.pip import Helper, Stopped
 
-    with stop_on_signals() as stop:
+    with stop_on_signals(outcome="no environment will be made") as stop:
         helper = Helper(say=_nothing if quiet else say, stopped=lambda: stop() is not None)
         try:
             make_ready(versions, helper)

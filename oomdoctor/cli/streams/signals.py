@@ -13,7 +13,7 @@ from types import FrameType
 
 from oomdoctor.errors import ExitCode
 
-_STOPPING = b"stopping: the results so far will be printed (once more to quit at once)\n"
+_RESULTS = "the results so far will be printed"
 # The signals so far, while a block of `stop_on_signals` runs. Blocks nest: a signal that comes
 # while the command line is still being read stops the survey as soon as it starts.
 _asked: list[ExitCode] | None = None
@@ -21,13 +21,16 @@ _CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINAT
 
 
 @contextmanager
-def stop_on_signals(*, moving: bool = False) -> Iterator[Callable[[], ExitCode | None]]:
+def stop_on_signals(
+    *, moving: bool = False, outcome: str = _RESULTS
+) -> Iterator[Callable[[], ExitCode | None]]:
     """Yield a function that returns the exit code once the survey has to stop, None until then.
 
     A second signal raises KeyboardInterrupt, or SystemExit(143) for SIGTERM. An exception, so that
     running workers are still ended. With `moving` a line moves on stderr, which makes room for the
-    answer to the signal.
+    answer to the signal. `outcome` says in that answer what a stop leads to.
     """
+    answer = f"stopping: {outcome} (once more to quit at once)\n".encode()
     before_text = b"\r\x1b[2K" if moving else b"\n"
     global _asked
     outer, _asked = _asked, [] if _asked is None else _asked
@@ -40,7 +43,7 @@ def stop_on_signals(*, moving: bool = False) -> Iterator[Callable[[], ExitCode |
         asked.append(code)
         # Not through sys.stderr: the signal may arrive in the middle of a write to it.
         with suppress(OSError):
-            os.write(2, before_text + _STOPPING)
+            os.write(2, before_text + answer)
 
     before = {number: signal.signal(number, on_signal) for number in _CODES}
     try:
