@@ -64,8 +64,8 @@ def _helper(lines: list[str], stopped: Callable[[], bool] = lambda: False) -> He
 
 
 def _left() -> list[str]:
-    """What is in the folder of environments, without locks."""
-    return sorted(p.name for p in environments_dir().glob("*") if not p.name.endswith(".lock"))
+    """What is in the folder of environments, hidden files included."""
+    return sorted(p.name for p in environments_dir().glob("*"))
 
 
 def test_an_environment_has_what_was_asked_for_and_shares_the_rest(
@@ -104,6 +104,27 @@ def test_two_at_once_make_one() -> None:
         thread.join()
     assert _left() == [folder_of(EINOPS).name]
     assert sum(line.startswith("making") for lines in said for line in lines) == 1
+
+
+def test_who_waited_for_a_lock_that_is_gone_takes_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environments_dir().mkdir(parents=True)
+    lock = environments_dir() / f".{folder_of(EINOPS).name}.lock"
+    tries: list[bool] = []
+    lock_file = make._locked
+
+    def gone_at_first(file: Any) -> bool:
+        if not tries:
+            lock.unlink()  # by the process that held it
+        tries.append(lock_file(file))
+        return tries[-1]
+
+    monkeypatch.setattr(make, "_locked", gone_at_first)
+    with make._alone(folder_of(EINOPS), _helper([])):
+        assert len(tries) == 2
+        assert lock.exists()
+    assert _left() == []
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from oomdoctor.errors import machine_error, usage_error
 from oomdoctor.system.interpreters import inside
@@ -182,23 +183,43 @@ def _ask(python: Path, helper: Helper, *words: str) -> Any:
 
 @contextmanager
 def _alone(folder: Path, helper: Helper) -> Iterator[None]:
-    """Hold the lock of an environment; on a file system without locks, go on without."""
-    with folder.with_name(f".{folder.name}.lock").open("a", encoding="utf-8") as file:
-        announced = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+    """Hold the lock of an environment; on a file system without locks, go on without.
+
+    Its file goes with the lock. A process that waited for a file that is gone begins again.
+    """
+    path = folder.with_name(f".{folder.name}.lock")
+    announced = False
+    while True:
+        with path.open("a", encoding="utf-8") as file:
+            if not _locked(file):
                 if not announced:
                     helper.say("waiting for another process that makes the same environment")
                 announced = True
-            except OSError:
-                break
-            if helper.stopped():
-                raise Stopped
-            time.sleep(_POLL_S)
-        yield
-    with suppress(OSError):
-        if is_ready(folder):
-            folder.with_name(f".{folder.name}.lock").unlink()
+            elif _is_file_at(path, file):
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        path.unlink()
+                return
+        if helper.stopped():
+            raise Stopped
+        time.sleep(_POLL_S)
+
+
+def _locked(file: TextIO) -> bool:
+    """Take the lock of a file, unless another process holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # no locks here
+    return True
+
+
+def _is_file_at(path: Path, file: TextIO) -> bool:
+    """Whether the path still leads to an open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    return False
