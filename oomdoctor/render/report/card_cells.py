@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from oomdoctor.records.plan import CardPick, CardPlan
 from oomdoctor.render.words import money
-from oomdoctor.units import DASH, format_bytes, format_rate
+from oomdoctor.units import DASH, format_bytes, format_rate, format_seconds
 
 METHODS = ("full", "lora", "qlora")
 
@@ -32,6 +32,12 @@ def pick_of(card: CardPlan, method: str) -> CardPick | None:
     """The pick of a method, by its name."""
     pick: CardPick | None = getattr(card.picks, method)
     return pick
+
+
+def own_time(pick: CardPick) -> str:
+    """The time for the user's own data: `~2 h 40 min`; empty if it is unknown or not asked for."""
+    own = pick.training_time
+    return "" if own is None or own.total_s is None else f"~{format_seconds(own.total_s)}"
 
 
 class Cells:
@@ -72,13 +78,14 @@ class Cells:
         return " ".join(text)
 
     def _whole(self, pick: CardPick) -> str:
-        rate = f", ~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
-        cost = self._cost(pick)
+        rate = f"~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
         batch = f"{pick.micro_batch_size} x {pick.gradient_accumulation_steps}"
-        return f"{pick.label}, {batch}{rate}{f', {cost}' if cost else ''}"
+        parts = (pick.label, batch, rate, own_time(pick), self._cost(pick))
+        return ", ".join(filter(None, parts))
 
     def _parts(self, method: str, pick: CardPick) -> list[str]:
         rate = f"~{format_rate(pick.tokens_per_s)}" if pick.tokens_per_s is not None else "fits"
+        rate = own_time(pick) or rate  # which says more, and there is no room for both
         batch = f"x{pick.micro_batch_size}" if self.detail is Detail.BATCH else ""
         tail = _addition(pick.label, self.bases[method]) if self.detail <= Detail.RUNG else ""
         return [rate, self._cost(pick), batch, tail]

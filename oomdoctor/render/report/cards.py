@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from oomdoctor.records.plan import CardPlan, PlanRequest
+from oomdoctor.records.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
-from oomdoctor.render.report.card_cells import METHODS, Cells, Detail, pick_of
+from oomdoctor.render.report.card_cells import METHODS, Cells, Detail, own_time, pick_of
 from oomdoctor.render.report.card_groups import Group, few
+from oomdoctor.render.report.notes import own_data_note
 from oomdoctor.render.words import card_name, card_size, counted, money
 from oomdoctor.units import format_bytes, format_percent
 
@@ -31,6 +32,8 @@ def card_sections(report: Report) -> list[Section]:
     blocks: list[Block] = []
     if shown:
         blocks += [_table(shown, plan), Note(_legend(shown, plan))]
+        own = own_data_note(report, [pick for card in shown for pick in _fitting(card)])
+        blocks += [Note(own)] if own else []
     blocks += [Note(text, "normal") for text in closing]
     order = _ORDERS.get(plan.sort or "", "") if plan is not None and len(shown) > 1 else ""
     return [Section(f"Best rung of each method{order}", tuple(blocks))]
@@ -125,18 +128,25 @@ def _price(card: CardPlan, currency: str) -> str:
 
 def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
     """What a cell means, and how far off its estimates are."""
-    picks = [pick for card in cards for name in METHODS if (pick := pick_of(card, name))]
-    spreads = [p.tokens_per_s_spread for p in picks if p.fits and p.tokens_per_s_spread is not None]
+    picks = [pick for card in cards for pick in _fitting(card)]
+    spreads = [p.tokens_per_s_spread for p in picks if p.tokens_per_s_spread is not None]
     parts = []
-    if any(pick.fits and pick.tokens_per_s is not None for pick in picks):
+    if any(own_time(pick) for pick in picks):
+        parts.append(f"~ is the estimated time for your data (/s: tokens/s){_off(spreads)}.")
+    elif any(pick.tokens_per_s is not None for pick in picks):
         parts.append(f"~ is the estimated tokens/s{_off(spreads)}.")
     if plan is not None and plan.prices is not None:
         parts.append("The cost is for 1M tokens, with the same uncertainty.")
-    if any(pick.fits and pick.tokens_per_s is None for pick in picks):
+    if any(pick.tokens_per_s is None for pick in picks):
         parts.append("Without a published peak rate, a card has no speed.")
     if any(pick_of(card, name) is None for card in cards for name in METHODS):
         parts.append("A dash: not predicted.")
     return " ".join([*parts, f"{_ONE_CARD}."])
+
+
+def _fitting(card: CardPlan) -> list[CardPick]:
+    picks = (pick_of(card, name) for name in METHODS)
+    return [pick for pick in picks if pick is not None and pick.fits]
 
 
 def _off(spreads: Sequence[float]) -> str:

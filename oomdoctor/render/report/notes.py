@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oomdoctor.records.plan import CardPick
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_bytes, format_percent
@@ -32,16 +33,16 @@ def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
     return [*notes, *result.notes]
 
 
-def own_data_note(report: Report, results: Sequence[ProbeResult]) -> str:
+def own_data_note(report: Report, rungs: Sequence[ProbeResult | CardPick]) -> str:
     """What "your data" stands for, and what is assumed about its rows."""
-    own = next((r.training_time for r in results if r.training_time is not None), None)
-    if own is None:
+    own = next((r.training_time for r in rungs if r.training_time is not None), None)
+    if own is None or report.request is None:
         return ""
     times = "epoch" if own.epochs == 1 else "epochs"
     text = f"Your data: {own.rows:,} rows x {own.epochs:g} {times}, {own.steps:,} optimizer steps"
-    lengths = report.request.lengths if report.request is not None else None
+    lengths = report.request.lengths
     if lengths is None:
-        return f"{text}. Each row counts as {results[0].sequence_length:,} tokens."
+        return f"{text}. Each row counts as {report.request.sequence_length:,} tokens."
     if lengths.packed_tokens is not None:
         return f"{text}. Rows are packed to {lengths.packed_tokens:,} tokens."
     return f"{text}. Each micro-batch is padded to its longest row; rows are drawn at random."

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from example_plans import card, cards_report, prices_report, rows
 
-from oomdoctor.records.plan import CardPicks, CardPlan
+from oomdoctor.records.dataset import TrainingTime
+from oomdoctor.records.plan import CardPick, CardPicks, CardPlan
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.report.card_cells import METHODS
 from oomdoctor.render.report.card_groups import few
 from oomdoctor.render.words import card_name, money
 from oomdoctor.runs.plan.card_picks import pick
@@ -39,6 +41,40 @@ def every_card() -> Report:
         for number, gpu in enumerate(gpus())
     )
     return replace(cards_report(), cards=cards)
+
+
+def with_own_data() -> Report:
+    """The plan for several cards, with a time for 52,000 rows."""
+    report = cards_report()
+    assert report.request is not None
+    time = TrainingTime(52_000, 1.0, 1_625, 10**8, 9_600.0, 0.3)
+
+    def timed(pick: CardPick | None) -> CardPick | None:
+        if pick is None or pick.tokens_per_s is None:
+            return pick
+        return replace(pick, training_time=time)
+
+    cards = tuple(
+        replace(one, picks=CardPicks(*(timed(getattr(one.picks, name)) for name in METHODS)))
+        for one in report.cards
+    )
+    return replace(report, cards=cards)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_time_for_own_data_is_in_the_table(width: int) -> None:
+    lines = table(with_own_data(), width)
+    row = next(line for line in lines if "RTX 4090 " in line and "short by" in line)
+    assert row.count("~2 h 40 min") == 2
+    assert ("/s" in row) is False
+    text = " ".join(" ".join(lines).split())
+    assert "~ is the estimated time for your data (/s: tokens/s), off by" in text
+    assert "Your data: 52,000 rows x 1 epoch, 1,625 optimizer steps. Each row counts as" in text
+
+
+def test_a_pipe_has_the_speed_beside_the_time_for_own_data() -> None:
+    (row,) = (r for r in table(with_own_data(), 80, terminal=False) if r.startswith("  RTX 4090"))
+    assert "lora-r16-bf16+ckpt, 4 x 8, ~5,310/s, ~2 h 40 min" in row
 
 
 @pytest.mark.parametrize("gpu", gpus(), ids=lambda gpu: gpu.name)
