@@ -5,7 +5,6 @@ The model is created on the meta device: no weights, no download, one or two sec
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -124,11 +123,19 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
 
 
 def _embedding_parameters(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    import torch
+
     modules = []
     for find in (model.get_input_embeddings, model.get_output_embeddings):
-        # A model with custom code may not have these; then its embeddings count as "rest".
-        with contextlib.suppress(NotImplementedError, AttributeError):
+        # transformers searches the parts of a model under their usual names. A model with custom
+        # code may have others; then its embeddings count as "rest". Other errors are real faults.
+        try:
             modules.append(find())
+        except NotImplementedError:
+            continue
+        except AttributeError as error:
+            if not isinstance(error.obj, torch.nn.Module):
+                raise
     return [p for module in modules if module is not None for p in module.parameters()]
 
 

@@ -1,0 +1,42 @@
+"""What the inspection of a model counts, and which faults of custom code it lets through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import tiny_job
+
+from oomdoctor.worker.training.inspection import count_parameters
+from oomdoctor.worker.training.model_config import auto_class, load_config
+
+
+def model_and_config():
+    job = tiny_job("dense")
+    config = load_config(job.model)
+    with torch.device("meta"):
+        return auto_class(job.model.task).from_config(config), config
+
+
+def _raise(error):
+    raise error
+
+
+def test_embeddings_under_other_names_count_as_the_rest():
+    model, config = model_and_config()
+    plain = count_parameters(model, config)
+    for find in (lambda: model.wte, lambda: _raise(NotImplementedError())):
+        model.get_input_embeddings = find
+        other = count_parameters(model, config)
+        assert other.total == plain.total
+        assert other.rest - plain.rest == config.vocab_size * config.hidden_size
+
+
+@pytest.mark.parametrize("error", [TypeError("no"), AttributeError("no"), KeyError("no")])
+def test_a_fault_of_custom_code_is_not_hidden(error):
+    model, config = model_and_config()
+    model.get_output_embeddings = lambda: _raise(error)
+    with pytest.raises(type(error)):
+        count_parameters(model, config)
+    model.get_output_embeddings = lambda: None.weight
+    with pytest.raises(AttributeError):
+        count_parameters(model, config)
