@@ -8,7 +8,7 @@ from typing import Any
 
 from oomdoctor.analysis.memory.shape import size_in, text_part
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES
+from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES, experts_stacked
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
 
@@ -94,10 +94,9 @@ def training_of(
         assumed.append("unknown micro-batch size: pass --micro-batch")
     if setup.sequence_length is None:
         assumed.append("unknown sequence length: pass --seq-len")
-    newest = str(EXPERTS_STACKED_SINCE)
-    stacked = int((transformers or newest).partition(".")[0]) >= EXPERTS_STACKED_SINCE
-    if method == "qlora" and transformers is None and size_in(text, "experts"):
-        assumed.append(f"experts not quantized, as with transformers {newest}")
+    stacked = experts_stacked(str(text.get("model_type")), transformers)
+    if method == "qlora" and stacked is None and size_in(text, "experts"):
+        assumed.append(f"experts not quantized, as with transformers {EXPERTS_STACKED_SINCE}")
     adapted = setup.lora_targets or ROLES
     if method != "full" and setup.lora_targets is None:
         assumed.append("adapters on all linear layers")
@@ -120,7 +119,7 @@ def training_of(
         adapted=adapted,
         quantization=setup.quantization or "nf4",
         kbit_prepare="norms" if framework == "trl" else "peft",
-        stacked_experts=stacked,
+        stacked_experts=stacked is not False,
         world_size=setup.world_size or 1,
         stage=setup.sharding(),
         master_weights=setup.zero_stage is not None and setup.autocast_dtype is not None,

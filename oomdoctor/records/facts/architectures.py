@@ -63,7 +63,8 @@ class Family:
     `positions_after_padding` says that positions are counted from the padding id, which leaves
     fewer for a row. `norms` is the number of norms of a layer over its hidden width. `wide_norms`
     says that they multiply with their weight in 32 bits, `head_norms` that queries and keys have
-    norms, too.
+    norms, too. `stacked_experts` says that the experts of a layer are one tensor in every version
+    of transformers.
     """
 
     model_type: str
@@ -72,6 +73,7 @@ class Family:
     norms: int = 2
     wide_norms: bool = False
     head_norms: bool = False
+    stacked_experts: bool = False
 
 
 _ROWS = (
@@ -96,6 +98,11 @@ _ROWS = (
     Family("xlm-roberta", tied=True, positions_after_padding=True),
     Family("camembert", tied=True, positions_after_padding=True),
     Family("longformer", tied=True, positions_after_padding=True),
+    Family("gpt_oss", stacked_experts=True),
+    Family("llama4_text", stacked_experts=True),
+    Family("granitemoe", stacked_experts=True),
+    Family("granitemoeshared", stacked_experts=True),
+    Family("jetmoe", tied=True, stacked_experts=True),
 )
 _PLAIN = Family("")
 FAMILIES = {row.model_type: row for row in _ROWS}
@@ -109,3 +116,15 @@ LIGER_FAMILIES = (
 def family_of(model_type: str) -> Family:
     """The quirks of a model type; none for a type without a row."""
     return FAMILIES.get(model_type, _PLAIN)
+
+
+def experts_stacked(model_type: str, transformers: str | None) -> bool | None:
+    """Whether the experts of a layer are one tensor, which bitsandbytes does not quantize.
+
+    `transformers` is the version; None is returned if only that would tell.
+    """
+    if family_of(model_type).stacked_experts:
+        return True
+    if transformers is None:
+        return None
+    return int(transformers.partition(".")[0]) >= EXPERTS_STACKED_SINCE

@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tiny_models import tiny_job
 
-from oomdoctor.records.facts.architectures import FAMILIES, LIGER_FAMILIES
+from oomdoctor.records.facts.architectures import (
+    FAMILIES,
+    LIGER_FAMILIES,
+    experts_stacked,
+)
 from oomdoctor.records.facts.dtypes import DTYPES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, RECIPE_NAMES
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.inspection import count_parameters
 from oomdoctor.worker.training.optimizers import state_tensors
 
 CPU = torch.device("cpu")
@@ -91,3 +97,37 @@ def test_ligers_families_are_those_of_the_package() -> None:
     known = pytest.importorskip("liger_kernel.transformers.monkey_patch")
     for family in LIGER_FAMILIES:
         assert any(family in kind for kind in known.MODEL_TYPE_TO_APPLY_LIGER_FN), family
+
+
+_MIXTURE = {  # nearly all parameters are those of the experts
+    **_TINY, "num_key_value_heads": 2, "vocab_size": 32, "num_experts_per_tok": 2,
+    "pad_token_id": 0, "intermediate_size": 64, "moe_intermediate_size": 64,
+    "num_local_experts": 16, "num_experts": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["mixtral", "qwen3_moe", *(n for n, row in FAMILIES.items() if row.stacked_experts)]
+)
+def test_experts_are_linear_layers_or_one_tensor_as_the_table_says(name: str) -> None:
+    version = transformers.__version__
+    try:
+        config = transformers.AutoConfig.for_model(name, **_MIXTURE)
+    except ValueError:
+        pytest.skip(f"transformers {version} has no {name}")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    counts = count_parameters(model, config)
+    experts = 16 * 3 * 8 * 64
+    stacked = experts_stacked(name, version)
+    assert (counts.rest >= experts) is stacked, counts
+    assert (counts.linear >= experts) is not stacked, counts
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, row in FAMILIES.items() if not row.stacked_experts]
+)
+def test_the_version_tells_of_other_families(name: str) -> None:
+    assert experts_stacked(name, "4.57.1") is False
+    assert experts_stacked(name, "5.0.0rc1") is True
+    assert experts_stacked(name, None) is None

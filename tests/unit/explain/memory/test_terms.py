@@ -171,6 +171,14 @@ def test_experts_that_are_one_tensor_are_not_quantized(
     assert ("experts not quantized, as with transformers 5" in assumed) is told
 
 
+def test_experts_that_were_always_one_tensor_are_never_quantized() -> None:
+    config = {**MIXTRAL, "model_type": "granitemoe"}
+    for version in ("4.57.1", None):
+        training, assumed = training_of(Setup(method="qlora"), config, None, version)
+        assert training.stacked_experts
+        assert not any("experts" in text for text in assumed)
+
+
 def test_what_is_assumed_is_said() -> None:
     _, assumed = training_of(Setup(), LLAMA_8B)
     text = "; ".join(assumed)
