@@ -31,7 +31,7 @@ def _rows(report: Report) -> Iterable[Iterable[Any]]:
 
         return diagnosis_rows(report)
     if report.cards and not report.results:  # a plan for several cards has no results
-        from oomdoctor.render.report.plan_csv import plan_rows
+        from oomdoctor.render.report.plan.csv_rows import plan_rows
 
         return plan_rows(report)
     from oomdoctor.render.report.results_csv import result_rows

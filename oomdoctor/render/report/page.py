@@ -7,7 +7,7 @@ from oomdoctor.render.blocks import Note, Section
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.report.details import detail_sections
 from oomdoctor.render.report.header import header, headline
-from oomdoctor.render.report.plan import plan_sections
+from oomdoctor.render.report.plan.sections import plan_sections
 from oomdoctor.render.report.row_lengths import length_sections
 from oomdoctor.render.report.rungs import rung_sections
 

@@ -11,8 +11,8 @@ from oomdoctor.records.dataset import TrainingTime
 from oomdoctor.records.plan import CardPick, CardPicks, CardPlan
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
-from oomdoctor.render.report.card_cells import METHODS
-from oomdoctor.render.report.card_groups import few
+from oomdoctor.render.report.plan.card_cells import METHODS
+from oomdoctor.render.report.plan.card_groups import few
 from oomdoctor.render.words import card_name, money
 from oomdoctor.runs.plan.card_picks import pick
 from oomdoctor.system.catalogue import find_gpu, gpus

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Section
-from oomdoctor.render.report.cards import card_sections
-from oomdoctor.render.report.solve import solve_sections
-from oomdoctor.render.report.sweep import sweep_sections
-from oomdoctor.render.report.why import why_sections
+from oomdoctor.render.report.plan.cards import card_sections
+from oomdoctor.render.report.plan.solve import solve_sections
+from oomdoctor.render.report.plan.sweep import sweep_sections
+from oomdoctor.render.report.plan.why import why_sections
 
 
 def plan_sections(report: Report, *, verbose: bool) -> list[Section]:

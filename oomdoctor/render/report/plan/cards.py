@@ -8,9 +8,9 @@ from itertools import groupby
 from oomdoctor.records.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
-from oomdoctor.render.report.card_cells import METHODS, Cells, Detail, own_time, pick_of
-from oomdoctor.render.report.card_groups import Group, few
 from oomdoctor.render.report.notes import own_data_note
+from oomdoctor.render.report.plan.card_cells import METHODS, Cells, Detail, own_time, pick_of
+from oomdoctor.render.report.plan.card_groups import Group, few
 from oomdoctor.render.words import card_name, card_size, counted, money
 from oomdoctor.units import format_bytes, format_percent
 
