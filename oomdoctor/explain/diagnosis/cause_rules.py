@@ -51,6 +51,8 @@ _LESS_OF_ALL = ("liger", "sdpa", "adamw_8bit", "fused_optimizer", "smaller_batch
 # Called for when no rule applies.
 ANYTHING = ("give_more", "smaller_batch", "checkpointing", "shorter_sequence")
 _LESS_STATE = ("adamw_8bit", "paged_adamw", "shard", "adafactor", "lora", "offload_optimizer")
+_MORE_HOST_MEMORY = ("more_host_memory", "fewer_workers", "less_offload", "load_once")
+_MORE_SHARED_MEMORY = ("shm_size", "fewer_workers", "file_system_sharing")
 _LESS_WEIGHTS = ("half_weights", "shard", "qlora", "quantized_load", "device_map", "bigger_card")
 
 
@@ -188,11 +190,11 @@ RULES: tuple[Rule, ...] = (
     # not GPU memory
     Rule("shared_memory", "high", when.shm_full,
          "the DataLoader workers filled /dev/shm",
-         ("shm_size", "fewer_workers", "file_system_sharing")),
+         _MORE_SHARED_MEMORY),
     Rule("shared_memory", "medium", when.bus_error,
          "a bus error: usually /dev/shm was full when a mapped file needed another page; "
          "`df -h /dev/shm` during the run confirms it",
-         ("shm_size", "fewer_workers", "file_system_sharing")),
+         _MORE_SHARED_MEMORY),
     Rule("host_memory", "high", when.dialect("wsl_pinned"),
          "WSL limits pinned host memory",
          ("wsl_limit", "no_pinning")),
@@ -205,17 +207,17 @@ RULES: tuple[Rule, ...] = (
          ("chunk", "load_half_host", "more_host_memory")),
     Rule("host_memory", "high", when.dialect("container"),
          "the container exceeded its memory limit (137 = 128 + SIGKILL)",
-         ("more_host_memory", "fewer_workers", "less_offload", "load_once")),
+         _MORE_HOST_MEMORY),
     Rule("host_memory", "high", when.kernel_killed,
          "the kernel's OOM killer ended the process because host memory ran out",
-         ("more_host_memory", "fewer_workers", "less_offload", "load_once")),
+         _MORE_HOST_MEMORY),
     Rule("host_memory", "medium", when.dialect("host_oom_killer", "dataloader_worker"),
          "a process was killed with signal 9 and no message, as the kernel does when host memory "
          "runs out; `dmesg` or `sacct` confirms it",
-         ("confirm_kill", "more_host_memory", "fewer_workers", "less_offload", "load_once")),
+         ("confirm_kill", *_MORE_HOST_MEMORY)),
     Rule("host_memory", "medium", when.resource("host"),
          "host memory ran out, not GPU memory",
-         ("more_host_memory", "fewer_workers", "less_offload", "load_once")),
+         _MORE_HOST_MEMORY),
     # messages without figures
     Rule("capacity", "medium", when.dialect("nccl"),
          "the GPU had no room left for NCCL's buffers, or several ranks share one GPU",

@@ -19,14 +19,12 @@ from oomdoctor.render import render_report
 from oomdoctor.render.formats import format_names
 from oomdoctor.units import GIB
 
-FOUND = Diagnosis(
+FOUND = replace(
+    GPU,
     source="train.log",
-    is_oom=True,
-    resource="gpu",
-    dialect="cuda_caching_allocator",
-    phase="loss",
+    line_number=None,
+    step=None,
     rank=0,
-    numbers=GPU.numbers,
     where=Frame("train.py", 12, "main", "loss = model(x).loss"),
     tensor=None,
     causes=(
