@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.simulator import playback
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Floors, Held, Played
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.measurement import Breakdown
 from oomdoctor.records.simulation import Allocation, PhasePeak
 
 _LARGEST = 15  # allocations to name at a peak
@@ -74,16 +72,3 @@ def held(layout: Layout, settings: AllocatorSettings, limit: int) -> Held:
     replayed = playback.play(layout, settings, limit)
     last = layout.windows[len(replayed.windows) - 1][1]
     return Held(replayed.fits, replayed.peak_reserved_bytes, replayed.out_of_memory, last)
-
-
-def breakdown(parts: Mapping[str, int], peak: int) -> Breakdown:
-    """The peak by category; what rounding and unsplit blocks add is "other"."""
-    rest = peak - sum(parts.values())
-    return Breakdown(
-        weights_bytes=parts["weights"],
-        gradients_bytes=parts["gradients"],
-        optimizer_bytes=parts["optimizer"],
-        activations_bytes=parts["activations"],
-        logits_bytes=parts["logits"],
-        other_bytes=parts["inputs"] + parts["temporary"] + rest,
-    )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.analysis.attention_kernel import attention_kernel
+from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.peaks import breakdown, floors, held, phase_peaks, played
+from oomdoctor.analysis.simulator.peaks import floors, held, phase_peaks, played
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
 from oomdoctor.analysis.simulator.recordings import Recordings

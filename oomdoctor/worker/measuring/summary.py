@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.attention_kernel import attention_kernel
+from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.phases import Window, peak_phase, worst_by_phase
 from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
 from oomdoctor.worker.measuring import meters
@@ -75,18 +76,10 @@ def _breakdown(
     """
     if trace.device_type == "cuda" and peak_phase in ("load", "eval"):
         return None
-    parts = dict(trace.breakdown())
     missing = peak_allocated - trace.peak
     if missing < 0 or missing > 0.25 * peak_allocated:
         return None
-    return Breakdown(
-        weights_bytes=parts["weights"],
-        gradients_bytes=parts["gradients"],
-        optimizer_bytes=parts["optimizer"],
-        activations_bytes=parts["activations"],
-        logits_bytes=parts["logits"],
-        other_bytes=parts["inputs"] + parts["temporary"] + missing,
-    )
+    return breakdown(trace.breakdown(), peak_allocated)
 
 
 def count_parameters(setup: Setup) -> tuple[int, int]:
