@@ -11,6 +11,7 @@ from functools import cached_property
 
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.explain.diagnosis import usage
 from oomdoctor.explain.diagnosis.attention import scores_line
 from oomdoctor.explain.diagnosis.frames import framework_of, quote
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
@@ -18,15 +19,8 @@ from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, MemorySample, Tensor
-from oomdoctor.units import GIB
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
-# Dialects of devices that several processes and a display can share.
-_CUDA_LIKE = frozenset({"cuda_caching_allocator", "hip", "xpu"})
-UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
-
-# A context that is larger than this holds something else too.
-_LARGEST_CONTEXT = 3 * GIB
 _SERVERS = frozenset({"vllm", "llamacpp"})
 
 
@@ -70,61 +64,19 @@ class Case:
 
     @property
     def unallocated(self) -> int | None:
-        """Reserved by the allocator but not allocated; also from the older `reserved in total`."""
-        event = self.incident.event
-        if event.reserved_unallocated_bytes is not None:
-            return event.reserved_unallocated_bytes
-        if event.reserved_bytes is None or event.allocated_bytes is None:
-            return None
-        if "cached" in self.message:  # torch 1.0 to 1.3: "cached" does not include "allocated"
-            return event.reserved_bytes
-        return max(0, event.reserved_bytes - event.allocated_bytes)
+        return usage.unallocated(self.incident.event)
 
     @property
     def reserved(self) -> int | None:
-        """Everything that the allocator of this process holds."""
-        if self.allocated is None:
-            return self.incident.event.reserved_bytes
-        pools = self.incident.event.private_pools_bytes or 0
-        return self.allocated + (self.unallocated or 0) + pools
-
-    @property
-    def own(self) -> int | None:
-        """What this process holds on the device."""
-        process = self.incident.event.process_bytes
-        return process if process is not None else self.reserved
+        return usage.reserved(self.incident.event)
 
     @property
     def others(self) -> int | None:
-        """What other processes hold: as printed, or what is neither free nor ours.
-
-        If the message does not print our own use, up to 1.5 GiB may be our context and libraries.
-        """
-        told = self.incident.event.other_processes_bytes
-        if told is not None:
-            return told
-        if self.dialect not in _CUDA_LIKE or None in (self.capacity, self.free, self.own):
-            return None
-        if UNDERFLOW in self.message:
-            return None
-        assert self.capacity is not None and self.free is not None and self.own is not None
-        rest = self.capacity - self.free - self.own
-        slack = 0 if self.incident.event.process_bytes is not None else 3 * 2**29
-        return rest if rest > slack else 0 if rest >= 0 else None
+        return usage.others(self.incident.event)
 
     @property
     def missing(self) -> int | None:
-        """How many more bytes would have been enough; None if the message does not say."""
-        event = self.incident.event
-        if self.requested is None:
-            return None
-        room = self.free
-        if event.allowed_bytes is not None and self.reserved is not None:
-            left = max(0, event.allowed_bytes - self.reserved)
-            room = left if room is None else min(room, left)
-        if room is None:
-            return None
-        return max(0, self.requested - room)
+        return usage.missing(self.incident.event)
 
     @cached_property
     def needed(self) -> int | None:
@@ -194,12 +146,8 @@ class Case:
     @cached_property
     def context(self) -> int:
         """Memory of the process outside PyTorch's allocator: as printed, or the usual size."""
-        process, reserved = self.incident.event.process_bytes, self.reserved
-        if process is not None and reserved is not None and self.allocated is not None:
-            outside = process - reserved
-            if 0 < outside < _LARGEST_CONTEXT and UNDERFLOW not in self.message:
-                return outside
-        return context_bytes(None).likely
+        outside = usage.outside_allocator(self.incident.event)
+        return context_bytes(None).likely if outside is None else outside
 
     @cached_property
     def trains(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oomdoctor.explain.diagnosis import conditions as when
+from oomdoctor.explain.diagnosis import figure_conditions as figures
 from oomdoctor.explain.diagnosis.beyond import beyond_by, beyond_card, scores_in_frame
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.records.diagnosis import CauseName, Confidence
@@ -71,31 +72,31 @@ RULES: tuple[Rule, ...] = (
          "{run} needs {total}{moment_too}, and the GPU has {capacity}",
          _LESS_OF_ALL, arithmetic=True),
     # decided by the figures of the message
-    Rule("capacity", "high", when.larger_than_card,
+    Rule("capacity", "high", figures.larger_than_card,
          "one allocation of {requested} is larger than the whole GPU ({capacity})",
          ("liger", "sdpa", "smaller_batch", "shorter_sequence", "chunk", "half_weights", "shard",
           "bigger_card")),
-    Rule("other_process", "high", when.others_decide,
+    Rule("other_process", "high", figures.others_decide,
          "other processes hold {others} of the GPU; without them, {requested} would have fit",
          ("stop_others", "other_card")),
-    Rule("memory_fraction", "high", when.fraction_binds,
+    Rule("memory_fraction", "high", figures.fraction_binds,
          "the process may use only {allowed} of {capacity}; {free} was free",
          ("raise_fraction",)),
-    Rule("fragmentation", "high", when.badly_fragmented,
+    Rule("fragmentation", "high", figures.badly_fragmented,
          "{unallocated} is reserved but unallocated, more than the {requested} requested, "
          "but in pieces that are too small",
          ("expandable_segments", "empty_cache")),
-    Rule("fragmentation", "medium", when.fragmented,
+    Rule("fragmentation", "medium", figures.fragmented,
          "{unallocated} is reserved but unallocated, and {requested} was requested",
          ("expandable_segments", "empty_cache")),
     Rule("activations", "high", scores_in_frame,
          "the line that failed computes attention scores: eager attention stores a "
          "length x length matrix for each head of each sequence",
          ("sdpa", *_LESS_ACTIVATIONS), detail=SCORES),
-    Rule("private_pool", "medium", when.graph_pools,
+    Rule("private_pool", "medium", figures.graph_pools,
          "{pools} is in private pools (CUDA graphs) that nothing else can use",
          ("no_cuda_graphs",)),
-    Rule("private_pool", "low", when.free_but_refused,
+    Rule("private_pool", "low", figures.free_but_refused,
          "far more was free than requested, so a private memory pool or a limit may have refused "
          "the request",
          ("pool_limit", "stop_others")),
@@ -238,7 +239,7 @@ RULES: tuple[Rule, ...] = (
     Rule("weights", "medium", when.dialect("llamacpp"),
          "the layers and the context buffers do not fit on the GPU",
          ("llamacpp_layers", "llamacpp_context", "llamacpp_cache")),
-    Rule("other_process", "medium", when.shared_with_others,
+    Rule("other_process", "medium", figures.shared_with_others,
          "a Mac shares its memory, and other allocations count against the same limit",
          ("mps_other", "smaller_batch", "half_weights")),
     Rule("capacity", "medium", when.dialect("mps"),
@@ -248,16 +249,16 @@ RULES: tuple[Rule, ...] = (
          "bitsandbytes could not allocate its buffers",
          ("smaller_batch", "paged_adamw", "stop_others")),
     # weak evidence
-    Rule("other_process", "medium", when.others_hold,
+    Rule("other_process", "medium", figures.others_hold,
          "other processes hold {others} of the GPU",
          ("stop_others", "other_card")),
-    Rule("memory_fraction", "low", when.fraction_set,
+    Rule("memory_fraction", "low", figures.fraction_set,
          "the process may use only {allowed} of {capacity}",
          ("raise_fraction",)),
-    Rule("capacity", "low", when.needs_most,
+    Rule("capacity", "low", figures.needs_most,
          "the request alone is a large part of the GPU",
          ("smaller_batch", "shorter_sequence", "liger", "sdpa", "chunk")),
-    Rule("capacity", "low", when.fills_card,
+    Rule("capacity", "low", figures.fills_card,
          "all but {free} of {capacity} is in use; the log does not say by what",
          ("smaller_batch", "checkpointing", "sdpa", "liger", "adamw_8bit", "half_weights",
           "shorter_sequence")),
