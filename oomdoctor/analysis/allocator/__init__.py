@@ -55,7 +55,7 @@ from oomdoctor.analysis.allocator.records import (
     Span,
     Window,
 )
-from oomdoctor.analysis.allocator.replay import replay
+from oomdoctor.analysis.allocator.replay import replay, replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 
 __all__ = [
@@ -72,4 +72,5 @@ __all__ = [
     "Window",
     "out_of_memory_message",
     "replay",
+    "replay_order",
 ]

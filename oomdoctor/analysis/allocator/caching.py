@@ -69,7 +69,7 @@ class CachingAllocator:
         if threshold is not None and limit_bytes is not None:
             self._gc_bytes = int(threshold * limit_bytes)
         # Whether the best fit is always used, because no other rule applies.
-        self._plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
+        self.is_plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
         self._device = device or Device(capacity_bytes)
         oldest = settings.equal_blocks == "oldest"
         self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, oldest_first=oldest)
@@ -78,6 +78,11 @@ class CachingAllocator:
             small=False, keep=keep, page=settings.large_segment_bytes, oldest_first=oldest
         )
         self._live: dict[int, Block] = {}
+
+    @property
+    def pools(self) -> tuple[Pool, Pool]:
+        """The small and the large pool."""
+        return self._small, self._large
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -100,10 +105,10 @@ class CachingAllocator:
         # `round_size` without divisions, inlined: this runs millions of times.
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
         pool = self._small if rounded <= SMALL_LIMIT else self._large
-        found = pool.take_best_fit(rounded) if self._plain else self._cached(pool, rounded)
+        found = pool.take_best_fit(rounded) if self.is_plain else self._cached(pool, rounded)
         is_new = found is None
         if found is None:
-            found = self._obtain(pool, rounded, size)
+            found = self.obtain(pool, rounded, size)
         if found.size - rounded > pool.keep and rounded < self._split_below:
             rest = found.cut(rounded)
             rest.swap_numbers(found)  # the rest is the old object, what is allocated a new one
@@ -112,7 +117,12 @@ class CachingAllocator:
         allocated = self.allocated_bytes = self.allocated_bytes + found.size
         if allocated > self.peak_allocated_bytes:
             self.peak_allocated_bytes = allocated
-        if is_new and self.reserved_bytes > self.at_reserved_peak.reserved_bytes:
+        if is_new:
+            self.note_reserved()
+
+    def note_reserved(self) -> None:
+        """Take a new segment into account, once its block is allocated."""
+        if self.reserved_bytes > self.at_reserved_peak.reserved_bytes:
             self.at_reserved_peak = self._fragmentation()
 
     def free(self, block: int) -> None:
@@ -181,8 +191,12 @@ class CachingAllocator:
         pool.remove(found)
         return found
 
-    def _obtain(self, pool: Pool, size: int, asked: int) -> Block:
-        """A block from the device, if necessary after releasing cached ones (`malloc`)."""
+    def obtain(self, pool: Pool, size: int, asked: int) -> Block:
+        """A block from the device, if necessary after releasing cached ones (`malloc`).
+
+        Raises:
+            OutOfDeviceMemory: as `allocate`.
+        """
         if self._gc_bytes is not None:
             self._collect_garbage(self._gc_bytes)
         segment = segment_size(size, self.settings.large_segment_bytes)

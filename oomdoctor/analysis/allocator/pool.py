@@ -8,7 +8,7 @@ from itertools import count
 # Free blocks are sorted by size, then by address or by the order of their making, packed into one
 # integer. Addresses are below 2**59 (`address_space.TOP`).
 ADDRESS_BITS = 60
-_made = count(1)
+object_numbers = count(1)
 
 
 class Block:
@@ -31,7 +31,7 @@ class Block:
         self.key = 0
         self.mapped = True
         self.born = 0
-        self.number = next(_made)
+        self.number = next(object_numbers)
 
     @property
     def is_whole(self) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import length_hint
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.curve import Curve
+from oomdoctor.analysis.allocator.plain import PlainBlocks
 from oomdoctor.analysis.allocator.records import (
     Fragmentation,
     Mark,
@@ -16,7 +18,10 @@ from oomdoctor.analysis.allocator.records import (
     Replay,
     Window,
 )
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.windows import Event, stretches
+
+_DEFAULTS = AllocatorSettings()
 
 
 def replay(
@@ -36,14 +41,42 @@ def replay(
         KeyError: a block dies that is not alive.
         ValueError: the marks are not in order.
     """
-    run = _Run(allocator, Curve(curve_points) if curve_points else None)
-    remaining = iter(events)
+    run = _Run(allocator, iter(events), Curve(curve_points) if curve_points else None)
+    return _replayed(run, allocator, marks)
+
+
+def replay_order(
+    events: Sequence[int],
+    sizes: Sequence[int],
+    marks: Iterable[Mark | tuple[int, str]] = (),
+    settings: AllocatorSettings = _DEFAULTS,
+    limit_bytes: int | None = None,
+) -> Replay:
+    """Replay `+(i + 1)`, the birth of block i of `sizes`, and `-(i + 1)`, its death.
+
+    It gives what `replay` gives for the same events, on a new allocator and sooner. Blocks of 0
+    bytes are passed over, but counted. `limit_bytes` is the most the process may reserve.
+
+    Raises:
+        ValueError: the marks are not in order.
+    """
+    allocator = CachingAllocator(None, settings, limit_bytes=limit_bytes)
+    if allocator.is_plain:
+        plain = _PlainRun(allocator, events, sizes)
+        return _replayed(plain, allocator, marks)
+    called = _Run(allocator, _with_sizes(events, sizes), None)
+    return _replayed(called, allocator, marks)
+
+
+def _replayed(
+    run: _Run | _PlainRun, allocator: CachingAllocator, marks: Iterable[Mark | tuple[int, str]]
+) -> Replay:
     windows: list[Window] = []
     peak_allocated = peak_reserved = 0
     at_peak = Fragmentation(0, 0, 0)
     for name, count in stretches(marks):
         allocator.reset_peaks()
-        run.play(islice(remaining, count))
+        run.play(count)
         peak_allocated = max(peak_allocated, allocator.peak_allocated_bytes)
         peak_reserved = max(peak_reserved, allocator.peak_reserved_bytes)
         if allocator.at_reserved_peak.reserved_bytes > at_peak.reserved_bytes:
@@ -62,35 +95,71 @@ def replay(
         retries=allocator.retries,
         failed_at=None if run.out_of_memory is None else run.played,
         out_of_memory=run.out_of_memory,
-        curve=() if run.curve is None else run.curve.points(),
+        curve=run.points(),
     )
 
 
-class _Run:
-    """The state of a replay across its windows: events played, and why it ended."""
+def _with_sizes(events: Iterable[int], sizes: Sequence[int]) -> Iterator[Event]:
+    for event in events:
+        yield (event, sizes[event - 1]) if event > 0 else (-event, -sizes[-event - 1])
 
-    def __init__(self, allocator: CachingAllocator, curve: Curve | None) -> None:
-        self.allocator = allocator
-        self.curve = curve
+
+class _Run:
+    """A replay across its windows, with a call for each event: how far it came, why it ended."""
+
+    def __init__(
+        self, allocator: CachingAllocator, events: Iterator[Event], curve: Curve | None
+    ) -> None:
+        self._allocator, self._events, self._curve = allocator, events, curve
         self.played = 0
         self.out_of_memory: OutOfMemory | None = None
 
-    def play(self, events: Iterable[Event]) -> None:
-        allocate, free = self.allocator.allocate, self.allocator.free
+    def play(self, count: int | None) -> None:
+        """Play the next `count` events, or all."""
+        allocate, free = self._allocator.allocate, self._allocator.free
         index = self.played - 1
         try:
-            for index, (block, size) in enumerate(events, self.played):
+            for index, (block, size) in enumerate(islice(self._events, count), self.played):
                 if size > 0:
                     allocate(block, size)
-                else:
+                elif size < 0:
                     free(block)
-                if self.curve is not None:
-                    self.curve.add(self._point(index))
+                if self._curve is not None:
+                    self._curve.add(self._point(index))
         except OutOfDeviceMemory as failure:
             self.played = index
             self.out_of_memory = failure.record
         else:
             self.played = index + 1
 
+    def points(self) -> tuple[Point, ...]:
+        return () if self._curve is None else self._curve.points()
+
     def _point(self, index: int) -> Point:
-        return Point(index, self.allocator.allocated_bytes, self.allocator.reserved_bytes)
+        return Point(index, self._allocator.allocated_bytes, self._allocator.reserved_bytes)
+
+
+class _PlainRun:
+    """The same without calls, for an allocator that is plain."""
+
+    def __init__(
+        self, allocator: CachingAllocator, events: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        self._events, self._blocks = events, PlainBlocks(allocator, sizes)
+        self.played = 0
+        self.out_of_memory: OutOfMemory | None = None
+
+    def play(self, count: int | None) -> None:
+        """Play the next `count` events, or all."""
+        end = len(self._events) if count is None else self.played + count
+        remaining = iter(self._events[self.played : end])
+        try:
+            self._blocks.play(remaining)
+        except OutOfDeviceMemory as failure:
+            self.out_of_memory = failure.record
+            self.played = end - length_hint(remaining) - 1
+        else:
+            self.played = end
+
+    def points(self) -> tuple[Point, ...]:
+        return ()

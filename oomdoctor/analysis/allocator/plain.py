@@ -1,0 +1,158 @@
+"""The allocator's common case without a call for each event: best fit, and no other rule.
+
+It does what `CachingAllocator.allocate` and `free` do, on the same pools, in one loop. Of a free
+block that is split or grows, the object stays in its pool, because its place there mostly stays
+the same. Tests hold that the results are those of the calls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.pool import ADDRESS_BITS, Block, object_numbers
+from oomdoctor.analysis.allocator.sizes import SMALL_LIMIT, round_size
+
+
+class PlainBlocks:
+    """The blocks of an allocator that `is_plain` and serves them alone.
+
+    Events are `+(i + 1)` for the birth of block i and `-(i + 1)` for its death; `sizes` has the
+    bytes of each block. Blocks without bytes are passed over.
+    """
+
+    def __init__(self, allocator: CachingAllocator, sizes: Sequence[int]) -> None:
+        self._allocator, self._asked = allocator, sizes
+        divisions = allocator.settings.roundup_power2_divisions
+        rounded = {size: size and round_size(size, divisions) for size in set(sizes)}
+        self._sizes = [0, *map(rounded.__getitem__, sizes)]
+        self._live: list[Block | None] = [None] * (len(sizes) + 1)
+        self._spare: list[Block] = []  # objects of blocks that were merged into others
+
+    def play(self, events: Iterable[int]) -> None:
+        """Play events.
+
+        Raises:
+            OutOfDeviceMemory: nothing is allocated for the event.
+        """
+        allocator, sizes, live, spare = self._allocator, self._sizes, self._live, self._spare
+        small, large = allocator.pools
+        oldest = small.oldest_first
+        small_keys, small_blocks, small_keep = small.keys, small.blocks, small.keep
+        large_keys, large_blocks, large_keep = large.keys, large.blocks, large.keep
+        allocated, peak = allocator.allocated_bytes, allocator.peak_allocated_bytes
+        for event in events:
+            if event > 0:
+                size = sizes[event]
+                if size > SMALL_LIMIT:
+                    keys, blocks, keep = large_keys, large_blocks, large_keep
+                elif size:
+                    keys, blocks, keep = small_keys, small_blocks, small_keep
+                else:
+                    continue
+                at = bisect_left(keys, size << ADDRESS_BITS)
+                is_new = at == len(keys)
+                if is_new:
+                    allocator.allocated_bytes, allocator.peak_allocated_bytes = allocated, peak
+                    pool = large if size > SMALL_LIMIT else small
+                    found = allocator.obtain(pool, size, self._asked[event - 1])
+                    at = len(keys)
+                    keys.append(0)
+                    blocks.append(found)
+                else:
+                    found = blocks[at]
+                rest = found.size - size
+                if rest > keep:
+                    if spare:
+                        used = spare.pop()
+                        used.address, used.size, used.pool = found.address, size, found.pool
+                        used.number = next(object_numbers)
+                    else:
+                        used = Block(found.address, size, found.pool)
+                    before = used.previous = found.previous
+                    if before is not None:
+                        before.next = used
+                    used.next = found
+                    found.previous = used
+                    found.address += size
+                    found.size = rest
+                    key = rest << ADDRESS_BITS | (found.number if oldest else found.address)
+                    found.key = key
+                    to = bisect_left(keys, key, 0, at)
+                    if to == at:
+                        keys[at] = key
+                    else:
+                        del keys[at]
+                        keys.insert(to, key)
+                        blocks.insert(to, blocks.pop(at))
+                    live[event] = used
+                    allocated += size
+                else:
+                    del keys[at], blocks[at]
+                    found.key = 0
+                    live[event] = found
+                    allocated += found.size
+                if allocated > peak:
+                    peak = allocated
+                if is_new:
+                    allocator.allocated_bytes = allocated
+                    allocator.note_reserved()
+                continue
+            freed = live[-event]
+            if freed is None:
+                continue
+            size = freed.size
+            allocated -= size
+            if freed.pool is large:
+                keys, blocks = large_keys, large_blocks
+            else:
+                keys, blocks = small_keys, small_blocks
+            before, following = freed.previous, freed.next
+            if following is not None and following.key:
+                at = bisect_left(keys, following.key)
+                size += following.size
+                if before is not None and before.key:
+                    del keys[at], blocks[at]
+                    following.key = 0
+                    spare.append(following)
+                    following = following.next
+                    at = bisect_left(keys, before.key)
+                    size += before.size
+                    before.next = following
+                    if following is not None:
+                        following.previous = before
+                    grown = before
+                else:
+                    following.address = freed.address
+                    following.previous = before
+                    if before is not None:
+                        before.next = following
+                    grown = following
+            elif before is not None and before.key:
+                at = bisect_left(keys, before.key)
+                size += before.size
+                before.next = following
+                if following is not None:
+                    following.previous = before
+                grown = before
+            else:
+                key = size << ADDRESS_BITS | (freed.number if oldest else freed.address)
+                freed.key = key
+                at = bisect_left(keys, key)
+                keys.insert(at, key)
+                blocks.insert(at, freed)
+                continue
+            grown.size = size
+            grown.number = freed.number
+            spare.append(freed)
+            key = size << ADDRESS_BITS | (grown.number if oldest else grown.address)
+            grown.key = key
+            to = bisect_left(keys, key, at + 1) - 1
+            if to == at:
+                keys[at] = key
+            else:
+                del keys[at]
+                keys.insert(to, key)
+                blocks.insert(to, blocks.pop(at))
+        allocator.allocated_bytes, allocator.peak_allocated_bytes = allocated, peak
