@@ -47,12 +47,13 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
 
 def floors(layout: Layout) -> Floors:
     """The lower bounds of the peaks, and what the highest of them consists of."""
-    positions = playback.phase_peak_positions(layout)
-    position, floor = max(positions.values(), key=lambda found: found[1])
+    found = playback.floor_peaks(layout)
+    highest = max(found.values(), key=lambda peak: peak.size)
     parts = dict.fromkeys(CATEGORIES, 0)
-    for block, count in playback.alive_at(layout, position).items():
+    for block, count in layout.outline.alive(highest).items():
         parts[layout.blocks[block].category] += count * layout.sizes[block]
-    return Floors(floor, {window: size for window, (_, size) in positions.items()}, parts)
+    by_window = {window: peak.size for window, peak in found.items()}
+    return Floors(highest.size, by_window, parts)
 
 
 def played(layout: Layout, settings: AllocatorSettings) -> Played:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from types import MappingProxyType
 
-from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    Replay,
-    replay,
-)
+from oomdoctor.analysis.allocator import AllocatorSettings, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
-from oomdoctor.analysis.simulator.depth import extend
+from oomdoctor.analysis.simulator.orders.depth import extend
+from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
+from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
@@ -29,12 +25,8 @@ from oomdoctor.analysis.simulator.tape import (
     plain_order,
     same_structure,
     sizes_between,
-    with_second_micro_step,
-    with_steady_step,
 )
 from oomdoctor.records.measurement import PhaseMemory
-
-Window = tuple[str, str]  # (step, phase)
 
 
 class NewStructureError(Exception):
@@ -43,14 +35,21 @@ class NewStructureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The events of a rung at one micro-batch size and full depth, with their bytes."""
+    """The events of a rung at one micro-batch size and full depth, with the bytes of its blocks."""
 
     order: Order
+    outline: Outline
     blocks: list[TapeBlock]
     sizes: list[int]
-    events: list[tuple[int, int]]
-    marks: list[tuple[int, str]]
-    windows: list[Window]
+
+    @property
+    def events(self) -> list[tuple[int, int]]:
+        """The events with their bytes."""
+        return self.order.with_sizes(self.sizes)
+
+    @property
+    def windows(self) -> list[Window]:
+        return self.outline.windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class RecordedRung:
         self.tapes: dict[int, Tape] = {}  # of one micro-step
         self._taken: dict[int, Mapping[int, int]] = {}
         self._shallow: dict[tuple[int, bool], Tape] = {}
-        self._orders: dict[tuple[int, bool], Order] = {}
+        self._orders: dict[tuple[int, bool], tuple[Order, Outline]] = {}
 
     def add(
         self, size: int, tape: Tape, taken: Mapping[int, int], *, is_regular: bool = False
@@ -124,16 +123,7 @@ class RecordedRung:
                 sizes[number] = resized[block.operator]
             elif block.category == self.categories.inputs and not accumulates:
                 sizes[number] //= self.held
-        order = self._order(low, accumulates=accumulates)
-        marks = order.marks(sizes)
-        return Layout(
-            order,
-            tape.blocks,
-            sizes,
-            order.with_sizes(sizes),
-            [(start, f"{step} {phase}") for start, step, phase in marks],
-            [(step, phase) for _, step, phase in marks],
-        )
+        return Layout(*self._order(low, accumulates=accumulates), tape.blocks, sizes)
 
     def _tape(self, size: int, *, accumulates: bool) -> Tape:
         """A recording with one micro-step, or with two."""
@@ -144,21 +134,24 @@ class RecordedRung:
             self._shallow[size, accumulates] = in_canonical_order(tape)
         return self._shallow[size, accumulates]
 
-    def _order(self, size: int, *, accumulates: bool) -> Order:
+    def _order(self, size: int, *, accumulates: bool) -> tuple[Order, Outline]:
         if (size, accumulates) not in self._orders:
             tape = self._tape(size, accumulates=accumulates)
             deep = any(simulated != real for simulated, real in self.depths.values())
             order = extend(tape, self.depths) if deep else plain_order(tape)
-            self._orders[size, accumulates] = with_steady_step(
+            order = with_steady_step(
                 order, tape.blocks, self.categories.states, self.categories.gradients
             )
+            self._orders[size, accumulates] = (order, outline_of(order))
         return self._orders[size, accumulates]
 
 
 def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) -> Replay:
     """Replay the layout through the caching allocator; the process may reserve up to `limit`."""
-    allocator = CachingAllocator(None, settings, limit_bytes=limit)
-    return replay(layout.events, allocator, layout.marks)
+    order, sizes = layout.order, layout.sizes
+    own = list(map(sizes.__getitem__, order.origin))
+    marks = [(start, f"{step} {phase}") for start, step, phase in order.windows]
+    return replay_order(order.events, own, marks, settings, limit)
 
 
 def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:
@@ -178,20 +171,23 @@ def phase_peak_positions(layout: Layout, *, rounded: bool = True) -> dict[Window
 
     With sizes rounded as the allocator does by default, it is a lower bound of the allocated peak.
     """
-    own = [size and round_size(size) for size in layout.sizes] if rounded else layout.sizes
-    origin, events = layout.order.origin, layout.order.events
-    live = list(accumulate(own[origin[e - 1]] if e > 0 else -own[origin[-e - 1]] for e in events))
-    found: dict[Window, tuple[int, int]] = {}
-    starts = [start for start, _, _ in layout.order.windows]
-    for (start, step, phase), end in zip(
-        layout.order.windows, [*starts[1:], len(events)], strict=True
-    ):
-        position = max(range(start, end), key=live.__getitem__, default=None)
-        if position is not None and live[position] > found.get((step, phase), (0, -1))[1]:
-            found[step, phase] = (position, live[position])
-    return found
+    outline = layout.outline
+    sizes = _rounded(layout.sizes) if rounded else layout.sizes
+    return {
+        window: (outline.position(peak), peak.size) for window, peak in outline.peaks(sizes).items()
+    }
+
+
+def floor_peaks(layout: Layout) -> dict[Window, Peak]:
+    """The same with rounded sizes, as places in the layout's outline."""
+    return layout.outline.peaks(_rounded(layout.sizes))
 
 
 def alive_at(layout: Layout, position: int) -> Mapping[int, int]:
     """How many copies of each recorded block are alive after an event."""
     return made_of(layout.order, layout.sizes, layout.blocks, position)
+
+
+def _rounded(sizes: list[int]) -> list[int]:
+    rounded = {size: size and round_size(size) for size in set(sizes)}
+    return list(map(rounded.__getitem__, sizes))

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.packed import packed, unpacked
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions

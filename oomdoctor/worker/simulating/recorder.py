@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.costs import OpCost

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.packed import Pack, packed, unpacked
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts

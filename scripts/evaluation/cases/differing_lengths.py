@@ -18,7 +18,7 @@ from cases.row_lengths import Lengths
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
-from oomdoctor.analysis.simulator.depth import IrregularError
+from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.result import ProbeJob

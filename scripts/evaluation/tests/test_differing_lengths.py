@@ -20,6 +20,7 @@ from cases.row_lengths import Lengths, lengths_of
 from published.rows import published_cases
 
 from oomdoctor.analysis.allocator import CachingAllocator
+from oomdoctor.analysis.simulator.orders.outline import outline_of
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.tape import Order, TapeBlock
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -135,7 +136,7 @@ def test_a_device_that_is_full_ends_a_replay(tmp_path: Path) -> None:
 def test_a_size_that_grows_otherwise_is_refused() -> None:
     def layout(size: int) -> Layout:
         order = Order([1, -1], [0], [(0, "steady", "forward")])
-        return Layout(order, [TapeBlock(size, "temporary", "aten::mul")], [size], [], [], [])
+        return Layout(order, outline_of(order), [TapeBlock(size, "temporary", "aten::mul")], [size])
 
     with pytest.raises(UnsupportedError, match="mul takes 31 bytes at 3, not 30"):
         differing_lengths._grown([1, 2, 3, 4], [layout(size) for size in (10, 20, 31, 40)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
@@ -12,8 +13,6 @@ from oomdoctor.analysis.simulator.tape import (
     plain_order,
     same_structure,
     sizes_between,
-    with_second_micro_step,
-    with_steady_step,
 )
 
 
@@ -169,7 +168,7 @@ def test_deaths_in_a_row_across_units_come_in_the_order_of_birth() -> None:
     assert tidy.regions[3:] == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_empty_blocks_make_no_events_and_marks_move_with_them() -> None:
+def test_empty_blocks_make_no_events() -> None:
     tape = Tape()
     tape.enter("load", "load")
     tape.born(block(0), None)
@@ -178,4 +177,3 @@ def test_empty_blocks_make_no_events_and_marks_move_with_them() -> None:
     tape.born(block(4), None)
     order = plain_order(tape)
     assert order.with_sizes(sizes(tape)) == [(1, 8), (2, 4)]
-    assert order.marks(sizes(tape)) == [(0, "load", "load"), (1, "first", "forward")]

@@ -7,12 +7,14 @@ event by event; if they do not, the tape cannot be extended (`IrregularError`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import add, sub
 
+from oomdoctor.analysis.simulator.orders.chains import Chain, Key, Line, Run, chains_of
 from oomdoctor.analysis.simulator.tape import Order, Region, Tape
 
-Key = tuple[str, int, int]  # operator, size, number of such births before it in the run
 Home = tuple[int, int, Key]  # where a block was born: chain, unit, key
 
 
@@ -20,39 +22,27 @@ class IrregularError(Exception):
     """The layers do not repeat exactly; the full depth must be simulated."""
 
 
-@dataclass(slots=True)
-class _Run:
-    """Consecutive events of one unit; region None for those outside the layers."""
-
-    region: Region | None
-    start: int
-    end: int
-
-
-@dataclass(slots=True)
-class _Chain:
-    """Runs of one stack in ascending or descending order of its units, or one run outside."""
-
-    runs: list[_Run]
-    homes: dict[tuple[int, Key], int] = field(default_factory=dict)  # (new unit, key) -> new block
-
-
-@dataclass(frozen=True, slots=True)
-class _Sign:
-    """One event of a unit; `at_the_edge` if it frees a block of the first or the last unit."""
-
-    what: tuple[object, ...]
-    key: Key | None = None
-    at_the_edge: bool = False
+# One event of a unit: what it does, the key of the block that it frees, and whether that is one of
+# the first or the last unit.
+_Sign = tuple[tuple[object, ...], Key | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Events to emit for a unit at full depth, each with the simulated unit it comes from."""
+    """Events to emit for a unit at full depth, each with the simulated unit it comes from.
+
+    All parts of a chain with `repeats` have the same events.
+    """
 
     region: Region | None
     events: list[tuple[int, int]]
     unit: int
+    repeats: bool = False
+
+
+# Middle units next to others refer to those, and the third is told from the second: these are
+# emitted one by one at the beginning.
+_ONE_BY_ONE = 3
 
 
 def extend(tape: Tape, depths: Mapping[int, tuple[int, int]]) -> Order:
@@ -70,12 +60,12 @@ def extend(tape: Tape, depths: Mapping[int, tuple[int, int]]) -> Order:
 class _Extension:
     def __init__(self, tape: Tape, depths: Mapping[int, tuple[int, int]]) -> None:
         self.tape, self.depths = tape, depths
-        self.chains = _chains(tape)
+        self.chains = chains_of(tape)
         self.home: dict[int, Home] = {}  # block of the tape -> where it was born
         self.events: list[int] = []
         self.origin: list[int] = []
         self.outside: dict[int, int] = {}  # block of the tape born outside -> new block
-        self.dead: set[int] = set()
+        self.repeats: list[tuple[int, int, int]] = []
 
     def order(self) -> Order:
         for number, chain in enumerate(self.chains):
@@ -86,21 +76,27 @@ class _Extension:
         for number, chain in enumerate(self.chains):
             while windows and windows[0][0] <= chain.runs[0].start:
                 placed.append((len(self.events), *windows.pop(0)[1:]))
-            for part in self._plan(chain):
-                self._emit(number, part)
+            self._emit_all(number, self._plan(chain))
         placed += [(len(self.events), step, phase) for _, step, phase in windows]
         self._check_deaths()
-        return Order(self.events, self.origin, placed)
+        return Order(self.events, self.origin, placed, self.repeats)
 
     def _check_deaths(self) -> None:
-        """Every block that dies on the tape must die in every unit that repeats it."""
+        """Blocks die once, and those that die on the tape die in every unit that repeats them."""
+        deaths = [-event for event in self.events if event < 0]
+        dead = set(deaths)
+        if len(dead) < len(deaths):
+            again = next(block for block, times in Counter(deaths).items() if times > 1)
+            operator = self.tape.blocks[self.origin[again - 1]].operator
+            raise IrregularError(f"a block of {operator} dies twice")
         mortal = {-event - 1 for event in self.tape.events if event < 0}
-        for number, source in enumerate(self.origin, 1):
-            if source in mortal and number not in self.dead:
+        for number in set(range(1, len(self.origin) + 1)) - dead:
+            source = self.origin[number - 1]
+            if source in mortal:
                 operator = self.tape.blocks[source].operator
                 raise IrregularError(f"a block of {operator} is not freed in every unit")
 
-    def _find_homes(self, number: int, run: _Run) -> None:
+    def _find_homes(self, number: int, run: Run) -> None:
         if run.region is None:
             return
         seen: dict[tuple[str, int], int] = {}
@@ -111,7 +107,7 @@ class _Extension:
                 self.home[event] = (number, run.region[1], (*kind, seen.get(kind, 0)))
                 seen[kind] = seen.get(kind, 0) + 1
 
-    def _plan(self, chain: _Chain) -> list[_Part]:
+    def _plan(self, chain: Chain) -> list[_Part]:
         """What to emit for a chain at full depth, unit by unit."""
         region = chain.runs[0].region
         if region is None:
@@ -132,19 +128,19 @@ class _Extension:
         plan = [self._part(runs[0], 0)] if 0 in runs else []
         plan.append(self._part(runs[1], 1))
         between = self._between(runs[1], runs[simulated - 2], middle, runs)
-        plan += [_Part(region, between, unit) for unit in range(2, wanted - 2)]
+        plan += [_Part(region, between, unit, True) for unit in range(2, wanted - 2)]
         plan.append(self._part(runs[simulated - 2], wanted - 2))
         plan += [self._part(runs[simulated - 1], wanted - 1)] if simulated - 1 in runs else []
         last = chain.runs[-1].region
         return plan[::-1] if last is not None and region[1] > last[1] else plan
 
-    def _part(self, run: _Run, unit: int) -> _Part:
+    def _part(self, run: Run, unit: int) -> _Part:
         source = 0 if run.region is None else run.region[1]
         events = self.tape.events[run.start : run.end]
         return _Part(run.region, [(event, source) for event in events], unit)
 
     def _between(
-        self, first: _Run, last: _Run, middle: list[int], runs: Mapping[int, _Run]
+        self, first: Run, last: Run, middle: list[int], runs: Mapping[int, Run]
     ) -> list[tuple[int, int]]:
         """The events of a unit that has middle units on both sides, each with its source.
 
@@ -161,21 +157,22 @@ class _Extension:
         events = []
         near = self.tape.events[first.start : first.end]
         far = self.tape.events[last.start : last.end]
-        for event, signed, instead in zip(near, whole, far, strict=True):
-            if signed.at_the_edge:
+        for event, (_, _, at_the_edge), instead in zip(near, whole, far, strict=True):
+            if at_the_edge:
                 events.append((instead, last.region[1]))
             else:
                 events.append((event, first.region[1]))
         return events
 
-    def _signature(self, run: _Run, simulated: int) -> list[_Sign]:
+    def _signature(self, run: Run, simulated: int) -> list[_Sign]:
         """What a run does, with blocks named by where they were born relative to it."""
         assert run.region is not None
-        signature = []
+        signature: list[_Sign] = []
         for event in self.tape.events[run.start : run.end]:
             block = self.tape.blocks[abs(event) - 1]
             if event > 0:
-                signature.append(_Sign(("birth", block.operator, block.size, block.category)))
+                birth = ("birth", block.operator, block.size, block.category)
+                signature.append((birth, None, False))
                 continue
             home = self.home.get(-event)
             if home is None:
@@ -183,9 +180,42 @@ class _Extension:
                     f"a middle unit frees a block of {block.operator} outside the layers"
                 )
             number, unit, key = home
-            place = ("death", number, run.region[1] - unit, block.size)
-            signature.append(_Sign(place, key, unit in (0, simulated - 1)))
+            death = ("death", number, run.region[1] - unit, block.size)
+            signature.append((death, key, unit in (0, simulated - 1)))
         return signature
+
+    def _emit_all(self, number: int, parts: list[_Part]) -> None:
+        """Emit the parts of a chain; most of the middle units at once."""
+        middle = [at for at, part in enumerate(parts) if part.repeats]
+        if len(middle) <= _ONE_BY_ONE + 1:
+            for part in parts:
+                self._emit(number, part)
+            return
+        told = middle[_ONE_BY_ONE:-1]
+        for part in parts[: told[0]]:
+            self._emit(number, part)
+        self._repeat(self.chains[number], [parts[at] for at in told], parts[told[0] - 1].unit)
+        for part in parts[told[-1] + 1 :]:
+            self._emit(number, part)
+
+    def _repeat(self, chain: Chain, parts: list[_Part], known: int) -> None:
+        """Emit middle units from the last two, which are `known` and the one before it.
+
+        These two and the new ones only free blocks of middle units. From one to the next, the
+        number of each block therefore grows by the same.
+        """
+        length = len(parts[0].events)
+        end = len(self.events)
+        before, events = self.events[end - 2 * length : end - length], self.events[end - length :]
+        growth = list(map(sub, events, before))
+        births = [event - 1 for event, _ in parts[0].events if event > 0]
+        self.repeats.append((end - 2 * length, length, len(parts) + 2))
+        step = parts[0].unit - known
+        chain.line = Line(range(parts[0].unit, parts[-1].unit + step, step), known, len(births))
+        for _ in parts:
+            events = list(map(add, events, growth))
+            self.events += events
+            self.origin += births
 
     def _emit(self, number: int, part: _Part) -> None:
         chain = self.chains[number]
@@ -208,16 +238,13 @@ class _Extension:
         else:
             number, born, key = home
             at = self._unit_of(born, part, source, self.chains[number])
-            found = self.chains[number].homes.get((at, key))
+            found = self.chains[number].home(at, key)
             if found is None:
                 raise IrregularError(f"unit {part.unit} frees a block that unit {at} does not have")
             new = found
-        if new in self.dead:
-            raise IrregularError(f"a block of {self.tape.blocks[block - 1].operator} dies twice")
-        self.dead.add(new)
         self.events.append(-new)
 
-    def _unit_of(self, born: int, part: _Part, source: int, chain: _Chain) -> int:
+    def _unit_of(self, born: int, part: _Part, source: int, chain: Chain) -> int:
         """The unit at full depth of a block born in simulated unit `born`, seen from a part."""
         stack = chain.runs[0].region
         assert stack is not None
@@ -238,37 +265,4 @@ class _Extension:
 
 def _agree(one: _Sign, other: _Sign) -> bool:
     """Whether two units do the same at one event, as far as that can be known."""
-    return one.what == other.what and (one.key == other.key or one.at_the_edge or other.at_the_edge)
-
-
-def _runs(tape: Tape, breaks: set[int]) -> list[_Run]:
-    runs: list[_Run] = []
-    for position, region in enumerate(tape.regions):
-        if runs and runs[-1].region == region and position not in breaks:
-            runs[-1].end = position + 1
-        else:
-            runs.append(_Run(region, position, position + 1))
-    return runs
-
-
-def _chains(tape: Tape) -> list[_Chain]:
-    """Adjacent runs in one window whose units go up or down by one form a chain."""
-    breaks = {start for start, _, _ in tape.windows}
-    chains: list[_Chain] = []
-    for run in _runs(tape, breaks):
-        if chains and run.start not in breaks and _continues(chains[-1], run):
-            chains[-1].runs.append(run)
-        else:
-            chains.append(_Chain([run]))
-    return chains
-
-
-def _continues(chain: _Chain, run: _Run) -> bool:
-    last = chain.runs[-1].region
-    if last is None or run.region is None or last[0] != run.region[0]:
-        return False
-    step = run.region[1] - last[1]
-    if len(chain.runs) == 1:
-        return abs(step) == 1
-    before = chain.runs[-2].region
-    return before is not None and step == last[1] - before[1]
+    return one[0] == other[0] and (one[1] == other[1] or one[2] or other[2])

@@ -1,0 +1,115 @@
+"""Steps that were not recorded, made from the one that was.
+
+`with_second_micro_step` adds gradient accumulation to a tape. `with_steady_step` appends the step
+in which the optimizer states already exist to an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from oomdoctor.analysis.simulator.tape import Order, Tape, TapeBlock
+
+
+def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str) -> Tape:
+    """The tape of a step with two micro-steps, from a tape with one.
+
+    The second does what the first did, but its gradients are added to the existing ones: `taken`
+    has, for the block of each gradient, the event before which it is added and dies. A copy of a
+    block that outlives the micro-step dies with the original; a block that is never freed is not
+    copied. `temporary` is the category of the second gradients.
+    """
+    spans = [span for span in tape.spans() if span[2] == "first"]
+    start, end = spans[0][0], spans[1][1]
+    deaths = {-event for event in tape.events if event < 0}
+    due: dict[int, list[int]] = {}
+    for block, position in taken.items():
+        due.setdefault(position, []).append(block + 1)
+    double = Tape(blocks=list(tape.blocks))
+    copies: dict[int, int] = {}  # event of a birth -> index of the copy
+    entered: dict[int, list[tuple[str, str]]] = {}
+    for position, step, phase in tape.windows:
+        entered.setdefault(position, []).append((step, phase))
+
+    def second() -> None:
+        for position in range(start, end + 1):
+            for birth in due.get(position, ()):
+                if birth in copies:
+                    double.died(copies.pop(birth), tape.blocks[birth - 1].region)
+            if position == end:
+                return
+            for window in entered.get(position, ()):
+                double.enter(*window)
+            event, region = tape.events[position], tape.regions[position]
+            if event < 0:
+                if -event in copies:
+                    double.died(copies.pop(-event), region)
+            elif event - 1 in taken:
+                copies[event] = double.born(
+                    replace(tape.blocks[event - 1], category=temporary), region
+                )
+            elif event in deaths:
+                copies[event] = double.born(tape.blocks[event - 1], region)
+
+    for position, (event, region) in enumerate(zip(tape.events, tape.regions, strict=True)):
+        if position == end:
+            second()
+        for window in entered.get(position, ()):
+            double.enter(*window)
+        double.events.append(event)
+        double.regions.append(region)
+        if position >= end and -event in copies:
+            double.died(copies.pop(-event), region)
+    return double
+
+
+_BATCH = "batch"  # the window in which a step makes what its first micro-step needs
+
+
+def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradients: str) -> Order:
+    """The order, followed by its training step again, now with existing optimizer states.
+
+    `states` and `gradients` are the categories of optimizer states and gradients. A block that is
+    never freed is not made again, except gradients, which `zero_grad` frees. What a step makes
+    before its first micro-step is in the phase before it, as in a measurement: the load, or the end
+    of the first step.
+    """
+    src = order.origin
+    immortal = set(range(1, len(src) + 1)).difference([-e for e in order.events if e < 0])
+    again = [blocks[source].category != states for source in range(len(blocks))]
+    made = [False, *map(again.__getitem__, src)]  # by block: whether it is made again
+    for block in immortal:
+        made[block] = made[block] and blocks[src[block - 1]].category == gradients
+    ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
+    events, origin = list(order.events), list(src)
+    load = order.windows[0][1:]
+    windows = [(w[0], *(load if w[1] == _BATCH else w[1:])) for w in order.windows]
+    repeats = list(order.repeats)
+    renamed = [0] * (len(src) + 1)
+
+    def repeat(start: int, end: int) -> None:
+        for event in order.events[start:end]:
+            if event < 0:
+                if renamed[-event]:
+                    events.append(-renamed[-event])
+            elif made[event]:
+                origin.append(src[event - 1])
+                renamed[event] = len(origin)
+                events.append(len(origin))
+
+    for (start, step, phase), end in zip(order.windows, ends, strict=True):
+        if step not in (_BATCH, "first"):
+            continue
+        windows.append(
+            (len(events), *(order.windows[-1][1:] if step == _BATCH else ("steady", phase)))
+        )
+        for first, length, times in order.repeats:
+            if not start <= first < end:
+                continue
+            repeat(start, first)
+            before, start = len(events), first + length * times
+            repeat(first, start)
+            repeats.append((before, (len(events) - before) // times, times))
+        repeat(start, end)
+    return Order(events, origin, windows, repeats)
