@@ -75,6 +75,11 @@ class PlanRequest:
     prices: PriceList | None = None
     solve: SolvedKey | None = None
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the rungs are ranked: a sweep and --solve only list them."""
+        return self.sweep is None and self.solve is None
+
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:

@@ -217,4 +217,5 @@ def _training(report: Report, request: SurveyRequest) -> str:
         length = f"effective {batch}"
     ranked = ranked_by(report.results, request.rank_by)
     evaluation = f", evaluation batch size {request.eval_batch_size}" * request.evaluate
-    return f"{length}{evaluation}; recipe {request.recipe.name}, {_RANKED_BY[ranked]}"
+    ranks = f", {_RANKED_BY[ranked]}" if request.plan is None or request.plan.ranks else ""
+    return f"{length}{evaluation}; recipe {request.recipe.name}{ranks}"

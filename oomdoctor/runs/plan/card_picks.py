@@ -23,7 +23,7 @@ def card_plan(
 ) -> CardPlan:
     """The card with its picks; none if the rows are not a ladder."""
     plan = request.plan
-    is_ladder = plan is None or (plan.sweep is None and plan.solve is None)
+    is_ladder = plan is None or plan.ranks
     none = CardPicks(None, None, None)
     per_hour = price_of(card.name, request.plan.prices if request.plan is not None else None)
     return CardPlan(

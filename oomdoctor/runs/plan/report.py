@@ -35,8 +35,7 @@ def report(
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None for a finished plan."""
     rows = {card.name: known.rows(card) for card in known.cards}
-    is_table = known.plan.sweep is None and known.plan.solve is None
-    one = known.cards[0] if len(known.cards) == 1 and is_table else None
+    one = known.cards[0] if len(known.cards) == 1 and known.plan.ranks else None
     cards = tuple(
         card_plan(card, rows[card.name], known.request, known.remedies) for card in known.cards
     )
@@ -76,8 +75,7 @@ def _speeds_unknown(
     }
     if not found or known.plan.all_gpus:
         return ()
-    a_table = known.plan.sweep is None and known.plan.solve is None
-    by_speed = known.request.rank_by == "throughput" and a_table
+    by_speed = known.request.rank_by == "throughput" and known.plan.ranks
     types = sorted({name for types in found.values() for name in types})
     return (speed_unknown(list(found), types, ranked_by_speed=by_speed),)
 

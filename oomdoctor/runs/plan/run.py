@@ -198,7 +198,8 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
     found = []
     sizes = [card.name for card in cards if card.facts is None]
     if sizes:
-        by_speed = request.rank_by == "throughput"
+        ranks = request.plan is None or request.plan.ranks
+        by_speed = request.rank_by == "throughput" and ranks
         found.append(not_a_card(sizes, ranked_by_speed=by_speed))
     found += [
         smallest_variant(card.asked_as, card.name, card.variants)

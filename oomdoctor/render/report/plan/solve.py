@@ -8,15 +8,18 @@ from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
 from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes
 
-_LEGEND = "Each value that fits was simulated, and so was the next one up, which does not fit."
+_LEGEND = "Each value that fits was simulated"
+_NEXT = ", and so was the next one up, which does not fit"
 
 
 def solve_sections(answer: SolveAnswer, cards: tuple[CardPlan, ...]) -> list[Section]:
     """The tables, then what holds for all of them."""
     sections = [_card(answer, card) for card in cards]
     notes: list[Block] = [Note(text, "normal") for text in _no_answer(answer)]
-    if any(line.largest is not None for line in answer.lines):
-        notes.append(Note(_LEGEND))
+    found = [line for line in answer.lines if line.largest is not None]
+    if found:
+        has_next = any(line.next_value is not None for line in found)
+        notes.append(Note(f"{_LEGEND}{_NEXT if has_next else ''}."))
     if answer.key == "micro_batch_size":
         notes.append(
             Note("The effective batch size rises to the next multiple of the micro-batch size.")

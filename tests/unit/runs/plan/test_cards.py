@@ -17,6 +17,7 @@ from oomdoctor.records.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.plan.card_picks import card_plan
 from oomdoctor.runs.plan.cards import card_named, cards_of
+from oomdoctor.runs.plan.run import _card_warnings
 from oomdoctor.runs.plan.sweep import sweep_answer
 from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.runs.position_limit import sweep_within_limits
@@ -281,3 +282,18 @@ def test_a_sweep_ends_with_the_positions_of_the_model():
     assert lowered.sweep == Sweep("sequence_length", (512, 1024, 1500))
     assert "1,500 positions" in warning.message
     assert sweep_within_limits(plan, "m", 1024)[0].sweep == Sweep("sequence_length", (512, 1024))
+
+
+@pytest.mark.parametrize(
+    ("plan", "ranked"),
+    [
+        (PlanRequest(("12GiB",)), True),
+        (PlanRequest(("12GiB",), solve="sequence_length"), False),
+        (PlanRequest(("12GiB",), sweep=Sweep("sequence_length", (16, 32))), False),
+    ],
+)
+def test_a_size_says_how_rungs_are_ranked_only_if_they_are(plan: PlanRequest, ranked: bool) -> None:
+    request = survey_request(plan=plan)
+    (warning,) = _card_warnings(cards_of(plan, 0.0), request)
+    assert warning.code == "no_card"
+    assert ("ranked by peak memory" in warning.message) is ranked
