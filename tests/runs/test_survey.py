@@ -235,7 +235,10 @@ def test_without_being_asked_the_cpu_is_refused_for_hours(
     with pytest.raises(OomDoctorError, match="no GPU") as raised:
         survey(ask("fits", device="auto"))
     assert raised.value.exit_code == ExitCode.MACHINE_UNFIT
-    assert "oomdoctor probe" in (raised.value.hint or "")
+    hint = raised.value.hint or ""
+    assert hint.startswith("predict it without a GPU: oomdoctor plan ")
+    assert "on the machine with the GPU" in hint
+    assert "--device cpu" in hint
 
 
 def test_an_interpreter_without_torch_is_the_machines_fault(

@@ -24,6 +24,7 @@ from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.implementation import attention_implementation
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.step import evaluation_step, training_step
 from oomdoctor.worker.training.techniques import checkpointing
@@ -286,8 +287,10 @@ def test_without_a_compiler_compilation_is_unsupported(monkeypatch: pytest.Monke
 def test_the_kernel_of_compiled_attention_is_not_guessed() -> None:
     job = replace(tiny_job("dense", compile=True), mode="simulate")
     setup = build(job, CPU)
-    assert attention_kernel(setup, set()) is None
-    assert attention_kernel(setup, {"aten::bmm"}) == "sdpa: math"  # though a note says "eager"
+    implementation = attention_implementation(setup)
+    assert attention_kernel(implementation, set(), compiled=True) is None
+    # though a note says "eager"
+    assert attention_kernel(implementation, {"aten::bmm"}, compiled=True) == "sdpa: math"
 
 
 def test_a_simulation_that_cannot_start_leaves_nothing_behind() -> None:
