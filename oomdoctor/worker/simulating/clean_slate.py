@@ -31,6 +31,7 @@ def clean_slate() -> Iterator[None]:
         os.environ.update(environment)
         _forget()
         gc.collect()
+        gc.freeze()  # what is left stays (modules, caches): the next collection passes it over
 
 
 def _forget() -> None:

@@ -33,11 +33,13 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
     trace = instruments.trace
     import_libraries()
     with ExitStack() as stack:
-        stack.enter_context(simulated_device(cuda=job.simulation.as_cuda))
+        device = stack.enter_context(simulated_device(cuda=job.simulation.as_cuda))
         if job.simulation.as_cuda:
             stack.enter_context(
                 as_on_cuda(job.config, instruments.choices, trace, instruments.managed)
             )
-        stack.enter_context(trace.recording())
+        stack.enter_context(device.observed_by(trace))
         stack.callback(trace.finish)  # before the device closes, so no death is recorded
-        yield Recorder(built_as, instruments, load(built_as, instruments, shallow=shallow))
+        with device.real_too():
+            loaded = load(built_as, instruments, shallow=shallow)
+        yield Recorder(built_as, instruments, loaded)

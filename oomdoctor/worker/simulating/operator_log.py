@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.recorded import Cost
 from oomdoctor.analysis.simulator.tape import Region
+from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.simulating.costs.operators import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
+from oomdoctor.worker.simulating.cuda.kernels import differs_by_card
+from oomdoctor.worker.simulating.device.mode import Kind
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ class OperatorLog:
         self.costs: list[Cost] = []
         self.entries: dict[int, Counter[Region | None]] = {}
         self._workspaces: set[str] = set()
+        # The same for all calls of a kind: what they cost and what their kernels take.
+        self._known: dict[Kind, tuple[OpCost | None, tuple[int, ...]]] = {}
         self._trace = trace
         self._choices = choices
 
@@ -39,24 +44,38 @@ class OperatorLog:
         self.costs, self.entries, self._workspaces = [], {}, set()
 
     def note(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        kind: Kind | None,
     ) -> None:
         """Note one call of an operator."""
-        hidden: tuple[int, ...] = ()
         if self._choices is not None:
-            workspace = self._choices.workspace(func)
-            if workspace is not None and workspace[0] not in self._workspaces:
+            workspace = self._choices.workspace(func, self._workspaces)
+            if workspace is not None:
                 self._workspaces.add(workspace[0])
                 self._trace.note_lasting(*workspace)
-            hidden = self._choices.hidden(func, args, kwargs, result)
-            if hidden:
-                self._trace.note_hidden(func._schema.name, hidden)
+        known = None if kind is None else self._known.get(kind)
+        if known is None:
+            known = cost_of(func, args, kwargs, result), self._hidden(func, args, kwargs, result)
+            if kind is not None and not differs_by_card(func):
+                self._known[kind] = known
+        cost, hidden = known
+        if hidden:
+            self._trace.note_hidden(func._schema.name, hidden)
         if self._trace.phase == "optimizer" and func._schema.name in _FOR_EACH:
             self._note_entries(args[0], result, len(hidden))
-        cost = cost_of(func, args, kwargs, result)
         if cost is not None:
             region = self._trace.region_of_operator
             self.costs.append(Cost(region, len(self._trace.tape.windows) - 1, cost))
+
+    def _hidden(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> tuple[int, ...]:
+        """Bytes of the blocks that its kernel takes on the card."""
+        return () if self._choices is None else self._choices.hidden(func, args, kwargs, result)
 
     def _note_entries(self, tensors: Sequence[torch.Tensor], result: Any, hidden: int) -> None:
         """Note which units the tensors of a list belong to: deeper models have longer lists."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
-Watcher = Callable[
-    ["OpOverload", Sequence[Any], Mapping[str, Any], Any], None
-]  # operator, args, kwargs, result
+# Called with operator, args, kwargs, result and, on a simulated device, the kind of the call.
+Watcher = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], None]
 
 
 class AllocationTrace:
@@ -93,8 +93,6 @@ class AllocationTrace:
         blocks = []
         for tensor in tensors:
             for plain in plain_tensors(tensor):
-                if plain.device.type != self.device_type:
-                    continue
                 number = self._note(plain, "", category, Place(module, region))
                 if number is not None:
                     block = self.tape.blocks[number]
@@ -130,27 +128,37 @@ class AllocationTrace:
         self._known.clear()
         return self.tape
 
+    def begins(self) -> None:
+        """An operator begins."""
+        if self.where is not None:
+            self.where.look()
+
     def note_operator(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        kind: Any = None,
     ) -> None:
-        """Record the storages that an operator returned."""
+        """Record the storages that an operator returned; `kind` is for the watcher."""
         if self._paused:
             for tensor in tensors_in(result):
                 self._leave_out(tensor)
             return
-        name = func._schema.name if hasattr(func, "_schema") else str(func)
-        if self.phase != "eval" and ("attention" in name or "flash_attn" in name):
+        name, attends = _name_of(func)
+        if attends and self.phase != "eval":
             self.attention_ops.add(name)
         owners = self._owners(args)
-        for position, tensor in enumerate(tensors_in(result)):
-            if tensor.device.type == self.device_type:
-                owner = owners[position % len(owners)]
-                made = self._note(tensor, name, None, owner)
-                if self.phase == "load" and made is not None:
-                    self._note_source(made, args)
+        results = result if isinstance(result, list | tuple) else (result,)
+        for position, tensor in enumerate(tensors_in(results)):
+            made = self._note(tensor, name, None, owners[position % len(owners)])
+            if made is not None and self.phase == "load":
+                self._note_source(made, args)
         if self.watcher is not None:
-            self.region_of_operator = self._place().region or owners[0].region
-            self.watcher(func, args, kwargs, result)
+            here = None if self.where is None else self.where.region
+            self.region_of_operator = here or owners[0].region
+            self.watcher(func, args, kwargs, result, kind)
 
     def note_hidden(self, name: str, sizes: Iterable[int]) -> None:
         """Record blocks that a kernel takes and frees internally, all of them at the same time."""
@@ -204,17 +212,18 @@ class AllocationTrace:
     ) -> int | None:
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
-        if address in self._outside:
-            return None
         known = self._known.get(address)
         if known is not None and self.tape.blocks[known[0]].size == size:
             return known[0]
-        if size == 0 and known is None:
+        if known is None and (
+            size == 0 or address in self._outside or tensor.device.type != self.device_type
+        ):
             return None
         if self.limit is not None and self.live + size > self.limit:
             raise out_of_memory(size, self.limit, self.live)
-        here = self._place()
-        module, region = here.module or owner.module, here.region or owner.region
+        module, region = owner
+        if self.where is not None:
+            module, region = self.where.module or module, self.where.region or region
         if category is None:
             category = category_of(tensor, self.phase, self.vocabulary, self.tokens)
         number = self.tape.born(TapeBlock(size, category, name, module, region), region)
@@ -245,8 +254,10 @@ class AllocationTrace:
 
     def _bury(self, number: int) -> None:
         block = self.tape.blocks[number]
-        reached = self._optimizer.came_to(block.region) if self.phase == "optimizer" else None
-        self.tape.died(number, self._place().region or reached or block.region)
+        here = None if self.where is None else self.where.region
+        if here is None and self.phase == "optimizer":
+            here = self._optimizer.came_to(block.region)
+        self.tape.died(number, here or block.region)
         self._count(-block.size)
 
     def _count(self, change: int) -> None:
@@ -258,24 +269,21 @@ class AllocationTrace:
             self._peak_event = len(self.tape.events)
 
 
+@cache
+def _name_of(func: OpOverload) -> tuple[str, bool]:
+    """The name of an operator, and whether it is a kernel of attention."""
+    name: str = func._schema.name if hasattr(func, "_schema") else str(func)
+    return name, "attention" in name or "flash_attn" in name
+
+
 def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    device_of = torch.ops.prim.device.default
-
     class Recording(TorchDispatchMode):  # type: ignore[misc]
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return trace.where is None  # a simulation compiles nothing, and has no time to lose
-
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func is device_of:  # a fake tensor asks for its device; nothing is allocated
-                return args[0].fake_device
-            if trace.where is not None:
-                trace.where.look()
+            trace.begins()
             result = func(*args, **(kwargs or {}))
             trace.note_operator(func, args, kwargs or {}, result)
             return result

@@ -6,13 +6,13 @@ the size of the cuBLAS workspaces. Cards that differ only in their workspaces sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention, kernels
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
-from oomdoctor.worker.simulating.cuda.workspaces import lasting_workspace
+from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -55,9 +55,13 @@ class Choices:
             )
         return found
 
-    def workspace(self, func: OpOverload) -> tuple[str, int] | None:
-        """The cuBLAS workspace of an operator: its name (the same for all cards) and its bytes."""
-        return lasting_workspace(func, self.card)
+    def workspace(self, func: OpOverload, known: Container[str]) -> tuple[str, int] | None:
+        """The cuBLAS workspace of an operator: its name (the same for all cards) and its bytes.
+
+        None if it needs none, or one whose name is `known`.
+        """
+        name = workspace_name(func)
+        return None if name is None or name in known else (name, workspace_size(self.card))
 
     @property
     def _others(self) -> set[Card]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.card import WORKSPACES, Card, workspace_bytes
@@ -26,8 +27,8 @@ _CUBLAS_OPERATORS = frozenset(
 )
 
 
-def lasting_workspace(func: OpOverload, card: Card) -> tuple[str, int] | None:
-    """The cuBLAS workspace that `func` needs: its name and bytes; None if it does not use cuBLAS.
+def workspace_name(func: OpOverload) -> str | None:
+    """The name of the cuBLAS workspace that `func` needs; None if it does not use cuBLAS.
 
     The first operator that needs a workspace allocates it, and the process keeps it. There are two
     names, because workspaces are kept by (handle, stream), each thread has its own handle, and on
@@ -36,14 +37,22 @@ def lasting_workspace(func: OpOverload, card: Card) -> tuple[str, int] | None:
     shares the same block (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`); before torch 2.11 it had a separate
     1 MiB, see `kernels`.
     """
-    schema = getattr(func, "_schema", None)
-    if schema is None or schema.name not in _CUBLAS_OPERATORS:
+    if not _uses_cublas(func):
         return None
     import torch
 
-    in_backward = torch._C._current_graph_task_id() != -1
-    size = workspace_bytes(card, torch_release(), workspace_setting())
-    return WORKSPACES[in_backward], size
+    return WORKSPACES[torch._C._current_graph_task_id() != -1]
+
+
+def workspace_size(card: Card) -> int:
+    """Bytes of a cuBLAS workspace on a card."""
+    return workspace_bytes(card, torch_release(), workspace_setting())
+
+
+@cache
+def _uses_cublas(func: OpOverload) -> bool:
+    schema = getattr(func, "_schema", None)
+    return schema is not None and schema.name in _CUBLAS_OPERATORS
 
 
 def workspace_setting() -> str:

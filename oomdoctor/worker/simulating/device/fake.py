@@ -13,52 +13,36 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.device import bitsandbytes, known_values
+from oomdoctor.worker.simulating.device.mode import SimulatedDevice, mode_class
 from oomdoctor.worker.simulating.replacing import replaced
 
 if TYPE_CHECKING:
     import torch
-    from torch._ops import OpOverload
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-# A training step reads some values that nobody computed. These are the answers of a healthy run:
-# the attention mask has no padding, and the loss is a number.
-_TRUE = ("aten.all", "aten.eq")
-_FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
 
 
 @contextmanager
-def simulated_device(*, cuda: bool) -> Iterator[FakeTensorMode]:
-    """Make every tensor inside the context fake; yields the fake tensor mode.
+def simulated_device(*, cuda: bool) -> Iterator[SimulatedDevice]:
+    """Make every tensor inside the context fake; yields what tells an observer of them.
 
     With `cuda`, torch makes the choices that it makes on a GPU (foreach optimizers and clipping).
     Values that code reads back are those of a healthy run with unpadded rows.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with ExitStack() as stack:
         for replacement in _replacements(cuda=cuda):
             stack.enter_context(replacement)
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        stack.enter_context(mode)
-        stack.enter_context(_answers())
+        mode = stack.enter_context(mode_class()())
         yield mode
 
 
 def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
     # `Module.to` swaps parameters, which fails for fake ones.
     yield replaced(torch.nn.Module, "_apply", _apply)
-    # torch keeps its compiler out of every call; nothing is compiled here.
-    plain = getattr(FakeTensorMode.__torch_dispatch__, "__wrapped__", None)
-    if plain is not None:
-        yield replaced(FakeTensorMode, "__torch_dispatch__", plain)
     import_utils = importlib.import_module("transformers.utils.import_utils")
     if hasattr(import_utils, "is_fake_tensor"):
         # While it is traced, transformers skips checks of values and then builds masks that a
@@ -122,61 +106,3 @@ def _apply(
             if buffer is not None:
                 part._buffers[name] = function(buffer)
     return module
-
-
-def _answers() -> TorchDispatchMode:
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    names: dict[OpOverload, str] = {}
-
-    class Answers(TorchDispatchMode):  # type: ignore[misc]
-        """Answers reads of values, and names an operator that cannot be answered."""
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # nothing is compiled, and each call would take longer
-
-        def __torch_dispatch__(
-            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if func is torch.ops.aten._local_scalar_dense.default:
-                return _answer(args[0])
-            if func is torch.ops.aten.nonzero.default:
-                found = known_values.nonzero(args[0])
-                if found is not None:
-                    return found
-            try:
-                result = func(*args, **(kwargs or {}))
-            except RuntimeError as error:
-                if type(error).__module__.startswith("torch._subclasses"):
-                    raise UnsupportedError(
-                        f"cannot be simulated: {func} depends on the values of its tensors"
-                    ) from error
-                raise
-            name = names.get(func)
-            if name is None:
-                name = names[func] = str(func)
-            if name.startswith(_TRUE):
-                result._oomdoctor_answer = True
-            elif name.startswith(_FINDS_OVERFLOW):
-                args[1]._oomdoctor_answer = False
-            known_values.learn(func, args, result)
-            return result
-
-    return Answers()
-
-
-def _answer(tensor: torch.Tensor) -> bool | int | float:
-    import torch
-
-    constant = getattr(tensor, "constant", None)
-    if constant is not None:
-        value: bool | int | float = constant.item()
-        return value
-    known = getattr(tensor, "_oomdoctor_answer", None)
-    if tensor.dtype == torch.bool:
-        return bool(known)
-    if known is not None:
-        return float(known)
-    return 1.0 if tensor.is_floating_point() else 1

@@ -60,13 +60,21 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.new_empty((rows, tensor.dim()), dtype=torch.int64)
 
 
-def learn(func: OpOverload, args: Sequence[Any], result: Any) -> None:
-    """Note the share of an operator's result, or forget it if the operator wrote to a tensor."""
+def learner(func: OpOverload) -> Callable[[Sequence[Any], Any], None] | None:
+    """What notes the share of the operator's result, or forgets it if it wrote to a tensor.
+
+    It takes the operator's arguments and its result. None if there is nothing to note.
+    """
     rule = _rules().get(func)
     if rule is not None:
-        _learn(result, rule(*args))
-    elif func._schema.is_mutable and hasattr(result, "untyped_storage"):
-        _learn(result, None)  # an operator that writes to a tensor returns it
+        return lambda args, result: _learn(result, rule(*args))
+    return _forget if func._schema.is_mutable else None
+
+
+def _forget(_: Sequence[Any], result: Any) -> None:
+    # an operator that writes to a tensor returns it
+    if hasattr(result, "untyped_storage") and positive_share(result) is not None:
+        _learn(result, None)
 
 
 def _learn(tensor: torch.Tensor, share: Fraction | None) -> None:

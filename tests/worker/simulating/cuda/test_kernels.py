@@ -13,7 +13,7 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.worker.simulating.cuda import kernels
 from oomdoctor.worker.simulating.cuda.kernels import hidden_blocks
-from oomdoctor.worker.simulating.cuda.workspaces import lasting_workspace
+from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
 
 A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
 MIB = 1024**2
@@ -34,9 +34,9 @@ class Recorder(TorchDispatchMode):
         blocks = hidden_blocks(func, args, kwargs, result, self.card)
         if blocks:
             self.hidden[func._schema.name] = blocks
-        workspace = lasting_workspace(func, self.card)
+        workspace = workspace_name(func)
         if workspace is not None:
-            self.workspaces.setdefault(*workspace)
+            self.workspaces.setdefault(workspace, workspace_size(self.card))
         return result
 
 

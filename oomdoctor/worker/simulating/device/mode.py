@@ -1,0 +1,183 @@
+"""The one dispatch mode of a simulated device: it answers, remembers and reports every operator.
+
+A mode costs each operator about as much as its fake kernel, so there is one mode for all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.simulating.device.answers import answers_of
+from oomdoctor.worker.simulating.device.results import REFUSED, Maker, describer, is_regular
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+_LARGEST = 50_000  # kinds of calls to remember; a ladder of rungs has a few thousand
+
+
+class Kind:
+    """Calls of one operator with arguments of the same shapes and types: all have one `result`."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+class Observer(Protocol):
+    """What wants to see the operators of a simulated device."""
+
+    def begins(self) -> None:
+        """An operator begins."""
+
+    def note_operator(
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        kind: Kind | None,
+    ) -> None:
+        """An operator has returned. `kind` is None if its calls differ by more than shapes."""
+
+
+class SimulatedDevice(Protocol):
+    """The mode, as its users see it."""
+
+    def observed_by(self, observer: Observer) -> Any:
+        """A context in which the observer sees every operator, but not what it calls in turn."""
+
+    def real_too(self) -> Any:
+        """A context in which the observer also sees operators on real tensors, at some cost.
+
+        Models are declared with real tensors that soon die, as they would on a GPU.
+        """
+
+
+_kinds: dict[Any, Kind] = {}  # by operator and arguments; shared by all rungs of a process
+
+
+@cache
+def mode_class() -> Any:
+    """The class of the mode, made when torch is there."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    # torch keeps its compiler out of every call; nothing is compiled here.
+    guarded = FakeTensorMode.__torch_dispatch__
+    from_torch = getattr(guarded, "__wrapped__", guarded)
+    device_of = torch.ops.prim.device.default
+
+    class RealOperators(TorchDispatchMode):  # type: ignore[misc]
+        """Tells an observer of what happens while there is no fake tensor mode."""
+
+        def __init__(self, observer: Observer) -> None:
+            super().__init__()
+            self._observer = observer
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # nothing is compiled, and each call would take longer
+
+        def __torch_dispatch__(
+            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+                return func(*args, **kwargs)
+            self._observer.begins()
+            result = func(*args, **kwargs)
+            self._observer.note_operator(func, args, kwargs, result, None)
+            return result
+
+    class Mode(FakeTensorMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(allow_non_fake_inputs=True)
+            self._describe = describer()
+            self._maker = Maker(self)
+            self._observer: Observer | None = None
+            self._inside = False
+            self._kind: Kind | None = None
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # nothing is compiled, and each call would take longer
+
+        @contextmanager
+        def observed_by(self, observer: Observer) -> Iterator[None]:
+            self._observer = observer
+            try:
+                yield
+            finally:
+                self._observer = None
+
+        @contextmanager
+        def real_too(self) -> Iterator[None]:
+            assert self._observer is not None
+            with RealOperators(self._observer):
+                yield
+
+        def __torch_dispatch__(
+            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is device_of:  # a tensor asks for its device; nothing happens on it
+                return args[0].fake_device
+            kwargs = kwargs or {}
+            if self._inside:  # a fake kernel calls other operators
+                return self._result(func, types, args, kwargs)
+            observer = self._observer
+            if observer is not None:
+                observer.begins()
+            self._inside, self._kind = True, None
+            try:
+                result = self._answered(func, types, args, kwargs)
+            except RuntimeError as error:
+                if type(error).__module__.startswith("torch._subclasses"):
+                    raise UnsupportedError(
+                        f"cannot be simulated: {func} depends on the values of its tensors"
+                    ) from error
+                raise
+            finally:
+                self._inside = False
+            if observer is not None:
+                observer.note_operator(func, args, kwargs, result, self._kind)
+            return result
+
+        def _answered(self, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
+            """The result of an operator that the step calls, with what is known of its values."""
+            answers = answers_of(func)
+            if answers is None:
+                return self._result(func, types, args, kwargs)
+            result = None if answers.before is None else answers.before(args)
+            if result is None:
+                result = self._result(func, types, args, kwargs)
+            for note in answers.after:
+                note(args, result)
+            return result
+
+        def _result(self, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
+            """What an operator returns: remembered, or from the fake kernel of torch."""
+            key = self._describe(func, args, kwargs) if is_regular(func) else None
+            if key is None:
+                result = from_torch(self, func, types, args, kwargs)
+                self._kind = None  # and not that of an operator it called
+                return result
+            kind = _kinds.get(key)
+            if kind is not None and kind.result is not REFUSED:
+                self._kind = kind
+                return self._maker.made(kind.result, args)
+            result = from_torch(self, func, types, args, kwargs)
+            if kind is None:
+                if len(_kinds) >= _LARGEST:
+                    _kinds.clear()
+                kind = _kinds[key] = Kind(self._maker.learned(args, result))
+            self._kind = kind
+            return result
+
+    return Mode
