@@ -8,6 +8,7 @@ with the error raised, less what stood before the failure. Paths are made neutra
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,15 @@ def test_a_backward_pass_that_recomputes(name, recomputing):
 
 def test_each_text_has_its_truth():
     assert sorted(row[0] for row in TABLE) == sorted(path.stem for path in TEXTS.glob("*.txt"))
+
+
+def test_the_texts_name_only_neutral_folders():
+    files = [path for path in TEXTS.parent.rglob("*") if path.is_file()]
+    named = [
+        (path.name, place)
+        for path in files
+        for place in re.findall(r"[\"' =(](/\w+/[\w.-]+)", path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 1000
+    neutral = ("/home/me", "/home/user", "/opt/env", "/usr/bin", "/usr/lib")
+    assert [one for one in named if one[1] not in neutral] == []
