@@ -3,7 +3,8 @@
     python scripts/fuzz_explain.py [--inputs 1000000] [--seed 0] [--minutes 10]
 
 Inputs are built from pieces of real shapes (messages of every row of the table, frames, prefixes,
-boxes, escapes) and then damaged. An input that runs a line of our code that none before it ran is
+boxes, escapes, ends and starts of runs) and then damaged. Every second one comes with a model and
+settings, right and wrong ones. An input that runs a line of our code that none before it ran is
 kept and bred from, which guides the search by coverage. An exception, more than a second per MB of
 input, or memory that keeps growing ends the run with exit code 1 and the input in a file.
 """
@@ -16,6 +17,7 @@ import resource
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -25,6 +27,9 @@ from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import dumps
+from oomdoctor.records.model import ModelRef
+from oomdoctor.system import catalogue
+from oomdoctor.system.models.hub import resolve
 
 PIECES = [
     b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "
@@ -74,6 +79,18 @@ PIECES = [
     b"step 3/9 loss 1.0 mem 3.5 GiB\n",
     b'{"message": "Traceback (most recent call last):\\n  File \\"a\\"", "n": 1}\n',
     b"per_device_train_batch_size=4, model_name_or_path='a/b'",
+    b"Training completed.\n",
+    b"Model saved to out\n",
+    b"retrying with batch size 2\n",
+    b"a-1  | ",
+    b"a-1 exited with code 0\n",
+    b"node02: ",
+    b"worker 1: exit code 1\n",
+    b"## b.log\n",
+    b"SLURM_JOB_ID=7\n",
+    b"Starting run 2\n",
+    b"```\n",
+    b"restarting worker group\n",
     b"\n",
     b"\r\n",
     b"\0",
@@ -81,6 +98,28 @@ PIECES = [
     b"  ",
     b"=",
     b".",
+]
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "per_device_train_batch_size": (1, 8, 720, 10**12, 0, -1, "4", "auto", True, None, 1.5),
+    "max_length": (1, 2048, 131_072, 10**15, 0, "4k", None),
+    "gradient_accumulation_steps": (1, 16, 0, "auto"),
+    "method": ("full", "lora", "qlora", "other"),
+    "load_in_4bit": (True, False, "true"),
+    "lora_r": (8, 0, 10**9, "16"),
+    "lora_target_modules": ("all-linear", ["q_proj", "v_proj"], [], "x", {"a": 1}),
+    "torch_dtype": ("bfloat16", "float32", "auto", "int3", None),
+    "bf16": (True, False),
+    "optim": ("adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit", "sgd", "no_such", 3),
+    "gradient_checkpointing": (True, False, "on"),
+    "attn_implementation": ("eager", "sdpa", "flash_attention_2", "?"),
+    "use_liger_kernel": (True, False),
+    "world_size": (1, 2, 8, 0, 10**6),
+    "zero_stage": (0, 1, 2, 3, 9),
+    "bits": (4, "x"),
+}
+SPECS = [
+    resolve(ModelRef(name, source="catalogue"))
+    for name in [model.id for model in catalogue.models()]
 ]
 _PACKAGE = "oomdoctor"
 
@@ -126,6 +165,19 @@ def build(chance: random.Random, corpus: list[bytes]) -> bytes:
     return data[:20_000]
 
 
+def given(chance: random.Random) -> Given:
+    """What the user passed: nothing, or a model, settings or flags."""
+    if chance.random() < 0.5:
+        return Given()
+    names = chance.sample(list(SETTINGS), chance.randint(0, len(SETTINGS)))
+    return Given(
+        model=chance.choice([None, *SPECS]),
+        sequence_length=chance.choice([None, None, 1, 4096, 10**9]),
+        micro_batch_size=chance.choice([None, None, 1, 16, 10**6]),
+        settings={name: chance.choice(SETTINGS[name]) for name in names},
+    )
+
+
 def main() -> int:
     """Run until the number of inputs or the time is used up; 0 when nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -136,25 +188,25 @@ def main() -> int:
     chance, coverage, corpus = random.Random(asked.seed), Coverage(), list[bytes]()
     until, done, at_first, slowest = time.monotonic() + asked.minutes * 60, 0, 0, 0.0
     while done < asked.inputs and time.monotonic() < until:
-        data = build(chance, corpus)
+        data, passed = build(chance, corpus), given(chance)
         guided = done < 2000 or done % 20 == 0  # tracing costs tenfold
         coverage.new = False
         start = time.process_time()  # a busy machine is no hang
         try:
             sys.settrace(coverage.trace if guided else None)
             incidents, facts = scan(lines([data]))
-            dumps(diagnose("fuzz", incidents, facts, Given()))
+            dumps(diagnose("fuzz", incidents, facts, passed))
         except Exception:  # noqa: BLE001 - whatever it is, it is what we look for
             sys.settrace(None)
             traceback.print_exc()
-            return kept(data)
+            return kept(data, passed)
         sys.settrace(None)
         elapsed = time.process_time() - start
         if not guided:
             slowest = max(slowest, elapsed)
         if not guided and elapsed > max(0.5, len(data) / 1e6):
             print(f"{elapsed:.2f} s for {len(data)} bytes")
-            return kept(data)
+            return kept(data, passed)
         if coverage.new and len(corpus) < 5000:
             corpus.append(data)
         done += 1
@@ -163,16 +215,17 @@ def main() -> int:
             at_first = at_first or peak
             print(f"{done:,} inputs  {len(corpus)} kept  {len(coverage.seen)} lines  {peak} MiB")
             if peak > at_first + 100:
-                return kept(data)
+                return kept(data, passed)
     print(f"{done:,} inputs, nothing found; slowest {slowest * 1000:.0f} ms")
     return 0
 
 
-def kept(data: bytes) -> int:
-    """Write the input that showed the fault."""
+def kept(data: bytes, passed: Given) -> int:
+    """Write the input that showed the fault, and print what was passed with it."""
     path = Path("fuzz-found.bin")
     path.write_bytes(data)
-    print(f"the input is in {path}")
+    model = passed.model.id if passed.model else None
+    print(f"the input is in {path}; {replace(passed, model=None)} with model {model}")
     return 1
 
 
