@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from oomdoctor.explain.reading.prefixes import process_of
-from oomdoctor.explain.reading.runs_apart import Starts, died, restarted
+from oomdoctor.explain.reading.runs_apart import Starts, died, restarted, sets_up
 
 _FINISHED = re.compile(
     r"'train_runtime'|Training completed|[Tt]raining (?:is )?(?:finished|complete[d!.]|done)"
@@ -93,6 +93,9 @@ class GoingOn:
         self._retries: deque[tuple[int, str]] = deque(maxlen=_MOST)
         self._deaths: deque[_End] = deque(maxlen=_MOST)
         self._runs: deque[_End] = deque(maxlen=_MOST_RUNS)
+        self._last_report = self._set_up = 0
+        # After each report, the first line that a program prints as it starts.
+        self._set_ups: deque[_End] = deque(maxlen=_MOST_RUNS)
         self._forgotten = 0  # the last line of the runs that are not kept
 
     def feed(self, number: int, text: str) -> None:
@@ -100,6 +103,9 @@ class GoingOn:
         finishes = _may_finish(text) and _finishes(text)
         if self._starts.begins(text, settled=not self._asked, finishes=finishes):
             self._begin(number)
+        if self._asked and self._set_up <= self._last_report and sets_up(text):
+            self._set_up = number
+            self._set_ups.append(_End(number, dict(self._moves)))
         if finishes:
             self._ends.append((number, text.strip()[:LONGEST_QUOTE]))
             self.over = True
@@ -135,7 +141,7 @@ class GoingOn:
 
     def report(self, number: int, text: str) -> Report:
         """Where the log has come at a line that reports a failure."""
-        self._asked = True
+        self._asked, self._last_report = True, number
         process = process_of(text)
         self._named = self._named or bool(process)
         return Report(process, self.run, _progress(self._moves, process)[0], number)
@@ -151,39 +157,66 @@ class GoingOn:
         return {"finished": (self._ends[-1][1],)} if self._ends else {}
 
     def after(
-        self, report: Report, near: int, lines: tuple[str, ...], until: int | None
+        self,
+        report: Report,
+        near: int,
+        lines: tuple[str, ...],
+        until: int | None,
+        *,
+        uncaught: bool = False,
     ) -> str | None:
         """The line that shows that the run continued after a failure; None if none does.
 
         `lines` report it. A retry is said at most `near` lines after it. From the line `until` on,
-        another failure is reported, so a later end need not be this run's.
+        another failure is reported, so a later end need not be this run's. If the error was
+        `uncaught`, the run ends where a program starts, unless it is a retry.
         """
-        last, process = report.last, report.process
-        run = self._run_after(last)
+        run = self._run_after(report.last)
+        if uncaught:
+            starts = (start for start in self._set_ups if report.last < start.line < run.line)
+            run = next(starts, run)
+        told = self._ended(report, run, lines, until)
+        if told is not None:
+            return told
+        soon = min(report.last + near, run.line)
+        retries = (text for number, text in self._retries if report.last <= number <= soon)
+        return next(retries, None) or self._progressed(report, run, lines, until)
+
+    def _death(self, report: Report, run: _End, lines: tuple[str, ...]) -> _End | None:
+        """Where the process of a report ends with an error."""
         deaths = (
             death
             for death in self._deaths
-            if last < death.line < run.line and _same(death.text, process, lines)
+            if report.last < death.line < run.line and _same(death.text, report.process, lines)
         )
-        death = next(deaths, None)
-        end = death or run
-        stop = end.line if until is None else min(end.line, until)
+        return next(deaths, None)
+
+    def _ended(
+        self, report: Report, run: _End, lines: tuple[str, ...], until: int | None
+    ) -> str | None:
+        """The line that says that the run finished."""
+        death = self._death(report, run, lines)
+        stop = _earliest(death or run, until)
         for number, text in self._ends:
             # Where one process exits with an error, that another exits without one says nothing.
             told = death is None or not _CODE.search(text)
-            if told and last < number < stop and _same(text, process, lines):
+            if told and report.last < number < stop and _same(text, report.process, lines):
                 return text
-        soon = min(last + near, run.line)
-        retries = (text for number, text in self._retries if last <= number <= soon)
-        if (retry := next(retries, None)) is not None:
-            return retry
-        count, moved = _progress(end.moves, process)
+        return None
+
+    def _progressed(
+        self, report: Report, run: _End, lines: tuple[str, ...], until: int | None
+    ) -> str | None:
+        """The last line that shows progress, or the first that says that a model was saved."""
+        end = self._death(report, run, lines) or run
+        count, moved = _progress(end.moves, report.process)
         if count - report.moves >= 2:
             return moved
+        stop = _earliest(end, until)
         saved = (
             text
             for number, text in self._saved
-            if last < number < stop and _same(text, process, lines)
+            if report.last < number < stop and _same(text, report.process, lines)
         )
         return next(saved, None)
 
@@ -193,6 +226,10 @@ class GoingOn:
             return _End(number, {})
         now = _End(sys.maxsize, self._moves)
         return next((run for run in self._runs if run.line > number), now)
+
+
+def _earliest(end: _End, until: int | None) -> int:
+    return end.line if until is None else min(end.line, until)
 
 
 def _progress(moves: dict[str, tuple[int, str]], process: str) -> tuple[int, str]:

@@ -52,10 +52,13 @@ _NOISE = re.compile(
     r"|(?:#|//|>|\|) ?"  # comments, quotations, exception groups
     r"|- (?=\S)"
 )
-# Names of hosts and jobs as pdsh, srun --label and parallel --tag print them: a name with a number.
+# Names of hosts, jobs and logs as pdsh, srun --label, parallel --tag and grep print them.
 _NAMED = re.compile(
-    r"\[?(?!(?i:step|epoch|iter|batch|sample|trial|fold|round|stage|phase|layer|line|try|seed))"
-    r"([A-Za-z0-9_.@/-]{0,40}\d[\w.-]{0,40})\]?(?: ?\||:) "
+    r"([\w./-]{1,120}\.(?:log|out|err|txt))[:-](?:\d+[:-])?"
+    r"|\[?(?!(?i:step|epoch|iter|batch|sample|trial|fold|round|stage|phase|layer|line|try))"
+    r"([A-Za-z0-9_.@/-]{0,40}\d[\w.-]{0,40}"
+    r"|(?i:run|job|seed|exp|experiment|host|node|worker|proc|process|gpu|task|replica)"
+    r"(?:[_#:=-][\w.-]{1,40}| \d{1,8}))\]?(?: ?\||:|(?<=\])) "
 )
 _MOST_PREFIXES = 6
 
@@ -98,7 +101,7 @@ def process_of(line: str) -> str:
     if split.tag:
         return split.tag
     named = _NAMED.match(split.text.lstrip())
-    return named[1] if named else ""
+    return next(filter(None, named.groups())) if named else ""
 
 
 def number_in(tag: str, others: Iterable[str] = ()) -> int | None:

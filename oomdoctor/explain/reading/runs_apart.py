@@ -13,11 +13,12 @@ from oomdoctor.explain.reading.prefixes import split_line
 
 _HEADING = re.compile(
     r"==> .+ <==$|#{2,6} (?!(?:Epoch|Step|Iter|Batch|Trial|Round|Fold)\b)\w"
-    r"|# [A-Z][\w ,'-]{2,60}$|In ?\[\d+\]:|```|:{6,}$"
+    r"|# [A-Z][\w ,'-]{2,60}$|In ?\[\d+\]:|```|:{6,}$|[\w./-]+\.(?:log|out|err|txt):?$"
     r"|([=*#~:+-])\1{2,}[\s<\[]*(?:(?:[Ss]tart\w*|[Bb]egin\w*|[Nn]ew|[Nn]ext)(?: of)?:? )?"
     r"(?:(?:[Rr]un|[Jj]ob|[Ee]xperiment|RUN|JOB|EXPERIMENT)"
     r"(?:[ #:_-]{1,3}(?:\d|[A-Za-z]\b)|: ?\S)|[\w./-]+\.(?:log|out|err|txt|sh|py)\b)"
 )
+_LOGS = (".log", ".out", ".err", ".txt")
 _PROGRAM = (
     r"(?:\w+=\S+\s+)*(?:\S{0,60}/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|sbatch|bash|sh"
     r"|uv|axolotl|make|docker|llamafactory-cli)(?=\s|$|['\",])"
@@ -35,7 +36,13 @@ _STARTS = re.compile(
     r"|Setting OMP_NUM_THREADS environment variable for each process"
     r"|values were not passed to `accelerate launch`|\[runner\.py:\d+:\w+\] cmd ="
     r"|wandb: (?:Tracking run with wandb|Agent Starting Run)|Script started on "
-    r"|nohup: ignoring input"
+    r"|nohup: ignoring input|^trainable params: \d"
+)
+# What a program prints as it starts, and some programs once more when they try again.
+_SET_UP = re.compile(
+    r"Some weights of \w+ were not|loading configuration file|Loading checkpoint shards: +0%"
+    r"|\*{5} Running training|^\W*(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? \w+ +\w+ .*\d\d:\d\d:\d\d"
+    r"|^\W{3,}\d{4}-\d\d-\d\d|\| 0/\d+ \[|\b[Ss]tep:? ?[01]\b|\b[Ee]poch:? ?\[?[01]/"
 )
 _JOB = re.compile(
     r"(?:\bSlurm Job_id=|\bSLURM_JOB_?ID\W{1,3}|\b[Jj]ob[ _]?[Ii][Dd]\W{1,3}|\bStepId="
@@ -60,6 +67,9 @@ def may_start(text: str) -> bool:
     if text.startswith(("#", "=", "$", "(", "I", "`", ":", "*", "~", "+", "-", "\u276f", "\u279c")):
         if _HEADING.match(text) is not None or _COMMAND.match(text) is not None:
             return True
+    elif text.rstrip(":").endswith(_LOGS):
+        if _HEADING.match(text) is not None:
+            return True
     elif ("@" in text[:40] or text[:1] in "RrEeCcL") and _COMMAND.match(text) is not None:
         return True
     told = (
@@ -70,9 +80,15 @@ def may_start(text: str) -> bool:
         or "not passed" in text
         or "cmd =" in text
         or "nohup:" in text
+        or "trainable params" in text
         or "wandb: T" in text
     )
     return told and _STARTS.search(text) is not None
+
+
+def sets_up(text: str) -> bool:
+    """Whether a program that starts prints such a line; one that goes on may print it, too."""
+    return _SET_UP.search(text) is not None
 
 
 def died(text: str) -> bool:

@@ -37,6 +37,7 @@ _CLEAN_UP = re.compile(
     r"after successful completion|post-run message"
     r"|(?:shutdown|clean-?up|teardown) (?:artifact|noise|warning)"
 )
+_OUTERMOST = ("<module>", "_run_module_as_main")  # functions where a program begins
 _LONGEST = 600  # characters of a line that may show that it is quoted
 
 _EXCEPTION = re.compile(r"(?<![\w.])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception))\b")
@@ -292,4 +293,7 @@ class _Scanner:
     def _went_on(self, finding: Finding, report: Report) -> str | None:
         """The line that shows that the run went on: steps, its end, a saved model or a retry."""
         until = next_failure(finding, report, self._found)
-        return self._facts.going_on.after(report, AHEAD, finding.incident.lines, until)
+        incident = finding.incident
+        # Python prints such a traceback when nothing caught the error: the process ended with it.
+        uncaught = bool(incident.frames) and incident.frames[0].function in _OUTERMOST
+        return self._facts.going_on.after(report, AHEAD, incident.lines, until, uncaught=uncaught)

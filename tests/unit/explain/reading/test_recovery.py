@@ -25,6 +25,7 @@ TRACE = (
     'Traceback (most recent call last):\n  File "/home/me/train.py", line 12, in step\n'
     "    loss.backward()\n"
 )
+UNCAUGHT = f"{TRACE.replace('in step', 'in <module>')}torch.OutOfMemoryError: {oom()}\n"
 FAILED = f"{TRACE}torch.OutOfMemoryError: {oom()}\n"
 AGAIN = f"{TRACE}torch.OutOfMemoryError: {oom('1.00 GiB')}\n"
 STEP = "step 10 loss 1.3\n"
@@ -118,6 +119,17 @@ def test_a_failure_that_the_run_survived(text, shown):
         f"Job ID: 41\n{FAILED}Slurm Job_id=42 Name=b Ended, Run time 1:00, COMPLETED, ExitCode 0\n",
         f"Reading settings\nLoading rows of a.csv\n{FAILED}Reading settings\n"
         f"Loading rows of a.csv\n{STEP}step 11 loss 1\nTraining completed.\n",
+        f"{FAILED}out/slurm-12_2.out\nTraining completed.\n",
+        f"a.log:12:{oom()}\nb.log:99:Training completed.\n",
+        f"[seed 1] {oom()}\n[seed 2] Training completed.\n",
+        f"job-a: {oom()}\njob-b: Training completed.\n",
+        f"{FAILED}trainable params: 1 || all params: 2\n{STEP}step 11 loss 1\n",
+        # an error that nothing caught
+        f"{UNCAUGHT}Tue Jan  2 10:00:00 UTC 2026\nTraining completed.\n",
+        f"{UNCAUGHT}=== 2026-01-02 10:00:00 ===\nTraining completed.\n",
+        f"{STEP}{UNCAUGHT}step 1 loss 2\nstep 2 loss 1\nstep 3 loss 1\nModel saved to out\n",
+        f"{UNCAUGHT}  0%|    | 0/99 [00:00<?]\n  5%|#   | 5/99 [00:01<00:09]\n"
+        f" 10%|#   | 10/99 [00:02<00:09]\n{{'train_runtime': 100.1}}\n",
         # the same failure once more, in a run that survived it
         f"{FAILED}## b.log\n{FAILED}Training completed.\n",
         # the process died before
@@ -152,6 +164,11 @@ def test_a_failure_that_ended_the_run(text):
         "Starting step\nTraining completed.\n",
         f"```\n{FAILED}ok\nTraining completed.\n```\n",
         f"node01: {oom()}\nnode01: ok\nnode01: Training completed.\n",
+        f"[seed 1] {oom()}\n[seed 1] Training completed.\n",
+        f"[ERROR] {oom()}\n[INFO] Training completed.\n",
+        f"{UNCAUGHT}Retrying with batch size 8\n{STEP}",
+        f"{STEP}{UNCAUGHT}step 11 loss 1\nstep 12 loss 1\n",
+        f"{UNCAUGHT}Trying batch size 4\nstep 1 loss 1\nstep 2 loss 1\n",
     ],
 )
 def test_what_belongs_to_the_same_run_shows_that_it_went_on(text):
