@@ -82,6 +82,11 @@ def test_solve(cli, planned, text, key):
     assert (plan.gpus, plan.solve) == (("T4", "L4"), key)
 
 
+def test_a_lora_rank_is_solved_for_rungs_that_have_one(cli, planned):
+    request = asked(cli, planned, "--gpu", "T4", "--solve", "lora-rank")
+    assert {rung.config.method for rung in request.recipe.rungs} == {"lora", "qlora"}
+
+
 def test_why_leaves_one_rung(cli, planned):
     request = asked(cli, planned, "--gpu", "L4", "--why", "lora-r16+ckpt")
     assert [rung.label for rung in request.recipe.rungs] == ["lora-r16+ckpt"]
@@ -134,6 +139,10 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
             "--solve: cannot be combined with --sweep",
         ),
         (["--gpu", "T4", "--solve", "seq-len", "--why", "full"], "combined with --why"),
+        (
+            ["--gpu", "T4", "--solve", "lora-rank", "--recipe", "full"],
+            "--solve: no rung of the recipe full has a LoRA rank",
+        ),
         (["--all-gpus", "--solve", "seq-len"], "--solve: cannot be combined with --all-gpus"),
         (["--gpu", "T4", "--solve", "seq-len", "--lengths", "f"], "combined with --lengths"),
         (["--gpu", "T4", "--solve", "seq-len", "--seq-len", "8"], "what --solve looks for"),

@@ -74,6 +74,8 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         versions=_versions(reader, options),
     )
     request = common_request(reader, options, USUAL_SHAPES["cuda"], runs)
+    if plan.solve == "lora_rank":
+        request = _with_adapters(request)
     return request if plan.why is None else _only(request, plan.why)
 
 
@@ -218,6 +220,22 @@ def _solve(reader: Reader, options: PlanOptions) -> SolvedKey | None:
     if fixed.get(option) is not None:
         reader.fault(f"--{option}", "is what --solve looks for; leave it out")
     return _SOLVED[option]
+
+
+def _with_adapters(request: SurveyRequest) -> SurveyRequest:
+    """The request with the rungs that have a LoRA rank.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.config.method != "full")
+    if not rungs:
+        raise usage_error(
+            "no_adapters",
+            f"--solve: no rung of the recipe {request.recipe.name} has a LoRA rank",
+            "use --recipe lora or --recipe qlora, or add a rung: --rung method=lora",
+        )
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
 
 
 def _values(text: str) -> tuple[int, ...]:
