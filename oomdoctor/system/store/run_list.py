@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, usage_error
@@ -136,11 +136,11 @@ def _device_of(report: Report | None) -> str | None:
 
 
 def _stamp(name: str) -> str | None:
-    """The start time in a run's name as local ISO time; None for other names."""
+    """The start time in a run's name, which is local, as in a report: ISO 8601 in UTC, or None."""
     if not RUN_NAME.fullmatch(name):
         return None
     try:
-        return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").isoformat()
+        return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").astimezone(UTC).isoformat()
     except ValueError:
         return None
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -218,7 +219,8 @@ def test_list_runs_latest_first_with_all_that_is_odd() -> None:
     assert [row.status for row in rows] == ["unreadable", "unfinished", "no", "foreign"]
     assert rows[2].started_at == REPORT.started_at
     assert (rows[2].model, rows[2].problem) == ("org/tiny", None)
-    assert rows[1].started_at == "2026-01-01T00:00:01"
+    started = datetime(2026, 1, 1, 0, 0, 1).astimezone(UTC)
+    assert rows[1].started_at == started.isoformat()
     assert "report.json" in str(rows[0].problem)
     assert (rows[3].name, rows[3].started_at, rows[3].model) == ("holiday photos", None, None)
     assert foreign.is_dir()
