@@ -35,7 +35,7 @@ def parse_versions(texts: Iterable[str]) -> tuple[str, ...]:
             known = f"did you mean {near[0]}?" if near else f"choose from {', '.join(LIBRARIES)}"
             raise ValueError(f"{name!r} is no library that shapes a simulation; {known}")
         if _VERSION.fullmatch(version) is None:
-            raise ValueError(f"{part!r} needs one exact version, such as {name}==4.51.3")
+            raise ValueError(f"{part!r} needs one exact version: write {name}==VERSION")
         if asked.get(name, version) != version:
             raise ValueError(f"{name} is given twice, with {asked[name]} and {version}")
         asked[name] = version
