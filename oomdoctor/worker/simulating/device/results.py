@@ -23,7 +23,7 @@ REFUSED = object()  # a result that cannot be made again
 
 
 class _Fresh(NamedTuple):
-    """A result with memory of its own."""
+    """A result that has its own memory."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
