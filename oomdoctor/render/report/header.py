@@ -122,10 +122,12 @@ def _has_speeds(report: Report) -> bool:
 
 def _model(model: ModelFacts) -> str:
     revision = f" at revision {model.revision}" if model.revision else ""
+    known = model.parameters is not None
+    size = f", {format_count(model.parameters)} parameters" if known else ""
     experts = ", mixture of experts" if model.mixture_of_experts else ""
     return (
-        f"{model.id}{revision}: {model.architecture}, {format_count(model.parameters)} parameters"
-        f"{experts}, {model.task}; {_SOURCES[model.source]}, {model.weights} weights"
+        f"{model.id}{revision}: {model.architecture}{size}{experts}, {model.task}; "
+        f"{_SOURCES[model.source]}, {model.weights} weights"
     )
 
 

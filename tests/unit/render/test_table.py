@@ -269,6 +269,13 @@ def test_speeds_that_do_not_compare_are_not_ranked_by() -> None:
     assert "tokens/s" in unknown and "vs fastest" not in unknown
 
 
+def test_an_unknown_number_of_parameters_is_left_out() -> None:
+    report = gpu_report()
+    assert report.model is not None
+    text = plain(replace(report, model=replace(report.model, parameters=None)))
+    assert f"{report.model.architecture}, " in text and "parameters" not in text.splitlines()[1]
+
+
 def test_unknown_is_a_dash() -> None:
     report = gpu_report()
     bare = replace(report.results[2], tokens_per_s=None, tokens_time_s=None, peak_phase=None)
