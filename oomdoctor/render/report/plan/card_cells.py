@@ -40,6 +40,12 @@ def own_time(pick: CardPick) -> str:
     return "" if own is None or own.total_s is None else f"~{format_seconds(own.total_s)}"
 
 
+def planned_methods(cards: Sequence[CardPlan]) -> list[str]:
+    """The methods of which some card has a rung to show; all of them if none has."""
+    found = [name for name in METHODS if any(pick_of(card, name) for card in cards)]
+    return found or list(METHODS)
+
+
 class Cells:
     """The cells of a table.
 
@@ -50,12 +56,16 @@ class Cells:
         self.detail, self._currency = detail, currency
         fitting = {name: _fitting(cards, name) for name in METHODS}
         self.bases = {name: _base(picks) for name, picks in fitting.items() if picks}
+        self._planned = planned_methods(cards)
 
     def cell(self, card: CardPlan, method: str) -> str:
-        """The best rung of a method, or the memory that the smallest is short by."""
+        """The best rung of a method, or the memory that the smallest is short by.
+
+        Empty if the plan has no rung of the method, so that its column is left out.
+        """
         pick = pick_of(card, method)
         if pick is None:
-            return DASH
+            return DASH if method in self._planned else ""
         if not pick.fits:
             least = "at least " if self.detail is Detail.LABEL else "> "
             bound = least if pick.by_formula else ""

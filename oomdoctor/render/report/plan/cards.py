@@ -9,7 +9,14 @@ from oomdoctor.records.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
 from oomdoctor.render.report.notes import own_data_note
-from oomdoctor.render.report.plan.card_cells import METHODS, Cells, Detail, own_time, pick_of
+from oomdoctor.render.report.plan.card_cells import (
+    METHODS,
+    Cells,
+    Detail,
+    own_time,
+    pick_of,
+    planned_methods,
+)
 from oomdoctor.render.report.plan.card_groups import Group, few
 from oomdoctor.render.words import card_name, card_size, counted, money
 from oomdoctor.units import format_bytes, format_percent
@@ -139,7 +146,7 @@ def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
         parts.append("The cost is for 1M tokens, with the same uncertainty.")
     if any(pick.tokens_per_s is None for pick in picks):
         parts.append("Without a published peak rate, a card has no speed.")
-    if any(pick_of(card, name) is None for card in cards for name in METHODS):
+    if any(pick_of(card, name) is None for card in cards for name in planned_methods(cards)):
         parts.append("A dash: not predicted.")
     return " ".join([*parts, f"{_ONE_CARD}."])
 

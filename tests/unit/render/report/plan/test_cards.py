@@ -72,6 +72,18 @@ def test_the_time_for_own_data_is_in_the_table(width: int) -> None:
     assert "Your data: 52,000 rows x 1 epoch, 1,625 optimizer steps. Each row counts as" in text
 
 
+def test_a_method_without_a_rung_has_no_column() -> None:
+    report = cards_report()
+    cards = tuple(replace(one, picks=replace(one.picks, full=None)) for one in report.cards)
+    for terminal in (True, False):
+        lines = table(replace(report, cards=cards), 100, terminal=terminal)
+        (head,) = (line for line in lines if line.lstrip().startswith("card "))
+        assert "full" not in head and "LoRA" in head and "QLoRA" in head
+    assert "A dash: not predicted." in "\n".join(lines)  # of LoRA on the L4
+    none = tuple(replace(one, picks=replace(one.picks, full=None, lora=None)) for one in cards)
+    assert "A dash" not in "\n".join(table(replace(report, cards=none), 100))
+
+
 def test_a_pipe_has_the_speed_beside_the_time_for_own_data() -> None:
     (row,) = (r for r in table(with_own_data(), 80, terminal=False) if r.startswith("  RTX 4090"))
     assert "lora-r16-bf16+ckpt, 4 x 8, ~5,310/s, ~2 h 40 min" in row
