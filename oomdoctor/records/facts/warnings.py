@@ -24,7 +24,7 @@ CODES = {
     "no_card": "plan was given a size of memory, so speed cannot be estimated",
     "speed_unknown": "a card has no published peak rate for the type of some rungs",
     "gpu_variant": "the name of a card stands for several; the smallest was taken",
-    "prices": "the price list has an unknown name, a card twice, or none of the cards of the plan",
+    "prices": "the price list has an unknown name, a card twice, or a card that is not compared",
     "float16_rungs": "rungs use float16 on a card without bfloat16",
     "bfloat16_emulated": "a rung asks for bfloat16 on a card that emulates it",
     "not_kept": "the cache folder cannot be written, so the next plan simulates again",
@@ -113,6 +113,15 @@ def prices_repeated(source: str, cards: Sequence[str]) -> Warn:
     """Cards that a price list has more than once."""
     return Warn(
         "prices", f"{source} lists {', '.join(cards)} more than once; the lowest price counts"
+    )
+
+
+def prices_not_compared(source: str, cards: Sequence[str]) -> Warn:
+    """Cards of a price list that --all-gpus leaves out, because they are not NVIDIA's."""
+    return Warn(
+        "prices",
+        f"{source}: {', '.join(cards)} left out, because --all-gpus compares NVIDIA cards; name "
+        "other cards with --gpu",
     )
 
 

@@ -15,6 +15,7 @@ from oomdoctor.records.facts.warnings import (
     calibration_ignored,
     not_a_card,
     not_nvidia,
+    prices_not_compared,
     prices_of_others,
     prices_repeated,
     prices_unknown,
@@ -39,6 +40,7 @@ from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.solve import solve
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
 from oomdoctor.runs.unfinished import keeping
+from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -228,6 +230,14 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
         found.append(prices_unknown(prices.source, prices.unknown))
     if prices.repeated:
         found.append(prices_repeated(prices.source, prices.repeated))
+    if request.plan is not None and request.plan.all_gpus:
+        others = [price.card for price in prices.prices if _of_another_vendor(price.card)]
+        found += [prices_not_compared(prices.source, others)] if others else []
     if not any(price.card in planned for price in prices.prices):
         found.append(prices_of_others(prices.source))
     return found
+
+
+def _of_another_vendor(card: str) -> bool:
+    facts = find_gpu(card)
+    return facts is not None and facts.vendor != "NVIDIA"

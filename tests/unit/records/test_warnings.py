@@ -40,6 +40,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     ),
     "prices_unknown": (lambda: warnings.prices_unknown("p.csv", ["X1"]), "X1 is not a known card"),
     "prices_repeated": (lambda: warnings.prices_repeated("p.csv", ["L4"]), "L4 more than once"),
+    "prices_not_compared": (
+        lambda: warnings.prices_not_compared("p.csv", ["AMD Instinct MI300X"]),
+        "p.csv: AMD Instinct MI300X left out, because --all-gpus compares NVIDIA cards",
+    ),
     "prices_of_others": (lambda: warnings.prices_of_others("p.csv"), "no price for any card"),
     "float16_rungs": (lambda: warnings.float16_rungs(["Tesla T4"]), "Tesla T4 has no bfloat16"),
     "bfloat16_emulated": (

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analysis_make import request as survey_request
 from example_plans import card, rows
 
 from oomdoctor.records.plan import CardOrder, CardPicks, CardPlan, PlanRequest
@@ -13,6 +14,7 @@ from oomdoctor.runs.plan.card_order import in_order
 from oomdoctor.runs.plan.card_picks import pick
 from oomdoctor.runs.plan.cards import cards_of
 from oomdoctor.runs.plan.prices import price_list, price_of, with_costs
+from oomdoctor.runs.plan.run import _price_warnings
 from oomdoctor.units import GIB
 
 FULL, FITS = rows()[0], rows()[1]
@@ -78,3 +80,15 @@ def test_prices_by_the_names_that_gpu_takes(tmp_path: Path) -> None:
 def test_cards_with_less_memory_are_left_out() -> None:
     found = cards_of(PlanRequest((), all_gpus=True, min_memory_bytes=48 * GIB), 0.02)
     assert min(card.memory_bytes for card in found) == 48 * GIB
+
+
+def test_a_price_of_a_card_that_is_not_compared_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    file.write_text("RTX 4090,0.5\nMI300X,2\n")
+    for plan, told in (
+        (PlanRequest((), all_gpus=True, prices=price_list(file)), True),
+        (PlanRequest(("RTX 4090", "MI300X"), prices=price_list(file)), False),
+    ):
+        found = _price_warnings(cards_of(plan, 0.0), survey_request(plan=plan))
+        assert [w.code for w in found] == ["prices"] * told
+        assert all("AMD Instinct MI300X left out" in w.message for w in found)
