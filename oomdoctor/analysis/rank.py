@@ -42,9 +42,8 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
 def ranked_by(results: Iterable[ProbeResult], by: RankBy) -> RankBy:
     """What decides the order: by throughput, it is memory where speeds do not compare.
 
-    A card may have no published peak rate for the type of some rungs. They have no estimate, and
-    must not lose to slow rungs that have one. Rungs that use the host never have one: they do not
-    count.
+    Too few rates of a card may be published for some rungs. They have no estimate, and must not
+    lose to slow rungs that have one. Rungs that use the host never have one: they do not count.
     """
     fitting = [result for result in results if result.outcome == "fits"]
     measured = any(r.evidence != "predicted" and r.tokens_per_s is not None for r in fitting)

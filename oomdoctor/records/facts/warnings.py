@@ -22,7 +22,7 @@ CODES = {
     "sequence_length": "the model has fewer positions than the sequence length asked for",
     "unusual_size": "a batch size, sequence length or LoRA rank is far above what is usual",
     "no_card": "plan was given a size of memory, so speed cannot be estimated",
-    "speed_unknown": "a card has no published peak rate for the type of some rungs",
+    "speed_unknown": "too few figures of a card are published to estimate the speed of some rungs",
     "gpu_variant": "the name of a card stands for several; the smallest was taken",
     "prices": "the price list has an unknown name, a card twice, or a card that is not compared",
     "float16_rungs": "rungs use float16 on a card without bfloat16",
@@ -83,14 +83,12 @@ def not_a_card(sizes: Sequence[str], *, ranked_by_speed: bool) -> Warn:
 
 
 def speed_unknown(cards: Sequence[str], types: Sequence[str], *, ranked_by_speed: bool) -> Warn:
-    """The peak rate of some types is unknown, so the speeds of rungs do not compare."""
-    have = "has" if len(cards) == 1 else "have"
-    ranked = ", and rungs are ranked by peak memory" if ranked_by_speed else ""
+    """Some rungs have no estimate on these cards, so the speeds of rungs do not compare."""
+    ranked = "rungs are ranked by peak memory; " if ranked_by_speed else ""
     return Warn(
         "speed_unknown",
-        f"{names_or_count(cards, 'cards')} {have} no published peak rate for "
-        f"{' and '.join(types)}: rungs with such products have no speed{ranked}; run "
-        "`oomdoctor probe` on the card to measure speeds",
+        f"{names_or_count(cards, 'cards')}: too few figures are published to estimate the speed "
+        f"of {' and '.join(types)} rungs; {ranked}run `oomdoctor probe` on the card to measure it",
     )
 
 

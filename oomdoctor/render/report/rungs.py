@@ -171,7 +171,8 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
         elif method in remedies:
             pairs.append((name, _remedy_text(remedies[method])))
         elif rungs:
-            pairs.append((name, "none fits" if reached else "not reached"))
+            waiting = "not tried yet" if report.status == "running" else "not reached"
+            pairs.append((name, "none fits" if reached else waiting))
     return tuple(pairs)
 
 

@@ -65,7 +65,7 @@ def report(
 def _speeds_unknown(
     known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
 ) -> tuple[Warn, ...]:
-    """A warning about named cards without a peak rate; with --all-gpus, the legend says it."""
+    """A warning about named cards without a speed; with --all-gpus, the legend says it."""
     found = {
         card.name: {compute_dtype(row.config) for row in unknown}
         for card in known.cards

@@ -31,8 +31,8 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
     "speed_unknown": (
         lambda: warnings.speed_unknown(["NVIDIA A10G"], ["bfloat16"], ranked_by_speed=True),
-        "NVIDIA A10G has no published peak rate for bfloat16: rungs with such products have no "
-        "speed, and rungs are ranked by peak memory;",
+        "NVIDIA A10G: too few figures are published to estimate the speed of bfloat16 rungs; rungs "
+        "are ranked by peak memory;",
     ),
     "smallest_variant": (
         lambda: warnings.smallest_variant("A100", "A100 40GB", ["A100 80GB"]),

@@ -269,6 +269,23 @@ def test_speeds_that_do_not_compare_are_not_ranked_by() -> None:
     assert "tokens/s" in unknown and "vs fastest" not in unknown
 
 
+def test_a_method_of_a_run_that_goes_on_is_not_tried_yet() -> None:
+    report = PLANS["plan"]()
+    waiting = tuple(
+        replace(
+            row,
+            outcome="skipped",
+            failure=Failure("not_reached", "not tried yet"),
+            reason="not tried yet",
+            config=replace(row.config, method="qlora"),
+        )
+        for row in report.results[1:]
+    )
+    some = replace(report, results=(report.results[0], *waiting), picks=NO_PICKS)
+    assert "QLoRA             not reached" in plain(some)
+    assert "QLoRA             not tried yet" in plain(replace(some, status="running"))
+
+
 def test_an_unknown_number_of_parameters_is_left_out() -> None:
     report = gpu_report()
     assert report.model is not None

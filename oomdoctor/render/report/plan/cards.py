@@ -145,7 +145,7 @@ def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
     if plan is not None and plan.prices is not None:
         parts.append("The cost is for 1M tokens, with the same uncertainty.")
     if any(pick.tokens_per_s is None for pick in picks):
-        parts.append("Without a published peak rate, a card has no speed.")
+        parts.append("Without published rates, a card has no speed.")
     if any(pick_of(card, name) is None for card in cards for name in planned_methods(cards)):
         parts.append("A dash: not predicted.")
     return " ".join([*parts, f"{_ONE_CARD}."])
