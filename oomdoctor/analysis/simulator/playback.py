@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from oomdoctor.analysis.allocator import AllocatorSettings, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
+from oomdoctor.analysis.simulator.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
@@ -151,7 +152,8 @@ def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) 
     order, sizes = layout.order, layout.sizes
     own = list(map(sizes.__getitem__, order.origin))
     marks = [(start, f"{step} {phase}") for start, step, phase in order.windows]
-    return replay_order(order.events, own, marks, settings, limit)
+    with without_collection():
+        return replay_order(order.events, own, marks, settings, limit)
 
 
 def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oomdoctor.analysis.allocator import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
@@ -11,8 +12,7 @@ from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.costs import OpCost
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """The cost of an operator, with its unit and its phase."""
 
     region: Region | None
@@ -20,7 +20,7 @@ class Cost:
     cost: OpCost
 
 
-@dataclass(slots=True)
+@dataclass
 class Recorded:
     """The load and one step with one micro-step, at one micro-batch `size`.
 
@@ -39,6 +39,11 @@ class Recorded:
     managed_bytes: int
     costs: list[Cost] = field(default_factory=list)
     adding: list[Cost] = field(default_factory=list)
+
+    @property
+    def windows(self) -> list[tuple[int, str, str]]:
+        """The windows of the tape."""
+        return self.tape.windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.store import Store
-from oomdoctor.analysis.simulator.timing import costs_between, estimated_timing
+from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.records.config import TrainConfig, uses_host
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
@@ -43,7 +43,8 @@ class Sizes:
             expandable_segments=config.allocator == "expandable_segments",
             equal_blocks=equal_blocks_of(recordings.facts.torch_release),
         )
-        self._known_costs: dict[int, list[Cost]] = {}
+        self._work: dict[int, Work] = {}
+        self._timings: dict[tuple[str, int], Timing | None] = {}
         self._layouts: dict[int, Layout] = {}
 
     def _layout(self, size: int) -> Layout:
@@ -124,23 +125,21 @@ class Sizes:
         """The times on a card; None if they cannot be estimated."""
         if target.gpu is None or uses_host(self._config):
             return None  # the bandwidth to the host is unknown
-        low, _ = self._recordings.line(size)
-        return estimated_timing(
-            self._costs_at(size),
-            self._recordings.by_size[low].tape.windows,
-            self._recordings.facts.depths,
-            target.gpu,
-            target.calibration,
-            self._errors,
-        )
+        if (target.name, size) not in self._timings:
+            self._timings[target.name, size] = estimated_timing(
+                self._work_at(size), target.gpu, target.calibration, self._errors
+            )
+        return self._timings[target.name, size]
 
-    def _costs_at(self, size: int) -> list[Cost]:
-        """The costs of a micro-step at a size and of the optimizer step."""
-        if size not in self._known_costs:
-            line = self._recordings.line(size)
-            first, second = (self._costs(recorded, size) for recorded in line)
-            self._known_costs[size] = costs_between(first, line[0], second, line[1], size)
-        return self._known_costs[size]
+    def _work_at(self, size: int) -> Work:
+        """The work of a micro-step at a size and of the optimizer step."""
+        if size not in self._work:
+            low, high = self._recordings.line(size)
+            first, second = (self._costs(recorded, size) for recorded in (low, high))
+            costs = costs_between(first, low, second, high, size)
+            windows = self._recordings.by_size[low].windows
+            self._work[size] = work_of(costs, windows, self._recordings.facts.depths)
+        return self._work[size]
 
     def _costs(self, recorded: int, size: int) -> list[Cost]:
         """The costs of a recording; with accumulation, each micro-step adds to the gradients.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.simulator.recorded import Cost, times
+from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.analysis.simulator.uncertainty import time_uncertainty
 from oomdoctor.analysis.speed.roofline import estimate
 from oomdoctor.records.costs import Calibration, OpCost
@@ -17,21 +18,35 @@ _MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # they create optimizer 
 _OVER_LISTS = ("_foreach_", "_fused_")
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The operators of a micro-step and of an optimizer step at full depth, with their counts."""
+
+    micro_step: list[tuple[OpCost, int]]
+    optimizer_step: list[tuple[OpCost, int]]
+
+
+def work_of(
+    costs: list[Cost], windows: list[tuple[int, str, str]], depths: Mapping[int, tuple[int, int]]
+) -> Work:
+    """The work of steps, from the costs of a recorded one."""
+    forward = next(i for i, (_, _, phase) in enumerate(windows) if phase == "forward")
+    optimizer = next(i for i, (_, _, phase) in enumerate(windows) if phase == "optimizer")
+    counts = {region: times(region, depths) for region in {cost.region for cost in costs}}
+    micro_step = [(c.cost, counts[c.region]) for c in costs if forward <= c.window < optimizer]
+    update = _steady([cost for cost in costs if cost.window == optimizer], counts)
+    return Work(micro_step, [(cost, counts[region]) for region, _, cost in update])
+
+
 def estimated_timing(
-    costs: list[Cost],
-    windows: list[tuple[int, str, str]],
-    depths: Mapping[int, tuple[int, int]],
+    work: Work,
     gpu: GpuFacts,
     calibration: Calibration | None,
     errors: Sequence[SpeedErrorRecord],
 ) -> Timing | None:
     """Times of a micro-step and an optimizer step; None if the card's peak rates are unknown."""
-    forward = next(i for i, (_, _, phase) in enumerate(windows) if phase == "forward")
-    optimizer = next(i for i, (_, _, phase) in enumerate(windows) if phase == "optimizer")
-    micro_step = [cost for cost in costs if forward <= cost.window < optimizer]
-    update = _steady([cost for cost in costs if cost.window == optimizer], depths)
-    micro = estimate(_deep(micro_step, depths), gpu, calibration)
-    step = estimate(_deep(update, depths), gpu, calibration)
+    micro = estimate(work.micro_step, gpu, calibration)
+    step = estimate(work.optimizer_step, gpu, calibration)
     if micro is None or step is None:
         return None
     return Timing(
@@ -85,32 +100,32 @@ def costs_between(
             a.unpacked_bytes,
         )
 
-    return [
-        Cost(a.region, a.window, between(a.cost, b.cost))
-        for a, b in zip(first, second, strict=True)
-    ]
+    # Many operators are the same objects; so are those between them.
+    known: dict[tuple[int, int], OpCost] = {}
+    found = []
+    for (region, window, a), (_, _, b) in zip(first, second, strict=True):
+        pair = (id(a), id(b))
+        if pair not in known:
+            known[pair] = between(a, b)
+        found.append(Cost(region, window, known[pair]))
+    return found
 
 
-def _steady(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> list[Cost]:
+def _steady(costs: list[Cost], counts: Mapping[Region | None, int]) -> list[Cost]:
     """The costs of a later optimizer step, from the recorded first one.
 
     Later steps create no states. An operator over a list is recorded once, without a unit, for the
-    parameters of all simulated units. At full depth its cost grows like the states.
+    parameters of all simulated units. At full depth its cost grows like the states. `counts` are
+    those of each unit at full depth.
     """
     states = [cost for cost in costs if cost.cost.name in _MAKE_STATES]
     simulated = sum(cost.cost.bytes_moved for cost in states)
-    real = sum(cost.cost.bytes_moved * times(cost.region, depths) for cost in states)
+    real = sum(cost.cost.bytes_moved * counts[cost.region] for cost in states)
     growth = real / simulated if simulated else 1.0
     return [
-        replace(cost, cost=replace(cost.cost, bytes_moved=cost.cost.bytes_moved * growth))
+        cost._replace(cost=replace(cost.cost, bytes_moved=cost.cost.bytes_moved * growth))
         if cost.region is None and cost.cost.name.startswith(_OVER_LISTS)
         else cost
         for cost in costs
         if cost.cost.name not in _MAKE_STATES
     ]
-
-
-def _deep(costs: list[Cost], depths: Mapping[int, tuple[int, int]]) -> Iterator[tuple[OpCost, int]]:
-    """The costs at full depth, each with its number of repetitions."""
-    for entry in costs:
-        yield entry.cost, times(entry.region, depths)

@@ -69,23 +69,29 @@ def estimate(
     bandwidth = efficiency.bandwidth * gpu.bandwidth_bytes_per_s
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     rates: dict[tuple[str, str], float | None] = {}
+    # Many operators of a model are the same objects.
+    known: dict[int, tuple[OpCost, Bound, float, float]] = {}
     operators = 0
     for cost, count in costs:
         operators += count
-        rate = _link(gpu) if cost.kind == "copy" else bandwidth * _share(cost)
-        moving = cost.bytes_moved / rate * factors.bandwidth
-        computing = 0.0
-        if cost.flops:
-            kind = (cost.kind, cost.dtype)
-            if kind not in rates:
-                rates[kind] = _rate(cost, gpu, efficiency)
-            reached = rates[kind]
-            if reached is None:
-                return None
-            computing = cost.flops / reached * factors.compute
-        spent["compute" if computing > moving else "bandwidth"] += max(computing, moving) * count
-        unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING)
-        spent["bandwidth"] += unpacking * factors.bandwidth * count
+        if id(cost) not in known:
+            rate = _link(gpu) if cost.kind == "copy" else bandwidth * _share(cost)
+            moving = cost.bytes_moved / rate * factors.bandwidth
+            computing = 0.0
+            if cost.flops:
+                kind = (cost.kind, cost.dtype)
+                if kind not in rates:
+                    rates[kind] = _rate(cost, gpu, efficiency)
+                reached = rates[kind]
+                if reached is None:
+                    return None
+                computing = cost.flops / reached * factors.compute
+            bound: Bound = "compute" if computing > moving else "bandwidth"
+            unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING) * factors.bandwidth
+            known[id(cost)] = (cost, bound, max(computing, moving), unpacking)
+        _, bound, working, unpacking = known[id(cost)]
+        spent[bound] += working * count
+        spent["bandwidth"] += unpacking * count
     spent["launch"] = operators * RAMP_S * factors.launch
     return _summed(spent, operators, operators * host_s * factors.launch, efficiency, rates)
 

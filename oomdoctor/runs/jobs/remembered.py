@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.analysis.simulator.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
-from oomdoctor.analysis.simulator.packed import packed, unpacked
+from oomdoctor.analysis.simulator.packed import opened, packed
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recordings import not_recorded
@@ -70,17 +71,18 @@ class Memory:
                 text = kept.data.decode().removeprefix(_WHOLE)
                 return Known(codec.loads(Reply, text), kept.made_at)
             assert job.simulation is not None
-            pack = unpacked(kept.data)
-            before = len(pack.computed)
-            found = predictions(
-                job.config,
-                job.simulation,
-                pack.facts,
-                pack.recordings,
-                not_recorded,
-                Knowledge(speed_errors(), parse_oom),
-                pack.computed,
-            )
+            with without_collection():
+                pack = opened(kept.data)
+                before = len(pack.computed)
+                found = predictions(
+                    job.config,
+                    job.simulation,
+                    pack.facts,
+                    pack.recordings,
+                    not_recorded,
+                    Knowledge(speed_errors(), parse_oom),
+                    pack.computed,
+                )
             if len(pack.computed) > before:
                 with suppress(OSError):
                     simulations.write(key, packed(pack), kept.made_at)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zlib
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from oomdoctor.analysis.allocator import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.packed import Pack, packed, unpacked
+from oomdoctor.analysis.simulator.packed import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
@@ -64,17 +66,46 @@ def pack() -> Pack:
     )
 
 
+SECTIONS = ("facts", "computed", "head", "tape", "costs")  # of a pack with one recording
+
+
+def joined(sections: list[bytes]) -> bytes:
+    return json.dumps([len(section) for section in sections]).encode() + b"\n" + b"".join(sections)
+
+
+def split(data: bytes) -> list[bytes]:
+    line, _, rest = data.partition(b"\n")
+    stream = io.BytesIO(rest)
+    return [stream.read(length) for length in json.loads(line)]
+
+
 def changed(path: tuple[Any, ...], value: Any) -> bytes:
-    document = json.loads(zlib.decompress(packed(pack())))
-    place = document
-    for step in path[:-1]:
+    """A pack with another value at a place of a section."""
+    sections = split(packed(pack()))
+    at = SECTIONS.index(path[0])
+    document = place = json.loads(zlib.decompress(sections[at]))
+    for step in path[1:-1]:
         place = place[step]
     place[path[-1]] = value
-    return zlib.compress(json.dumps(document).encode())
+    sections[at] = zlib.compress(json.dumps(document).encode())
+    return joined(sections)
 
 
 def test_nothing_is_lost() -> None:
     assert unpacked(packed(pack())) == pack()
+    kept = opened(packed(pack())).recordings[0]
+    (made,) = pack().recordings
+    for name in (*(each.name for each in fields(made)), "windows"):
+        assert getattr(kept, name) == getattr(made, name)
+
+
+def test_sections_that_were_not_read_are_written_as_they_were() -> None:
+    data = changed(("tape", "events"), [99])
+    known = opened(data)  # the damage shows when it is asked for
+    again = packed(Pack(known.facts, known.recordings, known.computed))
+    assert split(again)[2:] == split(data)[2:]
+    with pytest.raises(ValueError, match="block that does not exist"):
+        _ = opened(again).recordings[0].tape
 
 
 @pytest.mark.parametrize(
@@ -83,10 +114,15 @@ def test_nothing_is_lost() -> None:
         b"",
         b"not compressed",
         packed(pack())[:-9],
-        zlib.compress(b"null"),
-        zlib.compress(b"[" * 100_000),
-        zlib.compress(b"\xff"),
-        zlib.compress(b"{}"),
+        b"null\n",
+        b"[" * 100_000,
+        b"[1]\n" + zlib.compress(b"{}"),
+        b"[0,0]\n",
+        b"[-1,1]\n",
+        joined([zlib.compress(b"[" * 100_000)] * 2),
+        joined([zlib.compress(b"null")] * 2),
+        joined([zlib.compress(b"\xff")] * 5),
+        joined([zlib.compress(b"{}")] * 5),
     ],
 )
 def test_damaged_bytes_are_refused(data: bytes) -> None:
@@ -97,16 +133,16 @@ def test_damaged_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("recordings", 0, "events"), [99]),
-        (("recordings", 0, "events"), [1, "2", -2]),
-        (("recordings", 0, "events"), [0, 0, 0]),
-        (("recordings", 0, "regions"), [0]),
-        (("recordings", 0, "blocks", 0), [-1, 2]),
-        (("recordings", 0, "blocks", 2), [0, 77]),
-        (("recordings", 0, "size"), "2"),
-        (("recordings", 0, "costs", 1), [0, 9]),
-        (("recordings", 0, "table", "costs"), [["mm", "matmul", "bfloat16", "many", 1.0, 0.0]]),
-        (("recordings", 0, "alike"), [["8", 0]]),
+        (("tape", "events"), [99]),
+        (("tape", "events"), [1, "2", -2]),
+        (("tape", "events"), [0, 0, 0]),
+        (("tape", "regions"), [0]),
+        (("tape", "blocks", 0), [-1, 2]),
+        (("tape", "blocks", 2), [0, 77]),
+        (("head", "size"), "2"),
+        (("costs", "costs", 1), [0, 9]),
+        (("costs", "operators"), [["mm", "matmul", "bfloat16", "many", 1.0, 0.0]]),
+        (("head", "alike"), [["8", 0]]),
         (("facts", "held"), None),
         (("facts", "unknown"), 1),
         (("computed", "floors"), [1, [["first", "forward", 1.5]], {}]),
@@ -121,4 +157,4 @@ def test_a_value_that_does_not_fit_is_refused(path: tuple[Any, ...], value: Any)
 def test_a_small_file_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oomdoctor.analysis.simulator.packed._LARGEST", 1000)
     with pytest.raises(ValueError, match="too large"):
-        unpacked(zlib.compress(b"0" * 1_000_000))
+        unpacked(joined([zlib.compress(b"0" * 1_000_000)] * 2))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.analysis.simulator.recorded import Cost
-from oomdoctor.analysis.simulator.timing import costs_between, estimated_timing, grow_evenly
+from oomdoctor.analysis.simulator.timing import (
+    costs_between,
+    estimated_timing,
+    grow_evenly,
+    work_of,
+)
 from oomdoctor.analysis.speed.efficiency import efficiency_of
 from oomdoctor.analysis.speed.roofline import RAMP_S
 from oomdoctor.records.costs import OpCost, OpKind
@@ -41,9 +46,8 @@ def entry(
 
 
 def timing(*costs: Cost, gpu: GpuFacts = A100) -> Timing:
-    found = estimated_timing(
-        [entry("add", 1, HUGE), *costs], WINDOWS, DEPTHS, gpu, None, speed_errors()
-    )
+    work = work_of([entry("add", 1, HUGE), *costs], WINDOWS, DEPTHS)
+    found = estimated_timing(work, gpu, None, speed_errors())
     assert found is not None
     return found
 
@@ -104,7 +108,8 @@ def test_the_spread_is_the_recorded_error_and_wider_where_few_are_recorded() -> 
 
 
 def test_a_card_without_facts_has_no_times() -> None:
-    assert estimated_timing([entry("add", 1, 1.0)], WINDOWS, {}, card("MI300X"), None, ()) is None
+    work = work_of([entry("add", 1, 1.0)], WINDOWS, {})
+    assert estimated_timing(work, card("MI300X"), None, ()) is None
 
 
 def test_costs_between_two_sizes_lie_on_a_line() -> None:

@@ -1,0 +1,179 @@
+"""A recording as columns of plain values, and back.
+
+Each text, each unit and each cost is there once. A value that does not fit is a `ValueError`, a
+`TypeError` or a `LookupError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from typing import Any, TypeVar
+
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.recorded import Cost, Recorded
+from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
+from oomdoctor.records.costs import OpCost
+
+T = TypeVar("T")
+Mark = tuple[int, str, str]  # a window of a tape
+
+
+class _Table:
+    """Each value once, by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def of(self, values: Iterable[Any]) -> list[int]:
+        return [self(value) for value in values]
+
+
+def head_columns(recorded: Recorded) -> dict[str, Any]:
+    """What is needed of every recording."""
+    return {
+        "size": recorded.size,
+        "windows": recorded.windows,
+        "alike": sorted(card.compute_capability for card in recorded.alike),
+        "attention": sorted(recorded.attention_operators),
+        "managed": recorded.managed_bytes,
+    }
+
+
+def read_head(columns: dict[str, Any]) -> dict[str, Any]:
+    """The head, with values of the types that `Recorded` has; its windows are beside them."""
+    return {
+        "size": checked(int, columns["size"]),
+        "windows": [
+            (checked(int, start), checked(str, step), checked(str, phase))
+            for start, step, phase in columns["windows"]
+        ],
+        "alike": {
+            Card((checked(int, major), checked(int, minor))) for major, minor in columns["alike"]
+        },
+        "attention_operators": {checked(str, name) for name in columns["attention"]},
+        "managed_bytes": checked(int, columns["managed"]),
+    }
+
+
+def tape_columns(recorded: Recorded) -> dict[str, Any]:
+    """The tape without its windows, and what was taken."""
+    texts, regions = _Table(), _Table()
+    blocks = recorded.tape.blocks
+    return {
+        "blocks": [
+            [block.size for block in blocks],
+            texts.of(block.category for block in blocks),
+            texts.of(block.operator for block in blocks),
+            texts.of(block.module for block in blocks),
+            regions.of(block.region for block in blocks),
+            {str(number): block.rows for number, block in enumerate(blocks) if block.rows},
+        ],
+        "events": recorded.tape.events,
+        "regions": regions.of(recorded.tape.regions),
+        "taken": list(recorded.taken.items()),
+        "texts": list(texts.numbers),
+        "units": list(regions.numbers),
+    }
+
+
+def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[int, int]]:
+    """The tape with these windows, and what was taken."""
+    texts = [checked(str, text) for text in columns["texts"]]
+    units = [_region(region) for region in columns["units"]]
+    sizes, categories, names, modules, places, rows = columns["blocks"]
+    values = (
+        _whole(sizes),
+        _named(categories, texts),
+        _named(names, texts),
+        _named(modules, texts),
+        _named(places, units),
+    )
+    blocks = [TapeBlock(*block) for block in zip(*values, strict=True)]
+    for number, least in rows.items():
+        blocks[int(number)].rows = checked(int, least)
+    events = _whole(columns["events"], signed=True)
+    if 0 in events or (events and not -len(blocks) <= min(events) <= max(events) <= len(blocks)):
+        raise ValueError("an event of a block that does not exist")
+    of_events = _named(columns["regions"], units)
+    if len(of_events) != len(events):
+        raise ValueError("events without a unit")
+    taken = {checked(int, block): checked(int, event) for block, event in columns["taken"]}
+    return Tape(blocks, events, of_events, windows), taken
+
+
+def cost_columns(recorded: Recorded) -> dict[str, Any]:
+    """The costs."""
+    regions, operators = _Table(), _Table()
+
+    def columns(costs: Sequence[Cost]) -> list[list[int]]:
+        return [
+            regions.of(cost.region for cost in costs),
+            [cost.window for cost in costs],
+            operators.of(cost.cost for cost in costs),
+        ]
+
+    return {
+        "costs": columns(recorded.costs),
+        "adding": columns(recorded.adding),
+        "units": list(regions.numbers),
+        "operators": [astuple(operator) for operator in operators.numbers],
+    }
+
+
+def read_costs(columns: dict[str, Any], windows: list[Mark]) -> tuple[list[Cost], list[Cost]]:
+    """The costs of a micro-step, and those of adding the gradients of another one."""
+    units = [_region(region) for region in columns["units"]]
+    operators = [_op_cost(*cost) for cost in columns["operators"]]
+
+    def costs(name: str) -> list[Cost]:
+        regions, phases, kinds = columns[name]
+        _named(phases, windows)
+        values = zip(_named(regions, units), phases, _named(kinds, operators), strict=True)
+        return list(map(Cost._make, values))
+
+    return costs("costs"), costs("adding")
+
+
+def checked(kind: type[T], value: Any) -> T:
+    """The value, if it is of exactly this type.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if type(value) is not kind:
+        raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _whole(column: Any, *, signed: bool = False) -> list[int]:
+    """A column of whole numbers."""
+    if type(column) is not list or set(map(type, column)) - {int}:
+        raise ValueError("a column is not of whole numbers")
+    if not signed and column and min(column) < 0:
+        raise ValueError("a column has negative numbers")
+    return column
+
+
+def _named(column: Any, table: Sequence[T]) -> list[T]:
+    """What a column of positions in a table stands for."""
+    if (found := _whole(column)) and max(found) >= len(table):
+        raise ValueError("a position outside its table")
+    return list(map(table.__getitem__, found))
+
+
+def _region(value: Any) -> Region | None:
+    if value is None:
+        return None
+    stack, unit = value
+    return checked(int, stack), checked(int, unit)
+
+
+def _op_cost(
+    name: Any, kind: Any, dtype: Any, flops: Any, moved: Any, unpacked_bytes: Any
+) -> OpCost:
+    amounts = [checked(float, amount) for amount in (flops, moved, unpacked_bytes)]
+    return OpCost(checked(str, name), checked(str, kind), checked(str, dtype), *amounts)  # type: ignore[arg-type]
