@@ -99,6 +99,7 @@ def mode_class() -> Any:
     class Mode(FakeTensorMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(allow_non_fake_inputs=True)
+            self.cache_enabled = False  # what torch keeps is kept here, and costs twice the time
             self._describe = describer()
             self._maker = Maker(self)
             self._observer: Observer | None = None
