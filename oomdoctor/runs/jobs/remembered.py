@@ -60,6 +60,11 @@ class Memory:
     def _libraries(self) -> dict[str, str] | None:
         return versions_of(self._python, self._environment)
 
+    def keeps(self, job: ProbeJob) -> bool:
+        """Whether something is kept for a job; it may not be enough for an answer."""
+        key = self.key(job)
+        return key is not None and self._may_read(key) and simulations.has(key)
+
     def answer(self, job: ProbeJob) -> Known | None:
         """The reply to a job, if what was kept is enough for it."""
         key = self.key(job)
@@ -139,9 +144,10 @@ class Memory:
             file.unlink(missing_ok=True)
 
     def _read(self, key: str | None) -> simulations.Kept | None:
-        if key is None or (self._fresh and key not in self._made):
-            return None
-        return simulations.read(key)
+        return simulations.read(key) if key is not None and self._may_read(key) else None
+
+    def _may_read(self, key: str) -> bool:
+        return not self._fresh or key in self._made
 
     def key(self, job: ProbeJob) -> str | None:
         """A hash of all that shapes what the job finds; None if that cannot be known."""

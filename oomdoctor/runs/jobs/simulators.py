@@ -11,7 +11,6 @@ import math
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from typing import Self
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
 from oomdoctor.runs.assemble import timestamp
+from oomdoctor.runs.jobs.answers import Answer, answer, answers
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import attempt_of, launch
 from oomdoctor.runs.jobs.remembered import Memory
@@ -89,13 +89,13 @@ class Simulators:
             OomDoctorError: no worker can be started (exit 5).
         """
         open_jobs = []
-        for number, job in enumerate(jobs):
-            known = self._remembered(number, job)
-            if known is None:
-                open_jobs.append((number, job))
+        for number, found in enumerate(answers(self.memory, jobs)):
+            ended = _ended(number, jobs[number], found)
+            if ended is None:
+                open_jobs.append((number, jobs[number]))
             else:
                 on_start(number)
-                yield known
+                yield ended
         if open_jobs:
             for host in self._hosts:
                 host.start()  # they load their libraries at the same time
@@ -149,16 +149,6 @@ class Simulators:
             for start in range(0, len(group), most)
         ]
 
-    def _remembered(self, number: int, job: ProbeJob, *, now: bool = False) -> Ended | None:
-        """The end of a job that needs no worker; `now` if this run simulated it."""
-        begin = time.monotonic()
-        known = self.memory.answer(job)
-        if known is None:
-            return None
-        elapsed_s = time.monotonic() - begin
-        made_at = None if now else known.made_at
-        return Ended(number, attempt_of(job, known.reply, elapsed_s, made_at), known.reply)
-
     def _together(
         self,
         group: Sequence[Numbered],
@@ -192,6 +182,14 @@ class Simulators:
         ended = [Ended(number, attempt, reply)]
         for other in group[1:]:
             on_start(other[0])
-            known = self._remembered(*other, now=True)
-            ended += [known] if known is not None else self._together([other], lambda number: None)
+            found = _ended(*other, answer(self.memory, other[1]), now=True)
+            ended += [found] if found is not None else self._together([other], lambda number: None)
         return ended
+
+
+def _ended(number: int, job: ProbeJob, found: Answer, *, now: bool = False) -> Ended | None:
+    """The end of a job that needs no worker; `now` if this run simulated it."""
+    if found.known is None:
+        return None
+    reply, made_at = found.known.reply, None if now else found.known.made_at
+    return Ended(number, attempt_of(job, reply, found.elapsed_s, made_at), reply)

@@ -34,6 +34,11 @@ class Kept:
     data: bytes
 
 
+def has(key: str) -> bool:
+    """Whether a file is there for a key; it may be damaged."""
+    return _path(key).is_file()
+
+
 def read(key: str) -> Kept | None:
     """What is kept under a key; None if nothing is, or if it is damaged."""
     path = _path(key)
