@@ -6,8 +6,8 @@ and peft because of it) are therefore imported in the child; what they import in
 here. If a library touches the GPU anyway, each child starts a new interpreter instead: slower, but
 still correct.
 
-Simulations touch no GPU and run in the host itself. torch caches its fake kernels, which makes the
-next rung a third faster.
+Simulations touch no GPU and run in the host itself. It remembers what fake operators return, which
+makes the next rung about twice as fast.
 
 The protocol has one JSON object per line. In: {"job", "reply", "log"} (paths). Out: {"ready"}, then
 for each job {"started": pid} and {"exited": pid, "status": exit code or minus the signal}.

@@ -1,6 +1,6 @@
 """Make libraries forget a job before the next one runs in the same process.
 
-Only simulations share a process, because the next rung reuses torch's cache of fake kernels.
+Only simulations share a process, because the next rung reuses what `device.mode` remembers.
 """
 
 from __future__ import annotations

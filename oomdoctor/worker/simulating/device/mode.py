@@ -5,7 +5,7 @@ A mode costs each operator about as much as its fake kernel, so there is one mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ from oomdoctor.worker.simulating.device.answers import answers_of
 from oomdoctor.worker.simulating.device.results import REFUSED, Maker, describer, is_regular
 
 if TYPE_CHECKING:
+    import torch
     from torch._ops import OpOverload
 
 _LARGEST = 50_000  # kinds of calls to remember; a ladder of rungs has a few thousand
@@ -71,7 +72,15 @@ def mode_class() -> Any:
 
     # torch keeps its compiler out of every call; nothing is compiled here.
     guarded = FakeTensorMode.__torch_dispatch__
-    from_torch = getattr(guarded, "__wrapped__", guarded)
+    by_torch = getattr(guarded, "__wrapped__", guarded)
+    own = _own_kernels()
+
+    def from_kernel(mode: Any, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
+        kernel = own.get(func)
+        if kernel is not None:
+            return kernel(*args, **kwargs)
+        return by_torch(mode, func, types, args, kwargs)
+
     device_of = torch.ops.prim.device.default
 
     class RealOperators(TorchDispatchMode):  # type: ignore[misc]
@@ -166,14 +175,14 @@ def mode_class() -> Any:
             """What an operator returns: remembered, or from the fake kernel of torch."""
             key = self._describe(func, args, kwargs) if is_regular(func) else None
             if key is None:
-                result = from_torch(self, func, types, args, kwargs)
+                result = from_kernel(self, func, types, args, kwargs)
                 self._kind = None  # and not that of an operator it called
                 return result
             kind = _kinds.get(key)
             if kind is not None and kind.result is not REFUSED:
                 self._kind = kind
                 return self._maker.made(kind.result, args)
-            result = from_torch(self, func, types, args, kwargs)
+            result = from_kernel(self, func, types, args, kwargs)
             if kind is None:
                 if len(_kinds) >= _LARGEST:
                     _kinds.clear()
@@ -182,3 +191,28 @@ def mode_class() -> Any:
             return result
 
     return Mode
+
+
+def _own_kernels() -> dict[Any, Callable[..., Any]]:
+    """Fake kernels in place of those that torch has wrong."""
+    import torch
+
+    product = torch.ops.aten.addmm
+    if not hasattr(product, "dtype"):
+        return {}
+    # Those of torch 2.12 take the type of the result for a factor.
+    return {product.dtype: _product_of_type, product.dtype_out: _product_into}
+
+
+def _product_of_type(
+    bias: torch.Tensor,
+    one: torch.Tensor,
+    other: torch.Tensor,
+    out_dtype: torch.dtype,
+    **_: Any,
+) -> torch.Tensor:
+    return bias.new_empty((one.shape[0], other.shape[1]), dtype=out_dtype)
+
+
+def _product_into(*_: Any, out: torch.Tensor, **__: Any) -> torch.Tensor:
+    return out

@@ -102,6 +102,16 @@ def test_a_remembered_result_is_that_of_torch(name: str, monkeypatch: pytest.Mon
     assert found == [from_torch] * 3
 
 
+@pytest.mark.skipif(not hasattr(aten.addmm, "dtype"), reason="this torch has no such operator")
+def test_a_sum_with_a_product_has_the_type_that_was_asked_for() -> None:
+    with simulated_device(cuda=True):
+        bias, one, other = torch.empty(5), torch.empty(4, 3), torch.empty(3, 5)
+        halves = [tensor.bfloat16() for tensor in (bias, one, other)]
+        result = aten.addmm.dtype(*halves, torch.float32)
+        assert (result.shape, result.dtype) == ((4, 5), torch.float32)
+        assert aten.addmm.dtype_out(*halves, torch.float32, out=result) is result
+
+
 def test_results_of_the_same_shapes_have_memory_of_their_own() -> None:
     with simulated_device(cuda=True):
         tensor = torch.empty(4, 4)
