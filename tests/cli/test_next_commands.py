@@ -111,7 +111,8 @@ def test_a_probe_is_asked_again_with_all_its_options(cli, survey, files, words):
 def test_a_plan_is_asked_again_with_all_its_options(cli, planned, files, words):
     only_one = {"--sweep", "--solve"} & set(words)
     two_of_them = only_one and ("--lengths" in words or "--micro-batch" in words)
-    if two_of_them or {"--with", "--python"} <= set(words):
+    no_rank = "lora-rank" in words and "none" in words
+    if two_of_them or no_rank or {"--with", "--python"} <= set(words):
         pytest.skip("these options exclude each other")
     request = _asked(cli, planned, ["plan", "org/a model", *_arguments(words, files)])
     _check(cli, planned, request, command_line(request))

@@ -6,6 +6,7 @@ The rows are made up: tiny models with one thing changed at a time.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ from old_code.adaptations import ADAPTATIONS
 from published.rows import published_cases
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator
-from oomdoctor.analysis.simulator import playback, sizes
+from oomdoctor.analysis.simulator import sizes
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.worker.simulating.cuda.release import torch_release
 
@@ -178,7 +179,9 @@ def test_a_row_is_predicted_with_the_rule_of_its_torch(
             rules.append(settings.equal_blocks)
             super().__init__(capacity, settings, **limit)
 
-    monkeypatch.setattr(playback if noted is None else differing_lengths, "CachingAllocator", Spy)
+    # The package has a function of the same name as this module.
+    replay = sys.modules["oomdoctor.analysis.allocator.replay"]
+    monkeypatch.setattr(replay if noted is None else differing_lengths, "CachingAllocator", Spy)
     monkeypatch.setattr(differing_lengths, "_EVENTS", 20_000)
     for torch, rule in ("2.11.0", "lowest"), ("2.12.0", sizes.equal_blocks_of(torch_release())):
         row = versions(torch=torch, transformers="5.9.0") | {"metric": "reserved", "note": noted}
