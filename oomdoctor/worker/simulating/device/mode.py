@@ -106,9 +106,11 @@ def mode_class() -> Any:
             return result
 
     class Mode(FakeTensorMode):  # type: ignore[misc]
+        """See the module; `observed_by` and `real_too` are those of `SimulatedDevice`."""
+
         def __init__(self) -> None:
             super().__init__(allow_non_fake_inputs=True)
-            self.cache_enabled = False  # what torch keeps is kept here, and costs twice the time
+            self.cache_enabled = False  # results are kept here; keeping them twice takes longer
             self._describe = describer()
             self._maker = Maker(self)
             self._observer: Observer | None = None
