@@ -1,0 +1,56 @@
+"""What tests on the emulated GPU share: an interpreter with a CUDA build of torch.
+
+It is `OOMDOCTOR_CUDA_PYTHON`, or `.venv-cuda` in the repository. Without it these tests are
+skipped, except where `OOMDOCTOR_REQUIRE_CUDA_PYTHON=1` says that it has to be there, as in CI.
+Every test in this folder has the mark `emulated`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Read before the tests are isolated from the developer's settings.
+_GIVEN = os.environ.get("OOMDOCTOR_CUDA_PYTHON")
+_REQUIRED = os.environ.get("OOMDOCTOR_REQUIRE_CUDA_PYTHON") == "1"
+_REASON = (
+    "no interpreter with a CUDA build of torch: scripts/cuda-venv.sh .venv-cuda makes one; or set "
+    "OOMDOCTOR_CUDA_PYTHON"
+)
+
+
+def _interpreter() -> Path | None:
+    found = Path(_GIVEN) if _GIVEN else ROOT / ".venv-cuda" / "bin" / "python"
+    # Not resolved: the link is what makes it the Python of its environment.
+    return found.absolute() if os.access(found, os.X_OK) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.emulated)
+
+
+@pytest.fixture(scope="session")
+def cuda_python() -> Path:
+    """The interpreter with a CUDA build of torch."""
+    found = _interpreter()
+    if found is None and _REQUIRED:
+        pytest.fail(f"OOMDOCTOR_REQUIRE_CUDA_PYTHON is set, but there is {_REASON}")
+    if found is None:
+        pytest.skip(_REASON)
+    return found
+
+
+@pytest.fixture(scope="session")
+def emulator_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is built for the emulated GPU, the same for all processes of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / "emulator-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
