@@ -15,9 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from card_hardware import HARDWARE
+
 DATA = Path(__file__).resolve().parent.parent / "oomdoctor" / "data"
 GIB = 1024**3
 MIB = 1024**2
+KIB = 1024
 # AutoModel stands for bare encoders, which `system.tasks` gives a head; what is left out takes
 # images or sound beside text.
 AUTO_CLASSES = frozenset(
@@ -73,6 +76,7 @@ def gpu_row(facts: Mapping[str, Any]) -> dict[str, Any]:
     rates = facts["tflops_dense"]
     names = [facts["device_name"], *facts["aliases"]]
     notes = facts["notes"] or ""
+    multiprocessors, l2_kib, bus_bits = hardware(facts)
     if devices > 1:
         notes = "One of the two devices of the card, each with half its memory and rates."
     elif facts["bf16_native"] is False and "bf16" not in notes:
@@ -93,7 +97,17 @@ def gpu_row(facts: Mapping[str, Any]) -> dict[str, Any]:
         "fp8_flops": rate(rates["fp8_tensor"], 1e12 / devices),
         "notes": notes,
         "torch_total_bytes": scaled(facts["torch_total_memory_mib_min"], MIB),
+        "multiprocessors": multiprocessors,
+        "l2_bytes": scaled(l2_kib, KIB),
+        "memory_bus_bits": bus_bits,
     }
+
+
+def hardware(facts: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
+    """What card_hardware.py knows. Every NVIDIA card has a row there, so that none is forgotten."""
+    if facts["vendor"] != "NVIDIA":
+        return (None, None, None)
+    return HARDWARE[facts["name"]]
 
 
 def scaled(value: int | None, factor: int) -> int | None:

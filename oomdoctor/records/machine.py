@@ -40,7 +40,8 @@ class GpuFacts:
     """Published facts about a card. Peaks are dense, in FLOP/s; None if not verified.
 
     `memory_bytes` is the advertised size, `total_bytes` what the driver reports, and
-    `torch_total_bytes` the smallest total that PyTorch has been seen to report.
+    `torch_total_bytes` the smallest total that PyTorch has been seen to report. `multiprocessors`,
+    `l2_bytes` and `memory_bus_bits` are what CUDA reports; None for AMD cards.
     """
 
     name: str
@@ -58,6 +59,9 @@ class GpuFacts:
     fp8_flops: float | None
     notes: str
     torch_total_bytes: int | None = None
+    multiprocessors: int | None = None
+    l2_bytes: int | None = None
+    memory_bus_bits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,47 @@ def test_units_of_a_card() -> None:
     assert card.bf16_flops == 165.2e12
 
 
+@pytest.mark.parametrize(
+    ("name", "multiprocessors", "l2_bytes", "bus_bits"),
+    [
+        ("Tesla T4", 40, 4 * MIB, 256),
+        ("NVIDIA A10G", 80, 6 * MIB, 384),
+        ("NVIDIA A100-SXM4-80GB", 108, 40 * MIB, 5120),
+        ("NVIDIA L4", 58, 48 * MIB, 192),
+        ("NVIDIA GeForce RTX 4090", 128, 72 * MIB, 384),
+        ("NVIDIA H100 80GB HBM3", 132, 50 * MIB, 5120),
+        ("NVIDIA H100 PCIe", 114, 50 * MIB, 5120),
+        ("NVIDIA B200", 148, 132_644_864, 8192),
+    ],
+)
+def test_hardware_of_common_cards(
+    name: str, multiprocessors: int, l2_bytes: int, bus_bits: int
+) -> None:
+    card = find_gpu(name)
+    assert card is not None
+    found = (card.multiprocessors, card.l2_bytes, card.memory_bus_bits)
+    assert found == (multiprocessors, l2_bytes, bus_bits)
+
+
+def test_hardware_agrees_with_the_peaks() -> None:
+    """Multiprocessors and the float32 peak give the clock; bus and bandwidth, the rate of a pin."""
+    for gpu in gpus():
+        if gpu.vendor != "NVIDIA":
+            assert (gpu.multiprocessors, gpu.l2_bytes, gpu.memory_bus_bits) == (None, None, None)
+            continue
+        assert gpu.multiprocessors is not None or gpu.name == "NVIDIA B100"
+        assert gpu.memory_bus_bits is not None, gpu.name
+        assert gpu.l2_bytes is None or 1 * MIB <= gpu.l2_bytes <= 128 * MIB, gpu.name
+        if gpu.multiprocessors is not None and gpu.fp32_flops is not None:
+            units = 64 if gpu.compute_capability in ("6.0", "7.0", "7.5", "8.0") else 128
+            clock = gpu.fp32_flops / (2 * units * gpu.multiprocessors)
+            assert 1.15e9 < clock < 2.7e9, (gpu.name, clock)
+        if gpu.bandwidth_bytes_per_s is not None:
+            pin = gpu.bandwidth_bytes_per_s * 8 / gpu.memory_bus_bits
+            low, high = (1.4e9, 8.5e9) if gpu.memory_bus_bits >= 1024 else (7e9, 31e9)
+            assert low < pin < high, (gpu.name, pin)
+
+
 def test_unknown_rates_are_none_and_known_ones_plausible() -> None:
     for gpu in gpus():
         rates = (gpu.fp32_flops, gpu.tf32_flops, gpu.fp16_flops, gpu.bf16_flops, gpu.fp8_flops)
