@@ -148,6 +148,23 @@ def test_hardware_of_common_cards(
     assert found == (multiprocessors, l2_bytes, bus_bits)
 
 
+# The slowest and fastest memory of each generation, Gbit/s a pin: GDDR5 to GDDR7, HBM2 to HBM3e.
+_GBIT_PER_PIN = {
+    "6.0": (1.4, 1.5),
+    "6.1": (7.2, 11.1),
+    "7.0": (1.6, 1.8),
+    "7.5": (9.9, 15.6),
+    "8.0": (2.4, 3.2),
+    "8.6": (11.9, 21.1),
+    "8.9": (12.4, 23.1),
+    "9.0": (3.1, 6.3),
+    "10.0": (7.8, 8.0),
+    "10.3": (7.8, 8.0),
+    "12.0": (27.9, 30.1),
+    "12.1": (8.5, 8.6),
+}
+
+
 def test_hardware_agrees_with_the_peaks() -> None:
     """Multiprocessors and the float32 peak give the clock; bus and bandwidth, the rate of a pin."""
     for gpu in gpus():
@@ -163,8 +180,8 @@ def test_hardware_agrees_with_the_peaks() -> None:
             assert 1.15e9 < clock < 2.7e9, (gpu.name, clock)
         if gpu.bandwidth_bytes_per_s is not None:
             pin = gpu.bandwidth_bytes_per_s * 8 / gpu.memory_bus_bits
-            low, high = (1.4e9, 8.5e9) if gpu.memory_bus_bits >= 1024 else (7e9, 31e9)
-            assert low < pin < high, (gpu.name, pin)
+            low, high = _GBIT_PER_PIN[gpu.compute_capability or ""]
+            assert low < pin / 1e9 < high, (gpu.name, pin)
 
 
 def test_unknown_rates_are_none_and_known_ones_plausible() -> None:
