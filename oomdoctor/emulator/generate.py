@@ -1,0 +1,177 @@
+"""Which stand-in libraries an installed torch needs, and C code for what is not written by hand.
+
+Names and symbol versions are read from the libraries of torch, and from those of other packages
+that load CUDA libraries. A symbol that no source in `native/` defines gets a default: it returns
+success, or for NVML "not supported", and does nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oomdoctor.emulator import elf
+
+CUDA_LIBRARY = re.compile(
+    r"lib(cudart|cuda|nvidia-ml|cublas|cublasLt|cudnn\w*|cusparse|cusparseLt|cusolver|cusolverMg"
+    r"|cufft|cufftw|curand|cufile|cufile_rdma|cupti|nvrtc|nccl|nvshmem_host|nvJitLink|nvToolsExt)"
+    r"(-[0-9a-f]{6,})?\.so(\.[\d.]+)?"
+)
+# The sources of each library; those of the others are in small.c.
+SOURCES = {
+    "cudart": (
+        "runtime_device.c",
+        "runtime_memory.c",
+        "runtime_pool.c",
+        "runtime_stream.c",
+        "runtime_kernel.c",
+    ),
+    "cuda": ("driver.c", "driver_virtual.c"),
+    "nvidia-ml": ("nvml.c",),
+    "cublas": ("blas.c",),
+    "cublasLt": ("blaslt.c",),
+    "cudnn": ("cudnn.c",),
+    "nccl": ("nccl.c",),
+}
+DEVICE = ("session.c", "memory.c", "attributes.c", "failures.c", "values.c")
+# Loaded by name at run time, so no library lists them.
+_ALWAYS = {"cuda": "libcuda.so.1", "nvidia-ml": "libnvidia-ml.so.1"}
+# Symbols without a version belong to the library with their prefix.
+_PREFIXES = {
+    "cudart": "(__)?cuda[A-Z_]",
+    "cuda": "cu[A-Z](?!File|pti)",
+    "nvidia-ml": "nvml[A-Z]",
+    "cublasLt": "cublasLt",
+    "cublas": "cublas(?!Lt)",
+    "cudnn": "cudnn",
+    "cusparseLt": "cusparseLt",
+    "cusparse": "cusparse(?!Lt)",
+    "cusolver": "cusolver",
+    "cufft": "cufft",
+    "curand": "curand",
+    "cufile": "cuFile",
+    "cupti": "cupti",
+    "nvrtc": "nvrtc",
+    "nccl": "(p)?nccl[A-Z]",
+    "nvshmem_host": "nvshmem",
+    "nvJitLink": "nvJitLink",
+    "nvToolsExt": "nvtx",
+}
+_NOT_SUPPORTED = {"nvidia-ml": 3}
+# Failing is the honest answer where success would leave the caller with nothing.
+_FAILS = {"cuCtxFromGreenCtx": 801, "cuptiSubscribe": 39, "cuptiActivityEnable": 39}
+_SMALL = 64 << 20  # bytes of a library that is searched for names of driver functions
+_DRIVER_NAME = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w{3,60})(?=\0)")
+
+
+@dataclass(slots=True)
+class Library:
+    """A stand-in: `file` is its name, and `symbols` its defaults, by symbol version."""
+
+    name: str
+    file: str
+    symbols: dict[str | None, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    @property
+    def version(self) -> str | None:
+        """The symbol version of what is written by hand: the one that most symbols have."""
+        versions = [v for v in self.symbols if v is not None]
+        return max(versions, key=lambda v: len(self.symbols[v]), default=None)
+
+
+def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
+    """The stand-ins that a torch and the packages beside it need."""
+    found: dict[str, Library] = {f: Library(n, f) for n, f in _ALWAYS.items()}
+    for binary in _binaries(torch, packages):
+        files = [name for name in elf.needed(binary) if CUDA_LIBRARY.fullmatch(name)]
+        if not files and not binary.is_relative_to(torch):
+            continue
+        for name in files:
+            found.setdefault(name, Library(_short(name), name))
+        by_name = {found[name].name: found[name] for name in files}
+        for symbol in elf.wanted(binary):
+            if symbol.library in found and symbol.version is not None:
+                found[symbol.library].symbols[symbol.version].add(symbol.name)
+            elif symbol.version is None:
+                _add_unversioned(symbol.name, by_name)
+    driver, nvml = found[_ALWAYS["cuda"]], found[_ALWAYS["nvidia-ml"]]
+    for name in _named(torch, packages):
+        (nvml if name.startswith("nvml") else driver).symbols[None].add(name)
+    return sorted(found.values(), key=lambda library: library.file)
+
+
+def stubs(library: Library, own: set[str]) -> str:
+    """C code of the defaults of a library; `own` are the symbols that it has already."""
+    code = _NOT_SUPPORTED.get(library.name, 0)
+    names = sorted(set().union(*library.symbols.values()) - own) if library.symbols else []
+    lines = [
+        f'long {name}(void) {{ static int seen; return emu_default("{name}", &seen, '
+        f"{_FAILS.get(name, code)}); }}"
+        for name in names
+    ]
+    return "\n".join(["extern long emu_default(const char *, int *, long);", *lines, ""])
+
+
+def version_script(library: Library) -> str | None:
+    """The linker's version script; None if no symbol has a version."""
+    main = library.version
+    if main is None:
+        return None
+    others = {v: s for v, s in library.symbols.items() if v not in (None, main)}
+    nodes = [
+        f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};"
+        for version, names in sorted(others.items(), key=lambda item: str(item[0]))
+    ]
+    return "\n".join([*nodes, f"{main} {{ global: *; }};", ""])
+
+
+def architectures(torch: Path) -> tuple[list[int], list[int]]:
+    """The compute capabilities (86 for 8.6) that torch has kernels for, and those with PTX."""
+    path = torch / "lib" / "libtorch_python.so"
+    pattern = re.compile(rb"\0(sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*)\0")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = [match[1].decode() for match in pattern.finditer(data)]
+    words = max(found, key=len, default="").split()
+    number = {word: int(re.sub(r"\D", "", word)) for word in words}
+    kernels = [number[word] for word in words if word.startswith("sm_")]
+    return kernels, [number[word] for word in words if word.startswith("compute_")]
+
+
+def _short(file: str) -> str:
+    found = CUDA_LIBRARY.fullmatch(file)
+    return found[1] if found else file
+
+
+def _binaries(torch: Path, packages: Iterable[Path]) -> Iterator[Path]:
+    yield from sorted((torch / "lib").glob("*.so*"))
+    for folder in packages:
+        for path in folder.rglob("*.so*"):
+            inside = path.relative_to(folder).parts
+            if inside[0] not in ("nvidia", "torch") and path.is_file():
+                yield path
+
+
+def _add_unversioned(symbol: str, by_name: dict[str, Library]) -> None:
+    for name, library in by_name.items():
+        prefix = _PREFIXES.get(name)
+        if prefix and re.match(prefix, symbol):
+            library.symbols[None].add(symbol)
+
+
+def _named(torch: Path, packages: Iterable[Path]) -> set[str]:
+    """Functions of the driver and of NVML that are looked up by name at run time."""
+    found: set[str] = set()
+    for path in (torch / "lib").glob("*.so*"):
+        if path.stat().st_size < _SMALL:
+            found |= {m[1].decode() for m in _DRIVER_NAME.finditer(path.read_bytes())}
+    for folder in packages:
+        for source in folder.glob("triton/backends/nvidia/*.c"):
+            found |= set(re.findall(r"\b(cu[A-Z]\w+)\b", source.read_text(errors="replace")))
+        if (folder / "pynvml.py").is_file():
+            text = (folder / "pynvml.py").read_text(errors="replace")
+            found |= set(re.findall(r"\"(nvml[A-Z]\w+)\"", text))
+    return {name for name in found if not re.match("cuFile|cupti|cuRAND|cuBLAS", name)}

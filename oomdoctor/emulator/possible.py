@@ -1,0 +1,72 @@
+"""Whether an interpreter can use the emulated GPU, and if not, what to type."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from oomdoctor.emulator.interpreter import Interpreter, ask
+from oomdoctor.errors import OomDoctorError, machine_error
+
+_OLDEST_TORCH = (2, 4)
+_CUDA = ("12", "13")
+# A CUDA build of torch without the CUDA libraries, which the stand-ins replace.
+SMALL_BUILD = (
+    "python3 -m venv cuda && cuda/bin/pip install --no-deps torch==2.12.1 && cuda/bin/pip install "
+    "filelock typing-extensions sympy networkx jinja2 fsspec setuptools numpy"
+)
+
+
+def find_compiler(named: str | None = None) -> str | None:
+    """The C compiler to use: the one named (the variable CC), or the first on the PATH."""
+    names = [named] if named else ["cc", "gcc", "clang"]
+    return next((found for name in names if (found := shutil.which(name.split()[0]))), None)
+
+
+def reason_against(python: Path, compiler: str | None = None) -> OomDoctorError | None:
+    """Why the interpreter cannot use the emulated GPU; None if it can."""
+    try:
+        interpreter = ask(python)
+    except (OSError, ValueError) as error:
+        return _no(
+            f"{python} cannot be asked for its torch ({error})", "pass --python /path/to/python"
+        )
+    return _against_torch(interpreter) or _against_system(interpreter, compiler)
+
+
+def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:
+    small = f"make a small CUDA build and pass it with --python cuda/bin/python: {SMALL_BUILD}"
+    if interpreter.torch is None:
+        return _no(f"{interpreter.python} has no torch", small)
+    version = interpreter.torch_version or "of unknown version"
+    if interpreter.cuda is None or not (interpreter.torch / "lib" / "libtorch_cuda.so").is_file():
+        return _no(f"torch {version} of {interpreter.python} is not a CUDA build", small)
+    if interpreter.cuda.split(".")[0] not in _CUDA or _number(version) < _OLDEST_TORCH:
+        return _no(
+            f"torch {version} was built for CUDA {interpreter.cuda}; "
+            "emulation needs torch 2.4 or newer, built for CUDA 12 or 13",
+            small,
+        )
+    return None
+
+
+def _against_system(interpreter: Interpreter, compiler: str | None) -> OomDoctorError | None:
+    if interpreter.system != "Linux" or interpreter.libc != "glibc":
+        kind = interpreter.system if interpreter.system != "Linux" else "Linux without glibc"
+        return _no(
+            f"emulation needs Linux with glibc, and this is {kind}", "use WSL or a container"
+        )
+    if find_compiler(compiler) is None or shutil.which("nm") is None:
+        return _no(
+            "there is no C compiler to build its libraries with",
+            "apt install gcc, module load gcc, or conda install gcc",
+        )
+    return None
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+
+
+def _no(why: str, hint: str) -> OomDoctorError:
+    return machine_error("emulation_impossible", f"The GPU cannot be emulated: {why}.", hint)

@@ -1,0 +1,76 @@
+"""What stands against emulation, and what to type."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomdoctor.emulator.possible import find_compiler, reason_against
+from oomdoctor.errors import ExitCode
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Any:
+    """Makes an interpreter that answers as if it had a torch."""
+
+    def make(
+        version: str | None = "2.12.1+cu130", cuda: str | None = "13.0", **answers: Any
+    ) -> Path:
+        torch = tmp_path / "torch"
+        (torch / "lib").mkdir(parents=True, exist_ok=True)
+        (torch / "version.py").write_text(
+            f"__version__ = {version!r}\ncuda: str | None = {cuda!r}\n"
+        )
+        if cuda:
+            (torch / "lib" / "libtorch_cuda.so").touch()
+        usual = {"torch": str(torch) if version else None, "packages": [], "prefix": "/usr"}
+        answer = {**usual, "system": "Linux", "machine": "x86_64", "libc": "glibc", **answers}
+        path = tmp_path / f"python-{len(list(tmp_path.iterdir()))}"
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def test_a_cuda_build_with_a_compiler_will_do(python: Any) -> None:
+    assert reason_against(python()) is None
+    assert reason_against(python("2.4.1", "12.1")) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"version": None}, "has no torch"),
+        ({"version": "2.13.0+cpu", "cuda": None}, "is not a CUDA build"),
+        ({"version": "2.3.1", "cuda": "12.1"}, "needs torch 2.4 or newer"),
+        ({"version": "2.5.1", "cuda": "11.8"}, "needs torch 2.4 or newer, built for CUDA 12 or 13"),
+    ],
+)
+def test_another_torch_will_not(python: Any, facts: dict[str, Any], words: str) -> None:
+    reason = reason_against(python(**facts))
+    assert reason is not None
+    assert words in reason.message
+    assert "pip install --no-deps torch==" in (reason.hint or "")
+    assert reason.exit_code == ExitCode.MACHINE_UNFIT
+
+
+def test_another_system_will_not(python: Any) -> None:
+    assert "glibc" in reason_against(python(libc="")).message
+    assert "Darwin" in reason_against(python(system="Darwin")).message
+
+
+def test_without_a_compiler_the_hint_names_one(python: Any) -> None:
+    reason = reason_against(python(), compiler="no-such-compiler")
+    assert reason is not None
+    assert "no C compiler" in reason.message
+    assert find_compiler("no-such-compiler") is None
+
+
+def test_an_interpreter_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    reason = reason_against(tmp_path / "missing")
+    assert reason is not None
+    assert "missing" in reason.message
