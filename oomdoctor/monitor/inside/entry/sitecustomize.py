@@ -1,0 +1,49 @@
+"""Runs first in every Python process of a watched command, through PYTHONPATH.
+
+It waits for `import torch`, and runs the sitecustomize that it hides. Processes that never import
+torch load nothing else.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+def _watch() -> None:
+    folder = os.environ.get("OOMDOCTOR_WATCH")
+    if folder:
+        from oomdoctor.monitor.inside.imports import after_import
+
+        after_import("torch", _torch)
+        after_import("transformers.trainer", _trainer)
+
+
+def _torch() -> None:
+    from oomdoctor.monitor.inside.start import after_torch
+
+    after_torch()
+
+
+def _trainer() -> None:
+    from oomdoctor.monitor.inside.trainer import add_callback
+
+    add_callback()
+
+
+def _run_hidden() -> None:
+    """Run the sitecustomize that Python would have found without this one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+try:
+    _watch()
+except Exception:  # noqa: BLE001 - the user's program must not notice
+    pass
+_run_hidden()

@@ -1,0 +1,35 @@
+"""The folder that is shared with the parent: what it asks for, and what processes answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "OOMDOCTOR_WATCH"
+ASKED = "watch.json"
+
+
+def asked(folder: Path) -> dict[str, Any]:
+    """What the parent asks for: `steps` is "steady", "all" or a number of optimizer steps."""
+    found: dict[str, Any] = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+    return found
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write the whole file or nothing, so that the parent never reads half a record."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def rank_and_world() -> tuple[int | None, int]:
+    """This process's rank and the number of ranks, by torch.distributed or its launcher."""
+    import sys
+
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return (int(rank) if rank.isdigit() else None), (int(world) if world.isdigit() else 1)

@@ -1,0 +1,146 @@
+"""The allocator's own trace of a device: peaks by step, a curve, and the events for a replay.
+
+torch records each allocation with its Python stack. The trace is read after each optimizer step
+and then cleared, so that it stays small. Blocks are counted in units of 512 bytes, as torch rounds
+them; the part of a block that torch did not split off is not in the trace.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_ENTRIES = 400_000  # of the trace between two steps
+_MOST_EVENTS = 4_000_000  # for the replay, in all
+_MOST_POINTS = 400  # of the curve before it is thinned; an even number
+
+
+@dataclass
+class Peak:
+    """The moment of most memory: when (microseconds since 1970), how much, and the stack then."""
+
+    allocated_bytes: int = 0
+    at_us: int = 0
+    frames: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Curve:
+    """Memory over time: of each stretch of events the moment with most memory, the peak kept."""
+
+    points: list[tuple[int, int, int, int]] = field(default_factory=list)
+    stride: int = 1
+    seen: int = 0
+
+    def add(self, at_us: int, step: int, allocated: int, reserved: int) -> None:
+        """Add the memory after an event."""
+        point = (at_us, step, allocated, reserved)
+        if self.seen % self.stride == 0:
+            self.points.append(point)
+            if len(self.points) >= _MOST_POINTS:
+                pairs = zip(self.points[::2], self.points[1::2], strict=True)
+                self.points = [max(pair, key=lambda one: one[2]) for pair in pairs]
+                self.stride *= 2
+        elif allocated > self.points[-1][2]:
+            self.points[-1] = point
+        self.seen += 1
+
+
+@dataclass
+class History:
+    """What the trace of one device has shown so far. Sizes are in bytes."""
+
+    device: int
+    allocated: int = 0
+    reserved: int = 0
+    peak: Peak = field(default_factory=Peak)
+    step_allocated: int = 0
+    step_reserved: int = 0
+    is_whole: bool = True
+    curve: Curve = field(default_factory=Curve)
+    blocks: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    streams: array[int] = field(default_factory=lambda: array("q"))
+    _live: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    _born: int = 0
+
+    def begin_step(self) -> None:
+        """Begin a step: its peaks start at what is in use now."""
+        self.step_allocated, self.step_reserved = self.allocated, self.reserved
+
+    def read(self, entries: list[dict[str, Any]], step: int) -> None:
+        """Take what happened since the last call into account."""
+        if len(entries) >= MOST_ENTRIES:
+            self.is_whole = False
+        for entry in entries:
+            action, size = entry["action"], entry["size"]
+            if action == "alloc":
+                self._allocate(entry, size, step)
+            elif action == "free_completed":
+                self._free(entry, step)
+            elif action in ("segment_alloc", "segment_map"):
+                self.reserved += size
+                self.step_reserved = max(self.step_reserved, self.reserved)
+            elif action in ("segment_free", "segment_unmap"):
+                self.reserved -= size
+
+    def correct(self, allocated: int, reserved: int) -> None:
+        """Take over what torch itself counts now."""
+        self.allocated, self.reserved = allocated, reserved
+        self.step_allocated = max(self.step_allocated, allocated)
+        self.step_reserved = max(self.step_reserved, reserved)
+
+    def _allocate(self, entry: dict[str, Any], size: int, step: int) -> None:
+        rounded = (size + 511) & -512
+        self._born += 1
+        self._live[entry["addr"]] = (self._born, rounded, entry["stream"])
+        self.allocated += rounded
+        if self.allocated > self.step_allocated:
+            self.step_allocated = self.allocated
+        if self.allocated > self.peak.allocated_bytes:
+            self.peak = Peak(self.allocated, entry["time_us"], entry["frames"])
+        self._note(self._born, size, entry["stream"])
+        self.curve.add(entry["time_us"], step, self.allocated, self.reserved)
+
+    def _free(self, entry: dict[str, Any], step: int) -> None:
+        born = self._live.pop(entry["addr"], None)
+        if born is not None:
+            number, rounded, stream = born
+            self.allocated -= rounded
+            self._note(number, -rounded, stream)
+            self.curve.add(entry["time_us"], step, self.allocated, self.reserved)
+
+    def _note(self, block: int, size: int, stream: int) -> None:
+        if len(self.blocks) < _MOST_EVENTS:
+            self.blocks.append(block)
+            self.sizes.append(size)
+            self.streams.append(stream)
+        else:
+            self.is_whole = False
+
+
+def start() -> None:
+    """Let torch record allocations from now on; what it recorded before is forgotten."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(None)
+    torch.cuda.memory._record_memory_history(
+        "all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
+    )
+
+
+def read_all(histories: dict[int, History], step: int) -> None:
+    """Read the traces of all devices that were used, and start new ones."""
+    import torch
+
+    traces = torch.cuda.memory._snapshot()["device_traces"]
+    start()
+    for device, entries in enumerate(traces):
+        if entries and device not in histories:
+            histories[device] = History(device)
+        if device in histories:
+            histories[device].read(entries, step)
+            histories[device].correct(
+                torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+            )

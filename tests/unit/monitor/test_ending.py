@@ -1,0 +1,75 @@
+"""When a training is stopped, and that all ranks stop after the same step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.monitor.inside import agreement
+from oomdoctor.monitor.inside.agreement import agree
+from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
+
+
+def _steps(*peaks: int) -> list[StepMemory]:
+    return [StepMemory(i, peak, peak, 10, 20) for i, peak in enumerate(peaks, 1)]
+
+
+def test_memory_repeats_after_two_equal_steps() -> None:
+    assert wants_to_stop("steady", 2, [_steps(5, 7)]) is None
+    assert wants_to_stop("steady", 3, [_steps(5, 7, 7)]) == "steady"
+
+
+def test_what_a_step_leaves_counts_too() -> None:
+    grown = [StepMemory(1, 5, 5, 10, 20), StepMemory(2, 5, 5, 11, 20)]
+    assert wants_to_stop("steady", 2, [grown]) is None
+
+
+def test_all_devices_have_to_repeat() -> None:
+    assert wants_to_stop("steady", 3, [_steps(5, 7, 7), _steps(5, 6, 7)]) is None
+    assert wants_to_stop("steady", 3, []) is None
+
+
+def test_a_number_of_steps_and_all() -> None:
+    assert wants_to_stop(2, 1, [_steps(5)]) is None
+    assert wants_to_stop(2, 2, [_steps(5, 6)]) == "steps"
+    assert wants_to_stop("all", 3, [_steps(7, 7, 7)]) is None
+
+
+def _answers(folder: Path, votes: list[bool]) -> list[bool | None]:
+    found: list[bool | None] = [None] * len(votes)
+
+    def ask(rank: int) -> None:
+        found[rank] = agree(folder, rank, len(votes), 3, votes[rank])
+
+    threads = [threading.Thread(target=ask, args=(rank,)) for rank in range(len(votes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("votes", "answer"), [([True, True, True], True), ([True, False, True], False)]
+)
+def test_ranks_get_one_answer(tmp_path: Path, votes: list[bool], answer: bool) -> None:
+    assert _answers(tmp_path, votes) == [answer] * len(votes)
+
+
+def test_a_rank_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "votes").mkdir()
+    (tmp_path / "votes" / "1.pid").write_text(str(ended.pid))
+    assert agree(tmp_path, 0, 2, 1, True) is None
+
+
+def test_a_silent_rank_is_waited_for_until_patience_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "_PATIENCE_S", 0.05)
+    assert agree(tmp_path, 0, 2, 1, True) is None
