@@ -59,6 +59,13 @@ FIELDS = {
     "ProbeResult.cached_at": "When the simulation behind the row ran, if an earlier run did it.",
     "Report.diagnoses": "explain: one for each failure in a source. The failure that ended the run "
     "comes first.",
+    "Report.device": "run: the GPUs that the command saw.",
+    "Report.command_line": "run: the command and its arguments.",
+    "Report.exit_code_of_command": "run: the exit code of the command; 128 + N if signal N ended "
+    "it.",
+    "Report.ranks": "run: one for each GPU of each process that used CUDA.",
+    "Report.smallest_gpu": "run: the smallest card on which the command would have fitted. null if "
+    "it ran out of memory, or none is known.",
     "Diagnosis.source": "The file, or - for stdin.",
     "Diagnosis.is_oom": "Whether memory ran out.",
     "Diagnosis.dialect": "Which program printed the message. not_oom for other failures.",

@@ -7,12 +7,13 @@ also turns Ctrl-C into exit code 130 without a message.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 from oomdoctor.cli.streams import output
-from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 
 _WIDEST_NAME = 26  # longer option names get a line of their own
 
@@ -32,6 +33,28 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, section by section."""
         _write_sections(self.get_params(ctx), ctx, formatter)
+
+
+class Wrapper(Command):
+    """A command that runs another one, which follows `--`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What follows the command in the usage line."""
+        return ["[OPTIONS] -- COMMAND [ARGS]..."]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse our own options.
+
+        Raises:
+            OomDoctorError: a command is there, but no `--` before it (exit 2).
+        """
+        if "--" not in args:
+            ctx.allow_interspersed_args = False
+            rest = super().parse_args(ctx, list(args))
+            if rest or any(ctx.params.get("command") or ()):
+                raise _no_dashes(ctx, args)
+            return rest
+        return super().parse_args(ctx, args)
 
 
 class Commands(TyperGroup):
@@ -56,6 +79,13 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise interrupted() from None
+
+
+def _no_dashes(context: Any, arguments: list[str]) -> OomDoctorError:
+    command = list(context.params.get("command") or ())
+    own = arguments[: len(arguments) - len(command)]
+    line = shlex.join([*context.command_path.split(), *own, "--", *command])
+    return usage_error("no_dashes", "put -- before the command to run", line)
 
 
 def interrupted() -> OomDoctorError:

@@ -19,7 +19,8 @@ import typer
 
 from oomdoctor import __version__
 from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show
-from oomdoctor.cli.commands import Command, Commands, interrupted
+from oomdoctor.cli import run as running
+from oomdoctor.cli.commands import Command, Commands, Wrapper, interrupted
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.signals import stop_on_signals
 from oomdoctor.errors import ExitCode, OomDoctorError
@@ -27,7 +28,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 if TYPE_CHECKING:
     from oomdoctor.records.report import Status
 
-COMMANDS = ("probe", "plan", "explain", "show", "recipes", "env", "gpus", "models")
+COMMANDS = ("probe", "plan", "run", "explain", "show", "recipes", "env", "gpus", "models")
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
 # Options that another command has.
 _ELSEWHERE = {
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 app.command("probe", cls=Command, epilog=probe.EPILOG)(probe.probe)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
+app.command("run", cls=Wrapper, epilog=running.EPILOG)(running.run)
 app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
 app.command("show", cls=Command, epilog=show.EPILOG)(show.show)
 app.add_typer(recipes.app, name="recipes")

@@ -13,6 +13,7 @@ from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import ProbeResult, WeightsChoice
+from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.solve import SolveAnswer
 
 SCHEMA = "oomdoctor/1"
@@ -142,11 +143,12 @@ class Simulations:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The public document of `probe`, `plan` and `explain`; null for what is unknown.
+    """The public document of `probe`, `plan`, `explain` and `run`; null for what is unknown.
 
     `probe`, and `plan` for one device, fill `results` and what belongs to them. Only `plan` fills
-    `cards`, `sweep`, `why`, `solve` and `simulations`, and only `explain` fills `diagnoses`.
-    `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
+    `cards`, `sweep`, `why`, `solve` and `simulations`, only `explain` and `run` fill `diagnoses`,
+    and only `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks` and
+    `smallest_gpu`. `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -176,3 +178,8 @@ class Report:
     simulations: Simulations | None = None
     next_on_gpu: tuple[str, ...] = ()
     solve: SolveAnswer | None = None
+    device: RunDevice | None = None
+    command_line: tuple[str, ...] = ()
+    exit_code_of_command: int | None = None
+    ranks: tuple[RankMemory, ...] = ()
+    smallest_gpu: SmallestGpu | None = None

@@ -1,4 +1,4 @@
-"""Which page a report gets: the diagnosis of `explain`, or the survey of `probe` and `plan`."""
+"""Which page a report gets: that of `explain`, of `run`, or the survey of `probe` and `plan`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
         from oomdoctor.render.diagnosis.page import diagnosis_sections
 
         return diagnosis_sections(report, verbose=verbose)
+    if report.command == "run":
+        from oomdoctor.render.run.page import run_sections
+
+        return run_sections(report, verbose=verbose, signs=signs)
     from oomdoctor.render.report.page import report_sections
 
     return report_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")

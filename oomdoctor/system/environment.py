@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -232,6 +233,11 @@ def installer_environment() -> dict[str, str]:
     """The environment of pip, without what would make it install somewhere else."""
     kept = {name: value for name, value in os.environ.items() if name not in _PIP_ELSEWHERE}
     return kept | {"PIP_USER": "0", "PYTHONUNBUFFERED": "1"}
+
+
+def command_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that is watched: the user's, and what watching needs."""
+    return {**os.environ, **added}
 
 
 def worker_environment(gpu_uuid: str | None) -> dict[str, str]:

@@ -125,3 +125,14 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
     fake = FakePlan(golden("plan"))
     monkeypatch.setattr("oomdoctor.runs.plan.run.run_plan", fake)
     return fake
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> None:
+    """Replaces the run of a watched command; any program and interpreter will do."""
+    requests = "oomdoctor.cli.requests.run"
+    monkeypatch.setattr(f"{requests}.found_command", lambda word: Path(word))
+    monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
+    monkeypatch.setattr(
+        "oomdoctor.runs.watched.run.run_watched", lambda request, on_start: golden("cpu")
+    )

@@ -31,6 +31,7 @@ COMMANDS = [
     ("probe", "--help"),
     ("plan", "--help"),
     ("explain", "--help"),
+    ("run", "--help"),
     ("show", "--help"),
     ("recipes", "--help"),
     ("recipes", "show", "--help"),
@@ -51,6 +52,7 @@ OPTIONS = {
     "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
     "quiet help",
     "explain": "model seq-len micro-batch config format json output verbose quiet help",
+    "run": "emulate steps report python verbose quiet help",
     "show": "list format json output verbose help",
     "recipes": "json help",
     "env": "json help",
@@ -62,6 +64,7 @@ COMMON = {
     "plan": "gpu recipe seq-len effective-batch json",
     "explain": "model seq-len micro-batch config json",
     "show": "list json",
+    "run": "emulate steps",
 }
 # What --help may load of our own: the command line, the table of formats, the two lowest rooms.
 OURS = {
@@ -80,6 +83,7 @@ OURS = {
     "oomdoctor.cli.options.ladder",
     "oomdoctor.cli.options.planning",
     "oomdoctor.cli.options.probing",
+    "oomdoctor.cli.options.running",
     "oomdoctor.cli.options.showing",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
@@ -88,6 +92,7 @@ OURS = {
     "oomdoctor.cli.plan",
     "oomdoctor.cli.probe",
     "oomdoctor.cli.recipes",
+    "oomdoctor.cli.run",
     "oomdoctor.cli.streams.running",
     "oomdoctor.cli.show",
     "oomdoctor.errors",

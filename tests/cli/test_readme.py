@@ -63,7 +63,7 @@ def test_a_shown_command_runs(cli, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_shown_command_is_accepted(cli, survey, planned, command, tmp_path, monkeypatch):
+def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp_path, monkeypatch):
     trace = (ROOT / "tests/data/explain/trace.txt").read_text()
     config = (ROOT / "tests/data/explain/train.yaml").read_text()
     recipe = (ROOT / "recipes/quick.toml").read_text()

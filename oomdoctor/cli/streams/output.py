@@ -196,19 +196,19 @@ def abandon_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def check_writable(path: Path) -> None:
-    """Check before the work that the file can be written after it.
+def check_writable(path: Path, option: str = "--output") -> None:
+    """Check before the work that the file of an option can be written after it.
 
     Raises:
         OomDoctorError: the path is a folder, or its folder is missing or not writable (exit 2).
     """
     folder = path.absolute().parent
     if path.is_dir():
-        raise usage_error("bad_output", f"--output: {path} is a folder, not a file")
+        raise usage_error("bad_output", f"{option}: {path} is a folder, not a file")
     if not folder.is_dir():
-        raise usage_error("bad_output", f"--output: the folder {folder} does not exist")
+        raise usage_error("bad_output", f"{option}: the folder {folder} does not exist")
     if not os.access(folder, os.W_OK):
-        raise usage_error("bad_output", f"--output: the folder {folder} is not writable")
+        raise usage_error("bad_output", f"{option}: the folder {folder} is not writable")
 
 
 def write_file(path: Path, text: str) -> None:

@@ -38,6 +38,9 @@ CODES = {
     "time_not_believable": "measured times imply more than the card can do",
     "moe_routing": "a mixture of experts is trained with synthetic weights",
     "time_limit": "the time limit ended the run",
+    "unknown_values": "run: the command may have failed because an emulated GPU computes no values",
+    "gpu_unused": "run: no process of the command used the GPU",
+    "not_steady": "run: memory differed from step to step, so the training ran to its end",
     "model_source": "a note about where the facts of the model come from (probe and plan)",
     "model": "a note about where the facts of the model come from (explain)",
     "slurm": "what Slurm's accounting says about a job",
@@ -261,3 +264,29 @@ def quoted(code: NoteCode, texts: Iterable[str]) -> list[Warn]:
 def not_read(code: str, message: str) -> Warn:
     """One of several inputs could not be read; `code` is that of the error."""
     return Warn(code, f"skipped: {message}")
+
+
+def unknown_values(message: str) -> Warn:
+    """The command stopped because of a value that no kernel has computed."""
+    return Warn(
+        "unknown_values",
+        f"the command stopped because of a value ({message}): on an emulated GPU no kernel runs, "
+        "so losses, gradients and norms are not computed; take the check out for this run",
+    )
+
+
+def gpu_unused() -> Warn:
+    """No process of the command used CUDA, or none could be watched."""
+    return Warn(
+        "gpu_unused",
+        "no process of the command used the GPU; if it should have, check that it trains on CUDA "
+        "and does not start Python with -I, -E or -S",
+    )
+
+
+def not_steady(steps: int) -> Warn:
+    """Memory never repeated."""
+    return Warn(
+        "not_steady",
+        f"memory differed from step to step, so all {steps:,} steps ran; --steps N stops earlier",
+    )

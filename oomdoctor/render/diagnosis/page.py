@@ -5,6 +5,8 @@ Text from a log is not trusted: `formats` escapes it like all other text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomdoctor.records.diagnosis import Cause, Diagnosis
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Facts, Note, Section
@@ -23,20 +25,26 @@ _ALSO_SHOWN = 5  # further failures of one log without --verbose
 
 
 def diagnosis_sections(report: Report, *, verbose: bool) -> list[Section]:
-    """One source in full; several as a table, and with `verbose` each in full as well."""
-    groups: dict[str, list[Diagnosis]] = {}
-    for found in report.diagnoses:
-        groups.setdefault(found.source, []).append(found)
-    sections = [table_section(groups)] if len(groups) > 1 else []
-    if len(groups) == 1 or verbose:
-        for source, answers in groups.items():
-            sections += _one_source(source, answers, verbose=verbose, titled=len(groups) > 1)
+    """The answers, then errors, warnings and what to type next."""
+    sections = answer_sections(report.diagnoses, verbose=verbose)
     sections += error_sections(report)
     slurm = [warning.message for warning in report.warnings if warning.code == "slurm"]
     others = [warning.message for warning in report.warnings if warning.code != "slurm"]
     sections += message_sections("Slurm", slurm)
     sections += message_sections("Warnings", others)
     return sections + next_sections(report)
+
+
+def answer_sections(diagnoses: Sequence[Diagnosis], *, verbose: bool) -> list[Section]:
+    """One source in full; several as a table, and with `verbose` each in full as well."""
+    groups: dict[str, list[Diagnosis]] = {}
+    for found in diagnoses:
+        groups.setdefault(found.source, []).append(found)
+    sections = [table_section(groups)] if len(groups) > 1 else []
+    if len(groups) == 1 or verbose:
+        for source, answers in groups.items():
+            sections += _one_source(source, answers, verbose=verbose, titled=len(groups) > 1)
+    return sections
 
 
 def _one_source(

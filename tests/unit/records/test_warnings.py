@@ -70,6 +70,9 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "moe_routing": (warnings.moe_routing, "synthetic"),
     "time_limit": (warnings.time_limit, "--resume"),
     "not_kept": (lambda: warnings.not_kept("No space left on device"), "XDG_CACHE_HOME"),
+    "unknown_values": (lambda: warnings.unknown_values("AssertionError"), "(AssertionError)"),
+    "gpu_unused": (warnings.gpu_unused, "-I, -E or -S"),
+    "not_steady": (lambda: warnings.not_steady(1200), "all 1,200 steps"),
     "quoted": (lambda: warnings.quoted("slurm", ["job 1 failed"])[0], "job 1 failed"),
     "not_read": (lambda: warnings.not_read("log_unreadable", "a is a folder"), "a is a folder"),
 }

@@ -1,0 +1,72 @@
+"""The options of `run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oomdoctor.cli.options import ADVANCED, COMMON, OUTPUT, completion, option
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """A command line of `run`."""
+
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND",
+            help="The command to run, unchanged, after --.",
+            show_default=False,
+        ),
+    ] = None
+    emulate: Annotated[
+        str | None,
+        option(
+            "--emulate",
+            metavar="CARD|SIZE|NxCARD",
+            panel=COMMON,
+            completion=completion.gpus,
+            help="The GPU to emulate: a card from `oomdoctor gpus`, a size such as 24GiB, or "
+            "several, such as 8xH100.",
+        ),
+    ] = None
+    steps: Annotated[
+        str,
+        option(
+            "--steps",
+            metavar="N|steady|all",
+            panel=COMMON,
+            help="Stop the training after N optimizer steps, or once memory repeats (steady), or "
+            "never (all).",
+        ),
+    ] = "steady"
+    report: Annotated[
+        Path | None,
+        option("--report", metavar="FILE", panel=OUTPUT, help="Write the report as JSON."),
+    ] = None
+    python: Annotated[
+        str | None,
+        option(
+            "--python",
+            metavar="PATH",
+            panel=ADVANCED,
+            help="The interpreter that the command runs.  [default: found from the command]",
+        ),
+    ] = None
+    verbose: Annotated[
+        bool,
+        option(
+            "--verbose",
+            "-v",
+            panel=OUTPUT,
+            help="Show every rank, every step and all remedies.",
+        ),
+    ] = False
+    quiet: Annotated[
+        bool,
+        option("--quiet", "-q", panel=OUTPUT, help="Print nothing but what the command prints."),
+    ] = False

@@ -1,0 +1,54 @@
+"""From the options of `run` to a request."""
+
+from __future__ import annotations
+
+from oomdoctor.cli.options.running import RunOptions
+from oomdoctor.cli.requests.reader import Reader
+from oomdoctor.cli.streams.output import check_writable
+from oomdoctor.errors import usage_error
+from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus
+from oomdoctor.runs.watched.interpreter import chosen_python, found_command
+from oomdoctor.runs.watched.run import WatchRequest
+from oomdoctor.units import size_note
+
+_EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"
+
+
+def watch_request(options: RunOptions) -> WatchRequest:
+    """The request that a command line of `run` describes.
+
+    Raises:
+        OomDoctorError: an option is wrong, or there is no such command (exit 2).
+    """
+    reader = Reader("run", quiet=options.quiet)
+    gpus = _gpus(reader, options.emulate)
+    steps = _steps(reader, options.steps)
+    reader.check()
+    assert gpus is not None
+    if options.report is not None:
+        check_writable(options.report, "--report")
+    command = tuple(options.command or ())
+    if not command:
+        raise usage_error("no_command", "there is no command to run", f"for example: {_EXAMPLE}")
+    found_command(command[0])
+    return WatchRequest(command, gpus, chosen_python(options.python, command), steps)
+
+
+def _gpus(reader: Reader, text: str | None) -> EmulatedGpus | None:
+    if text is None:
+        reader.fault("--emulate", "is missing; name a card such as 'RTX 4090', or a size")
+        return None
+    try:
+        gpus = emulated_gpus(text)
+    except ValueError as error:
+        reader.fault("--emulate", str(error))
+        return None
+    if gpus.card.facts is None and (note := size_note(text)) is not None:
+        reader.note("--emulate", note)
+    return gpus
+
+
+def _steps(reader: Reader, text: str) -> str | int:
+    if text in ("steady", "all"):
+        return text
+    return reader.integer("--steps", text)

@@ -1,0 +1,139 @@
+"""What `run` reports of a watched command: its device, and the memory of each rank.
+
+The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from oomdoctor.records.diagnosis import ReadPhase
+
+DeviceKind = Literal["real", "emulated"]
+RankOutcome = Literal["fits", "oom", "failed"]
+Stopped = Literal["steady", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDevice:
+    """The GPUs that the command saw: `gpus` of them, each with `total_bytes` as torch reports it.
+
+    `gpu_name` is None for a bare size. `usable_bytes` is what is left for tensors beside the CUDA
+    context, which takes `context_bytes`.
+    """
+
+    kind: DeviceKind
+    gpu_name: str | None
+    gpus: int
+    total_bytes: int
+    compute_capability: str | None
+    context_bytes: int | None
+    usable_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of code."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownBranch:
+    """A line of the script that read a value which no kernel had computed, and how often."""
+
+    file: str
+    line: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """The memory of one optimizer step, by the allocator's trace.
+
+    `allocated_bytes` and `reserved_bytes` are what it left.
+    """
+
+    step: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """Memory at one moment. `step` counts finished optimizer steps.
+
+    `at_s` is the time since the first allocation; with an emulated GPU it says only the order.
+    """
+
+    at_s: float
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankOom:
+    """A request that the allocator could not meet.
+
+    `least_bytes` is what the process needed then: what it had allocated, and the request. `caught`
+    says whether the script went on.
+    """
+
+    requested_bytes: int
+    free_bytes: int
+    total_bytes: int
+    least_bytes: int
+    phase: ReadPhase
+    module: str | None
+    where: Place | None
+    step: int
+    caught: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One GPU of one process of the command.
+
+    `rank` is that of torch.distributed or the launcher, else the order of the processes. `device`
+    is the index of the GPU as the process sees it. `peak_device_bytes` is what nvidia-smi would
+    show for the process: the reserved peak and the CUDA context. `where` is the innermost line of
+    the user's own code at the peak, and `library_where` the line of the library below it.
+    `headroom_bytes` is how much more the process could have reserved. `stopped` says why the
+    training was stopped; None if it was not. `steps_memory` leaves out steps in the middle of a
+    long run, and `memory` keeps the highest point of each stretch.
+    """
+
+    rank: int
+    pid: int
+    device: int
+    outcome: RankOutcome
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_device_bytes: int | None
+    peak_phase: ReadPhase
+    peak_module: str | None
+    peak_step: int | None
+    where: Place | None
+    library_where: Place | None
+    headroom_bytes: int | None
+    retries: int
+    steps: int
+    stopped: Stopped | None
+    oom: RankOom | None
+    unknown_branches: tuple[UnknownBranch, ...]
+    steps_memory: tuple[StepPeaks, ...]
+    memory: tuple[MemoryPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestGpu:
+    """The smallest card on which the command would have fitted, and its total as torch has it."""
+
+    name: str
+    total_bytes: int

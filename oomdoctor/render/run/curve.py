@@ -1,0 +1,37 @@
+"""Memory over time as a small picture of text."""
+
+from __future__ import annotations
+
+from oomdoctor.records.run import RankMemory, RunDevice
+from oomdoctor.render.blocks import Verbatim
+from oomdoctor.units import format_bytes
+
+_WIDTH = 60
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII = "_.-:=+*#"
+
+
+def curve_lines(rank: RankMemory, device: RunDevice | None, *, signs: bool) -> Verbatim | None:
+    """Allocated memory from the first allocation to the last; None without any.
+
+    A column is the highest point of its stretch. Its full height is the usable memory.
+    """
+    points = rank.memory
+    if len(points) < 2:
+        return None
+    full = (device.usable_bytes if device is not None else None) or rank.peak_reserved_bytes
+    full = max(full, rank.peak_allocated_bytes)
+    width = min(_WIDTH, len(points))
+    columns = [
+        points[i * len(points) // width : (i + 1) * len(points) // width] for i in range(width)
+    ]
+    bars = _BARS if signs else _ASCII
+    line, marks, seen = "", "", 0
+    for part in columns:
+        height = max(point.allocated_bytes for point in part) / full
+        line += bars[min(len(bars) - 1, int(height * len(bars)))]
+        step = part[-1].step
+        marks += str(step % 10) if step > seen else " "
+        seen = max(seen, step)
+    below = [marks.rstrip() + "  steps done"] if marks.strip() else []
+    return Verbatim((f"{line}  of {format_bytes(full)}", *below))

@@ -1,0 +1,142 @@
+"""The summary of `run`: does it fit, where is the peak, what helps."""
+
+from __future__ import annotations
+
+from oomdoctor.records.report import Report
+from oomdoctor.records.run import Place, RankMemory, RunDevice
+from oomdoctor.render.blocks import Block, Facts, Note, Section
+from oomdoctor.render.diagnosis.page import answer_sections
+from oomdoctor.render.messages import error_sections, message_sections, next_sections
+from oomdoctor.render.run.curve import curve_lines
+from oomdoctor.render.run.ranks import rank_grid, step_grid
+from oomdoctor.render.words import counted
+from oomdoctor.units import format_bytes
+
+_SHOWN_LINES = 5
+_NO_VALUES = (
+    "Emulated: memory is exact. No kernel ran, so losses and other values mean nothing, and "
+    "neither do times."
+)
+
+
+def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
+    """The verdict first, then the ranks, memory over time, and the diagnosis."""
+    sections = [Section("", tuple(_head(report)))]
+    worst = _worst(report.ranks)
+    if worst is not None:
+        sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
+        lines = curve_lines(worst, report.device, signs=signs)
+        if lines is not None:
+            sections.append(Section(_curve_title(report.ranks, worst), (lines,)))
+        if verbose and worst.steps_memory:
+            sections.append(Section("Steps", (step_grid(worst),)))
+    sections += _unknown(report.ranks)
+    if report.diagnoses:
+        sections += answer_sections(report.diagnoses, verbose=verbose)
+    sections += error_sections(report)
+    sections += message_sections("Warnings", [warning.message for warning in report.warnings])
+    return sections + next_sections(report)
+
+
+def _head(report: Report) -> list[Block]:
+    device, worst = report.device, _worst(report.ranks)
+    blocks: list[Block] = [Note(_verdict(report, device, worst), "strong")]
+    if worst is None:
+        return blocks
+    facts = []
+    stopped = _stopped(report.ranks)
+    if stopped:
+        facts.append(("Steps", stopped))
+    if worst.oom is not None:
+        facts.append(("Ran out", _ran_out(worst)))
+    if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
+        facts.append(("Headroom", f"{format_bytes(worst.headroom_bytes)} on the fullest GPU"))
+    if report.smallest_gpu is not None:
+        card = report.smallest_gpu
+        facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
+    blocks += [Facts(tuple(facts))] if facts else []
+    if device is not None and device.kind == "emulated":
+        blocks.append(Note(_NO_VALUES))
+    return blocks
+
+
+def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None) -> str:
+    on = f" on {_device(device)}" if device is not None else ""
+    code = report.exit_code_of_command
+    ended = f"the command ended with exit code {code}"
+    if worst is None:
+        return f"Nothing was measured{on}: {ended}."
+    peak = f"peak {format_bytes(worst.peak_reserved_bytes)} reserved"
+    if worst.outcome == "oom":
+        return f"Out of GPU memory{on}: {peak}; {ended}."
+    if report.status == "interrupted":
+        return f"Interrupted{on}: {peak} so far; {ended}."
+    if code:
+        return f"Failed{on}, but not for lack of GPU memory: {peak}; {ended}."
+    usable = device.usable_bytes if device is not None else None
+    of = f" of {format_bytes(usable)} usable" if usable else ""
+    return f"Fits{on}: {peak}{of}."
+
+
+def _device(device: RunDevice) -> str:
+    name = device.gpu_name or format_bytes(device.total_bytes)
+    many = f"{device.gpus} x " if device.gpus > 1 else ""
+    return f"{many}{name} ({device.kind})" if device.kind == "emulated" else f"{many}{name}"
+
+
+def _stopped(ranks: tuple[RankMemory, ...]) -> str:
+    steps = max(rank.steps for rank in ranks)
+    if not steps:
+        return "no optimizer step"
+    reasons = {rank.stopped for rank in ranks}
+    if "steady" in reasons:
+        return f"stopped after step {steps}: memory repeats"
+    if "steps" in reasons:
+        return f"stopped after step {steps}, as asked"
+    return counted(steps, "optimizer step")
+
+
+def _ran_out(rank: RankMemory) -> str:
+    oom = rank.oom
+    assert oom is not None
+    at = f"in step {oom.step}" if oom.step > 1 or rank.steps else "before the end of step 1"
+    where = f", {place(oom.where)}" if oom.where is not None else ""
+    module = f", {oom.module}" if oom.module else ""
+    went_on = "; the script caught it and went on" if oom.caught else ""
+    return (
+        f"{at}, {oom.phase}{module}{where}: asked for {format_bytes(oom.requested_bytes)}, "
+        f"{format_bytes(oom.free_bytes)} was free; needs at least "
+        f"{format_bytes(oom.least_bytes)}{went_on}"
+    )
+
+
+def place(where: Place) -> str:
+    """`train.py:12 in main`."""
+    return f"{where.file}:{where.line} in {where.function}"
+
+
+def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:
+    """The lines that read values which no kernel computed."""
+    counts: dict[tuple[str, int], int] = {}
+    for rank in ranks:
+        for one in rank.unknown_branches:
+            counts[one.file, one.line] = counts.get((one.file, one.line), 0) + one.count
+    if not counts:
+        return []
+    lines = [
+        Note(f"{file}:{line} ({counted(count, 'time')})", "normal")
+        for (file, line), count in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    note = Note("If one of these lines decides how much memory is used, the answer may differ.")
+    return [Section("Lines that read unknown values", (*lines[:_SHOWN_LINES], note))]
+
+
+def _curve_title(ranks: tuple[RankMemory, ...], worst: RankMemory) -> str:
+    return f"Memory of rank {worst.rank}" if len(ranks) > 1 else "Memory over time"
+
+
+def _worst(ranks: tuple[RankMemory, ...]) -> RankMemory | None:
+    """The rank that ran out of memory, else the one that reserved most."""
+    return max(
+        ranks, key=lambda rank: (rank.outcome == "oom", rank.peak_reserved_bytes), default=None
+    )

@@ -1,0 +1,82 @@
+"""What the output of a failed command says: `explain`'s diagnosis, and values nobody computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.training.known import Given, setup_of
+from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.runs.watched.processes import Process
+from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.system.catalogue import find_model
+from oomdoctor.system.models.hub import resolve
+
+SOURCE = "output"
+_ABOUT_VALUES = ("AssertionError", "FloatingPointError", "ZeroDivisionError", "OverflowError")
+_NOT_FINITE = re.compile(r"\b(?:nan|inf|infinite|finite|diverge[ds]?)\b", re.IGNORECASE)
+_MOST_MESSAGE = 160
+
+
+def diagnoses_of(tail: Tail, command: Sequence[str]) -> tuple[Diagnosis, ...]:
+    """The diagnoses of what the command printed; empty if it says nothing about a failure.
+
+    Options of the command, such as --per_device_train_batch_size 4, are settings of the training.
+    """
+    incidents, facts = scan(lines(tail.chunks()))
+    if not incidents:
+        return ()
+    given = Given(settings=_typed(command), settings_source="the command")
+    name = facts.model_id or setup_of(given, facts.settings).model
+    spec = _built_in(name) if name else None
+    if spec is not None:
+        given = replace(given, model=spec, model_origin="the output")
+    return diagnose(SOURCE, incidents, facts, given)
+
+
+def about_a_value(processes: list[Process]) -> str | None:
+    """The message of an exception that a value led to; None if none did."""
+    for process in processes:
+        error = process.record["exception"]
+        if error is None or "OutOfMemory" in error["type"]:
+            continue
+        if error["type"] in _ABOUT_VALUES or _NOT_FINITE.search(error["message"]):
+            text = f"{error['type']}: {error['message']}".splitlines()[0].rstrip(": ")
+            return text[:_MOST_MESSAGE]
+    return None
+
+
+def _typed(command: Sequence[str]) -> dict[str, str | int | float | bool]:
+    """`--name value` and `--name=value` of a command line."""
+    found: dict[str, str | int | float | bool] = {}
+    for word, following in zip(command, [*command[1:], "--"], strict=True):
+        if not re.fullmatch(r"--[A-Za-z][\w-]*(?:=.*)?", word):
+            continue
+        name, sign, value = word[2:].partition("=")
+        if not sign:
+            value = "true" if following.startswith("--") else following
+        found[name.replace("-", "_")] = _value(value)
+    return found
+
+
+def _value(text: str) -> str | int | float | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _built_in(name: str) -> ModelSpec | None:
+    # A text must not make us open a path or contact a server.
+    if find_model(name) is None:
+        return None
+    return resolve(ModelRef(name=name, source="catalogue"))

@@ -1,0 +1,77 @@
+"""The line of a peak, and its phase, from the Python stack that torch recorded."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.records.run import Place
+
+_OURS = "oomdoctor/monitor/"
+_PHASES: dict[str, ReadPhase] = {
+    "load": "load",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "eval": "eval",
+}
+# A function of a library that says more than the hooks do: a part of its file, its name, the phase.
+_FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
+    ("clip_grad", "", "clip"),
+    ("", "clip_grad_norm_", "clip"),
+    ("", "from_pretrained", "load"),
+    ("transformers/generation", "generate", "generate"),
+    ("", "evaluation_loop", "eval"),
+    ("", "state_dict", "save"),
+)
+_SHOWN_FRAMES = 40
+
+
+def user_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
+    """The innermost line of the user's own code; in the backward pass, what called it."""
+    for frames in (peak["frames"], peak["backward_frames"] if _in_backward(peak) else []):
+        for frame in frames:
+            if not _is_library(frame["filename"], libraries):
+                return _place(frame)
+    return None
+
+
+def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
+    """The innermost line of all, if it is a library's."""
+    frames = [frame for frame in peak["frames"] if not _is_ours(frame["filename"])]
+    if not frames or not _is_library(frames[0]["filename"], libraries):
+        return None
+    return _place(frames[0])
+
+
+def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
+    """The phase by the stack, where a function says it, else by the hooks."""
+    for frame in peak["frames"][:_SHOWN_FRAMES]:
+        for file, function, phase in _FUNCTIONS:
+            if file in frame["filename"] and function in ("", frame["name"]):
+                return phase
+    if _in_backward(peak):
+        return "backward"
+    return _PHASES.get(peak["phase"], "unknown")
+
+
+def _in_backward(peak: dict[str, Any]) -> bool:
+    # The thread of the backward pass has no Python stack, except where it computes again.
+    return peak["phase"] == "backward" or (peak["phase"] == "loss" and not peak["frames"])
+
+
+def _is_library(file: str, libraries: list[str]) -> bool:
+    if file.startswith("<") or _is_ours(file):
+        return True
+    path = PurePath(file)
+    return any(path.is_relative_to(folder) for folder in libraries)
+
+
+def _is_ours(file: str) -> bool:
+    return _OURS in file
+
+
+def _place(frame: dict[str, Any]) -> Place:
+    return Place(frame["filename"], int(frame["line"] or 0), frame["name"])

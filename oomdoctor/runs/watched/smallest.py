@@ -1,0 +1,84 @@
+"""The smallest card on which a run would have fitted, by replaying its allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
+from oomdoctor.analysis.allocator.device import Device
+from oomdoctor.analysis.memory.overhead import shares_host_memory
+from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.run import RankMemory, SmallestGpu
+from oomdoctor.runs.plan.cards import Card, cards_of
+from oomdoctor.runs.watched.processes import Events
+
+# Kernels for bfloat16 and flash attention need 8.0; a run on such a card may use them.
+_MODERN = (8, 0)
+
+
+def smallest_gpu(
+    ranks: Sequence[RankMemory],
+    events: Sequence[Events],
+    capability: str,
+    settings: AllocatorSettings,
+) -> SmallestGpu | None:
+    """The NVIDIA card with the least memory that has room for every rank, each on its own GPU.
+
+    A card that has what each rank reserved at most has room for it: the run would be the same. On
+    a smaller one PyTorch would release cached memory and try again, which the replay finds out.
+    """
+    if not ranks or any(rank.oom is not None for rank in ranks):
+        return None
+    allocated = max(rank.peak_allocated_bytes for rank in ranks)
+    reserved = max(rank.peak_reserved_bytes for rank in ranks)
+    replayable = bool(events) and all(one.is_whole for one in events)
+    for card in _cards(capability):
+        usable = card.total_bytes - card.context.likely
+        if usable >= reserved or (
+            usable >= allocated
+            and replayable
+            and all(_fits(one, usable, settings) for one in events)
+        ):
+            return SmallestGpu(card.name, card.total_bytes)
+    return None
+
+
+def _cards(capability: str) -> Iterator[Card]:
+    """The cards to choose from, the smallest first."""
+    modern = _capability(capability) >= _MODERN
+    for card in cards_of(PlanRequest((), all_gpus=True), 0.0):
+        if card.facts is None or shares_host_memory(card.facts):
+            continue
+        if not modern or _capability(card.capability) >= _MODERN:
+            yield card
+
+
+def _capability(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:
+    """Replay on a card with so much room. Each stream has its own pools, as in PyTorch."""
+    device = Device(usable)
+    pools: dict[int, CachingAllocator] = {}
+    home: dict[int, CachingAllocator] = {}
+    numbers = events.numbers
+    for i in range(0, len(numbers), 3):
+        block, size, stream = numbers[i : i + 3]
+        if size < 0:
+            home.pop(block).free(block)
+            continue
+        pool = pools.get(stream)
+        if pool is None:
+            pool = pools[stream] = CachingAllocator(None, settings, device=device)
+        try:
+            pool.allocate(block, max(size, 1))
+        except OutOfDeviceMemory:
+            for other in pools.values():
+                other.empty_cache()
+            try:
+                pool.allocate(block, max(size, 1))
+            except OutOfDeviceMemory:
+                return False
+        home[block] = pool
+    return True

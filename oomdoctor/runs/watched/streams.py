@@ -1,0 +1,100 @@
+"""Passes a command's output through, byte for byte, and keeps a part of it.
+
+Where our stream is a terminal the command gets a terminal too, so that it prints as it would
+without us. Streams that are one file for us are one for the command, which keeps their order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import termios
+import threading
+from contextlib import suppress
+
+from oomdoctor.runs.watched.tail import Tail
+
+_CHUNK = 1 << 16
+_LINGER_S = 2.0  # for output of grandchildren that outlive the command
+
+
+class Passage:
+    """Our stdout and stderr, and what the command writes to instead."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+        self._lock = threading.Lock()
+        self._terminals: list[tuple[int, int]] = []
+        self._threads: list[threading.Thread] = []
+        out, error = os.fstat(1), os.fstat(2)
+        self.stdout, first = self._opened(1)
+        same = (out.st_dev, out.st_ino, out.st_rdev) == (error.st_dev, error.st_ino, error.st_rdev)
+        self.stderr = self.stdout
+        self._add(first, 1)
+        if not same:
+            self.stderr, second = self._opened(2)
+            self._add(second, 2)
+
+    def start(self) -> None:
+        """Begin to pass on, once the command has its ends."""
+        for end in {self.stdout, self.stderr}:
+            os.close(end)
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> None:
+        """Pass on what is left. A grandchild that keeps a stream open is not waited for long."""
+        for thread in self._threads:
+            thread.join(_LINGER_S)
+
+    def resize(self) -> None:
+        """Take over the size of our terminal."""
+        for source, ours in self._terminals:
+            _copy_size(ours, source)
+
+    def _opened(self, ours: int) -> tuple[int, int]:
+        """What the command writes to, and where we read it."""
+        if not os.isatty(ours):
+            read, write = os.pipe()
+            return write, read
+        read, write = pty.openpty()
+        settings = termios.tcgetattr(write)
+        settings[1] &= ~termios.OPOST  # our own terminal does what this would do
+        termios.tcsetattr(write, termios.TCSANOW, settings)
+        _copy_size(ours, write)
+        self._terminals.append((read, ours))
+        return write, read
+
+    def _add(self, source: int, ours: int) -> None:
+        thread = threading.Thread(target=self._pass_on, args=(source, ours), daemon=True)
+        self._threads.append(thread)
+
+    def _pass_on(self, source: int, ours: int) -> None:
+        while True:
+            try:
+                chunk = os.read(source, _CHUNK)
+            except OSError:  # a terminal whose other end is closed
+                chunk = b""
+            if not chunk:
+                break
+            with self._lock:
+                self._tail.add(chunk)
+            try:
+                _write_all(ours, chunk)
+            except OSError:
+                break  # our reader is gone: the command sees the same
+        with suppress(OSError):
+            os.close(source)
+
+
+def _write_all(stream: int, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(stream, view) :]
+
+
+def _copy_size(source: int, target: int) -> None:
+    with suppress(OSError):
+        size = fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8)
+        fcntl.ioctl(target, termios.TIOCSWINSZ, size)
