@@ -61,7 +61,7 @@ def published_cases(path: Path = FILE) -> Iterator[Case | LeftOut]:
 
 def _case(name: str, row: Row) -> Case:
     check_code(row)
-    gpu = _card(str(row["gpu"]))
+    gpu = find_card(str(row["gpu"]))
     fits = row.get("fits") is not False
     return Case(
         id=name,
@@ -77,7 +77,7 @@ def _case(name: str, row: Row) -> Case:
     )
 
 
-def _card(name: str) -> GpuFacts | None:
+def find_card(name: str) -> GpuFacts | None:
     """The card of that name, or the first of those that it may mean."""
     return next(iter(_cards(name)), None)
 
