@@ -21,6 +21,8 @@ NATIVE = Path(__file__).with_name("native")
 AUDIT = "liboomdoctor-audit.so"
 _DEVICE = "libemugpu.so"
 _FLAGS = ("-O2", "-fPIC", "-std=gnu11", "-fno-builtin-malloc")
+# Architectures of a build that does not state them.
+_USUAL_KERNELS = (70, 75, 80, 86, 90, 100, 120)
 # Versions of a build that does not state them: (cuDNN, NCCL, cuBLAS), by CUDA's major version.
 _USUAL = {12: (90100, 22005, 120100), 13: (92000, 22907, 130100)}
 
@@ -109,7 +111,7 @@ def _versions(interpreter: Interpreter, torch: Path) -> str:
         f"#define CUDNN_VERSION {cudnn}\n"
         f"#define NCCL_VERSION {nccl}\n"
         f"#define CUBLAS_VERSION {cublas}\n"
-        f"#define KERNEL_ARCHITECTURES {', '.join(map(str, kernels or [50]))}\n"
+        f"#define KERNEL_ARCHITECTURES {', '.join(map(str, kernels or _USUAL_KERNELS))}\n"
         f"#define PTX_ARCHITECTURES {''.join(f'{number}, ' for number in ptx)}\n"
     )
 

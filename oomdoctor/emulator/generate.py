@@ -132,7 +132,8 @@ def version_script(library: Library) -> str | None:
 def architectures(torch: Path) -> tuple[list[int], list[int]]:
     """The compute capabilities (86 for 8.6) that torch has kernels for, and those with PTX."""
     path = torch / "lib" / "libtorch_python.so"
-    pattern = re.compile(rb"\0(sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*)\0")
+    # What stands before the text varies: compilers share the ends of strings.
+    pattern = re.compile(rb"(sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*)\0")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = [match[1].decode() for match in pattern.finditer(data)]
     words = max(found, key=len, default="").split()

@@ -74,9 +74,7 @@ def reading(row: dict[str, Any], python: Path, folder: Path, cache: Path) -> dic
     }
 
 
-def _run(
-    row: dict[str, Any], on: Card, python: Path, folder: Path, cache: Path
-) -> dict[str, Any]:
+def _run(row: dict[str, Any], on: Card, python: Path, folder: Path, cache: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=folder) as session_folder:
         file = folder / "row.json"
         file.write_text(json.dumps(row), encoding="utf-8")

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.emulator import elf
-from oomdoctor.emulator.generate import CUDA_LIBRARY, Library, libraries, stubs, version_script
+from oomdoctor.emulator.generate import (
+    CUDA_LIBRARY,
+    Library,
+    architectures,
+    libraries,
+    stubs,
+    version_script,
+)
 
 
 def _compile(folder: Path, name: str, code: str, *options: str) -> Path:
@@ -105,3 +112,10 @@ def test_the_version_of_most_symbols_takes_the_rest() -> None:
 )
 def test_cuda_libraries_are_known_by_name(file: str, matches: bool) -> None:
     assert (CUDA_LIBRARY.fullmatch(file) is not None) == matches
+
+
+def test_architectures_are_read_from_torch_whatever_stands_before_them(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    data = b"sm_01\0 x ipc_hsm_70 sm_86 sm_120 compute_120\0\0sm_50\0"
+    (tmp_path / "lib" / "libtorch_python.so").write_bytes(data)
+    assert architectures(tmp_path) == ([70, 86, 120], [120])

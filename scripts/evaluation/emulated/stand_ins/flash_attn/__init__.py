@@ -30,12 +30,8 @@ class _FlashAttention(torch.autograd.Function):
         kv_length, kv_heads = k.shape[1:3]
         rounded = -(-length // 128) * 128
         wide = -(-width // 32) * 32 if width <= 192 else 256
-        softmax_d = torch.empty(
-            batch, heads, rounded, dtype=torch.float32, device=q.device
-        )
-        dq_accum = torch.empty(
-            batch, rounded, heads, wide, dtype=torch.float32, device=q.device
-        )
+        softmax_d = torch.empty(batch, heads, rounded, dtype=torch.float32, device=q.device)
+        dq_accum = torch.empty(batch, rounded, heads, wide, dtype=torch.float32, device=q.device)
         if kv_heads != heads:
             shape = (batch, kv_length, heads, width)
             expanded = [torch.empty(shape, dtype=q.dtype, device=q.device) for _ in range(2)]
