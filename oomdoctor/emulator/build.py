@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from oomdoctor.emulator import generate
+from oomdoctor.emulator import generate, values
 from oomdoctor.emulator.interpreter import Interpreter
 from oomdoctor.errors import machine_error
 
@@ -35,7 +35,8 @@ def built(interpreter: Interpreter, compiler: str, cache: Path) -> Path:
     """
     torch = interpreter.torch
     assert torch is not None, "possible.reason_against was not asked"
-    folder = cache / _key(interpreter, torch, cache)
+    cpp = values.find_cpp_compiler(compiler)
+    folder = cache / _key(interpreter, torch, cache, cpp)
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
@@ -44,13 +45,16 @@ def built(interpreter: Interpreter, compiler: str, cache: Path) -> Path:
             with tempfile.TemporaryDirectory(dir=cache) as scratch:
                 made = Path(scratch) / "made"
                 made.mkdir()
-                _build(interpreter, torch, compiler, made, folder)
+                _build(interpreter, torch, (compiler, cpp), made, folder)
                 made.rename(folder)
     return folder
 
 
-def _build(interpreter: Interpreter, torch: Path, compiler: str, out: Path, final: Path) -> None:
+def _build(
+    interpreter: Interpreter, torch: Path, compilers: tuple[str, str | None], out: Path, final: Path
+) -> None:
     work = out.parent
+    compiler, cpp = compilers
     libraries = generate.libraries(torch, interpreter.packages)
     (work / "versions.h").write_text(_versions(interpreter, torch))
     (work / "audit.h").write_text(_audit(libraries, final))
@@ -65,7 +69,9 @@ def _build(interpreter: Interpreter, torch: Path, compiler: str, out: Path, fina
         _make_library(library, compile_, work, out)
 
     with ThreadPoolExecutor(2) as pool:
+        computing = pool.submit(values.build, torch, NATIVE, cpp, work, out)
         list(pool.map(make, libraries))
+        computing.result()
     # Triton links with -lcuda.
     (out / "libcuda.so").symlink_to("libcuda.so.1")
 
@@ -135,18 +141,18 @@ def _library_versions(torch: Path, major: int) -> tuple[int, int, int]:
     return cudnn, nccl, cublas
 
 
-def _key(interpreter: Interpreter, torch: Path, cache: Path) -> str:
+def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) -> str:
     """What the stand-ins depend on: torch's build, the packages beside it, and our sources."""
     library = (torch / "lib" / "libtorch_cuda.so").stat()
     parts = [
         interpreter.torch_version or "",
         interpreter.machine,
-        f"{torch} {cache}",
+        f"{torch} {cache} {cpp}",
         f"{library.st_size} {library.st_mtime_ns}",
         *sorted(p.name for folder in interpreter.packages for p in folder.glob("*.dist-info")),
     ]
     ours = [
-        path.read_bytes() for path in sorted([*NATIVE.glob("*.*"), *NATIVE.parent.glob("*.py")])
+        path.read_bytes() for path in sorted([*NATIVE.rglob("*.*"), *NATIVE.parent.glob("*.py")])
     ]
     digest = hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *ours]))
     return f"torch-{interpreter.torch_version}-{digest.hexdigest()[:12]}"

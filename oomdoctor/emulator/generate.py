@@ -35,9 +35,17 @@ SOURCES = {
     "cublas": ("blas.c",),
     "cublasLt": ("blaslt.c",),
     "cudnn": ("cudnn.c",),
-    "nccl": ("nccl.c",),
+    "nccl": ("nccl.c", "nccl_wire.c"),
 }
-DEVICE = ("session.c", "memory.c", "attributes.c", "failures.c", "values.c")
+DEVICE = (
+    "session.c",
+    "memory.c",
+    "attributes.c",
+    "failures.c",
+    "values.c",
+    "values_map.c",
+    "values_load.c",
+)
 # Loaded by name at run time, so no library lists them.
 _ALWAYS = {"cuda": "libcuda.so.1", "nvidia-ml": "libnvidia-ml.so.1"}
 # Symbols without a version belong to the library with their prefix.

@@ -34,6 +34,7 @@ static void in_child(void) {
     pthread_mutex_init(&lock, NULL);
     n_blocks = 0;
     for (int i = 0; i < EMU_MAX_DEVICES; i++) spaces[i].n = 0, spaces[i].reserved_end = 0;
+    emu_values_reset();
 }
 
 static void start(void) {
@@ -57,6 +58,7 @@ static void start(void) {
     arena = ((uint64_t)at + CHUNK - 1) / CHUNK * CHUNK;
     arena_end = ((uint64_t)at + size) / CHUNK * CHUNK;
     int count = emu_the_card()->count ? emu_the_card()->count : 1;
+    if (arena_writable) emu_values_arena(arena, arena_end - arena);
     device_span = (arena_end - arena) / (uint64_t)count / CHUNK * CHUNK;
     pthread_atfork(NULL, NULL, in_child);
 }

@@ -3,6 +3,7 @@
 #include "abi.h"
 #include "emu.h"
 #include "runtime.h"
+#include "values.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -58,6 +59,7 @@ cudaError_t cudaRuntimeGetVersion(int *v) { *v = CUDA_VERSION; return cudaSucces
 cudaError_t cudaGetDeviceCount(int *n) {
     MAY_FAIL("cudaGetDeviceCount");
     *n = emu_visible_count();
+    if (*n) emu_values_load();
     return *n ? cudaSuccess : emu_fail(cudaErrorNoDevice);
 }
 cudaError_t cudaGetDevice(int *d) {

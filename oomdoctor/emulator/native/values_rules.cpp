@@ -1,0 +1,242 @@
+// Operators whose result is not what the CPU would compute from zeros: choices among unknown scores,
+// random numbers, and sizes that CUDA reads back in the middle of an operator.
+#include "values_torch.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/nonzero.h>
+
+#include <cstdlib>
+#include <unordered_map>
+
+namespace emulated {
+namespace {
+
+// Experts are chosen evenly, also in one row; tokens of a vocabulary come from its middle, where
+// there is no padding and no end of sequence.
+constexpr int64_t kMostExperts = 512;
+
+const at::TensorOptions kLongs = at::TensorOptions().dtype(at::kLong).device(c10::kCPU);
+
+bool scores_unknown(const Call& call) {
+  const at::Tensor& self = call.args[0].toTensor();
+  return call.worth != EMU_KNOWN && !integral(self);
+}
+
+// Row t chooses (t*k + j) mod n.
+at::Tensor spread(at::IntArrayRef sizes, int64_t dim, int64_t k, int64_t n) {
+  std::vector<int64_t> shape(sizes.begin(), sizes.end());
+  if (!shape.empty()) shape[static_cast<size_t>(dim)] = k;
+  std::vector<int64_t> last = shape;
+  if (!last.empty()) std::swap(last[static_cast<size_t>(dim)], last.back());
+  int64_t numel = 1;
+  for (int64_t size : shape) numel *= size;
+  at::Tensor all = at::arange(numel, kLongs);
+  if (n > kMostExperts) all = all.add(n / 2);
+  all = all.remainder(n).reshape(last);
+  return last.empty() ? all : all.transpose(dim, -1).contiguous();
+}
+
+int64_t wrapped(int64_t dim, int64_t dims) { return dim < 0 ? dim + (dims ? dims : 1) : dim; }
+
+bool small(at::IntArrayRef sizes, int64_t dim, int64_t k) {
+  double numel = static_cast<double>(k);
+  for (size_t i = 0; i < sizes.size(); i++)
+    if (static_cast<int64_t>(i) != dim) numel *= static_cast<double>(sizes[i]);
+  return numel <= static_cast<double>(kMostIntegers);
+}
+
+bool pair(Results& results, at::Tensor indices) {
+  results.returned = {c10::IValue(), std::move(indices)};
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+bool topk(const Call& call, Results& results) {
+  const at::Tensor& self = call.args[0].toTensor();
+  const int64_t k = call.args[1].toInt(), dim = wrapped(call.args[2].toInt(), self.dim());
+  if (!scores_unknown(call) || self.dim() == 0 || k == 0 || k > self.size(dim) || !small(self.sizes(), dim, k))
+    return false;
+  return pair(results, spread(self.sizes(), dim, k, self.size(dim)));
+}
+
+bool arg_of_best(const Call& call, Results& results) { // argmax, argmin
+  const at::Tensor& self = call.args[0].toTensor();
+  if (!scores_unknown(call) || self.dim() == 0 || self.numel() == 0) return false;
+  at::Tensor chosen;
+  if (call.args[1].isNone()) {
+    chosen = spread({self.numel()}, 0, 1, self.numel()).reshape({});
+    if (call.args[2].toBool()) return false;
+  } else {
+    const int64_t dim = wrapped(call.args[1].toInt(), self.dim());
+    if (!small(self.sizes(), dim, 1)) return false;
+    chosen = spread(self.sizes(), dim, 1, self.size(dim));
+    if (!call.args[2].toBool()) chosen = chosen.squeeze(dim);
+  }
+  results.returned = {chosen};
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+bool best(const Call& call, Results& results) { // max.dim, min.dim
+  const at::Tensor& self = call.args[0].toTensor();
+  if (!scores_unknown(call) || self.dim() == 0 || self.numel() == 0) return false;
+  const int64_t dim = wrapped(call.args[1].toInt(), self.dim());
+  if (!small(self.sizes(), dim, 1)) return false;
+  at::Tensor chosen = spread(self.sizes(), dim, 1, self.size(dim));
+  return pair(results, call.args[2].toBool() ? chosen : chosen.squeeze(dim));
+}
+
+bool sort(const Call& call, Results& results) { // the order stays
+  const at::Tensor& self = call.args[0].toTensor();
+  if (!scores_unknown(call) || self.dim() == 0) return false;
+  if (!small(self.sizes(), -1, 1)) return false;
+  size_t at = 1;
+  while (at < call.args.size() && !call.args[at].isInt()) at++; // sort(dim), sort.stable(stable, dim)
+  if (at == call.args.size()) return false;
+  const int64_t dim = wrapped(call.args[at].toInt(), self.dim());
+  std::vector<int64_t> shape(static_cast<size_t>(self.dim()), 1);
+  shape[static_cast<size_t>(dim)] = self.size(dim);
+  return pair(results, at::arange(self.size(dim), kLongs).reshape(shape).expand(self.sizes()));
+}
+
+bool multinomial(const Call& call, Results& results) {
+  const at::Tensor& self = call.args[0].toTensor();
+  const int64_t k = call.args[1].toInt();
+  if (self.dim() == 0) return false;
+  results.returned = {spread(self.sizes(), self.dim() - 1, k, self.size(-1))};
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+// Something that looks random, the same in each run; the program's generator is not touched.
+bool random_integers(const Call& call, Results& results) {
+  const at::Tensor& self = call.args[0].toTensor();
+  if (!integral(self) || self.numel() > kMostIntegers || !plain(self)) return false;
+  int64_t low = 0, high = self.scalar_type() == at::kBool ? 2 : self.element_size() == 1 ? 128 : 1 << 15;
+  if (call.args.size() == 4) {
+    low = call.args[1].toInt();
+    if (call.args[2].isInt()) high = call.args[2].toInt();
+  } else if (call.args.size() == 3) {
+    high = call.args[1].toInt();
+  }
+  if (high <= low) return false;
+  const uint64_t reach = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  at::Tensor made = at::empty(self.sizes(), kLongs);
+  int64_t* to = made.mutable_data_ptr<int64_t>();
+  for (uint64_t i = 0; i < static_cast<uint64_t>(made.numel()); i++) {
+    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull; // splitmix64
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    to[i] = low + static_cast<int64_t>((x ^ (x >> 31)) % reach);
+  }
+  results.writes.push_back(place(self));
+  results.writes.back().value = made;
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+bool permutation(const Call& call, Results& results) {
+  const int64_t n = call.args[0].toInt();
+  if (n > kMostIntegers) return false;
+  results.returned = {at::arange(n, kLongs)};
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+// Probabilities of unknown scores are equal: whoever samples from them finds that they sum to one.
+bool softmax(const Call& call, Results& results) {
+  const at::Tensor& self = call.args[0].toTensor();
+  if ((!call.large && call.worth != EMU_UNKNOWN) || self.dim() == 0) return false;
+  const int64_t dim = wrapped(call.args[1].toInt(), self.dim());
+  results.returned = {at::full({}, 1.0 / static_cast<double>(std::max<int64_t>(self.size(dim), 1)), at::kFloat)};
+  results.uniform = true;
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+// CUDA counts on the device, reads the count and allocates that much.
+bool nonzero(const Call& call, Results& results) {
+  if (!call.large) {
+    if (!compute(call, results)) return false;
+    const int64_t found = results.returned.back().toTensor().size(0);
+    emu_values_expect(&found, sizeof found, std::max<int>(results.worth, EMU_ASSUMED));
+    return true;
+  }
+  const at::Tensor& self = call.args[0].toTensor();
+  unsigned char value[8], zeros[8] = {0};
+  const int worth = emu_values_state(address(self), span(self), 0, value);
+  if (worth == EMU_UNKNOWN) return false;
+  const int64_t found = memcmp(value, zeros, std::min<size_t>(8, self.element_size())) ? self.numel() : 0;
+  if (found > INT32_MAX) return false;
+  emu_values_expect(&found, sizeof found, worth);
+  return true;
+}
+
+bool unique(const Call& call, Results& results) {
+  if (call.large || !compute(call, results)) return false;
+  const at::Tensor& self = call.args[0].toTensor();
+  int64_t dim = 0, found;
+  if (call.op.name.rfind("unique_dim", 0) == 0) dim = wrapped(call.args[1].toInt(), self.dim());
+  else if (call.op.name == "unique_consecutive" && call.args[3].isInt()) dim = wrapped(call.args[3].toInt(), self.dim());
+  found = results.returned[0].toTensor().size(dim);
+  // Booleans are counted, not sorted.
+  if (self.scalar_type() == at::kBool && call.op.name[0] == '_') found = alias(self).sum().item<int64_t>();
+  emu_values_expect(&found, sizeof found, std::max<int>(results.worth, EMU_ASSUMED));
+  return true;
+}
+
+// CUDA compares without the dispatcher and reads one byte.
+bool equal(const Call& call, Results&) {
+  bool same = true; // large ones: unknown, or as it was meant
+  if (!call.large) {
+    const at::Tensor &a = call.args[0].toTensor(), &b = call.args[1].toTensor();
+    if (!plain(a) || !plain(b) || a.sizes() != b.sizes()) return true;
+    same = alias(a).equal(alias(b).to(a.scalar_type()));
+  }
+  emu_values_expect(&same, 1, call.large || call.worth == EMU_UNKNOWN ? EMU_ASSUMED : call.worth);
+  return true;
+}
+
+// Gradients are taken to be finite.
+bool check_and_unscale(const Call& call, Results& results) {
+  each_tensor(call.args[0], drop);
+  const at::Tensor& found = call.args[1].toTensor();
+  if (plain(found) && state(found) != EMU_UNKNOWN) {
+    results.writes.push_back(place(found));
+    results.writes.back().value = alias(found).clone();
+    results.worth = EMU_ASSUMED;
+  }
+  return true;
+}
+
+// What a single unknown number reads as.
+double wanted() {
+  static const double value = [] {
+    const char* text = std::getenv("OOMDOCTOR_EMULATED_VALUES");
+    return text ? std::strtod(text, nullptr) : 0.0;
+  }();
+  return value;
+}
+
+bool scalar(const Call& call, Results&) {
+  if (wanted() == 0 || call.worth != EMU_UNKNOWN) return true;
+  const at::Tensor number = at::full({}, wanted(), call.args[0].toTensor().scalar_type());
+  if (number.element_size() <= 8) emu_values_expect(number.const_data_ptr(), number.element_size(), EMU_UNKNOWN);
+  return true;
+}
+} // namespace
+
+Rule rule_of(const std::string& name, const std::string& overload) {
+  static const std::unordered_map<std::string, Rule> rules = {
+      {"topk", topk}, {"argmax", arg_of_best}, {"argmin", arg_of_best}, {"sort", sort},
+      {"multinomial", multinomial}, {"random_", random_integers}, {"randperm", permutation},
+      {"_softmax", softmax}, {"nonzero", nonzero}, {"_unique2", unique}, {"_unique", unique},
+      {"unique_dim", unique}, {"unique_dim_consecutive", unique}, {"unique_consecutive", unique},
+      {"_amp_foreach_non_finite_check_and_unscale_", check_and_unscale}, {"_local_scalar_dense", scalar}, {"equal", equal}};
+  if ((name == "max" || name == "min") && overload.rfind("dim", 0) == 0) return best;
+  const auto found = rules.find(name);
+  return found == rules.end() ? nullptr : found->second;
+}
+} // namespace emulated

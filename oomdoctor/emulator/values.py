@@ -1,0 +1,89 @@
+"""Build the library that computes small tensors, against the headers of the installed torch.
+
+It is optional: without a C++ compiler, or where torch's headers are not those expected, emulation
+works as well, and the values of all tensors are unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+LIBRARY = "libemuvalues.so"
+_REASON = "values-reason"
+_SOURCES = (
+    "values.cpp",
+    "values_tensors.cpp",
+    "values_compute.cpp",
+    "values_rules.cpp",
+    "values_memory.cpp",
+)
+# torch 2.12 needs C++20; older compilers have only C++17, which is enough for older torch.
+_STANDARDS = ("c++20", "c++17")
+# torch's classes have more fields without NDEBUG.
+_FLAGS = ("-O1", "-DNDEBUG", "-fPIC", "-w", "-fvisibility=hidden", "-shared")
+_TIMEOUT_S = 600
+
+
+def find_cpp_compiler(c_compiler: str) -> str | None:
+    """The C++ compiler that goes with a C compiler, or else the first on the PATH."""
+    path = Path(c_compiler)
+    beside = re.sub(r"gcc|cc$", "g++", re.sub("clang", "clang++", path.name))
+    names = [str(path.with_name(beside)), "c++", "g++", "clang++"]
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def build(torch: Path, native: Path, compiler: str | None, work: Path, out: Path) -> None:
+    """Build into `out`, where the device's library is; or write down why it cannot be."""
+    if compiler is None:
+        reason: str | None = "there is no C++ compiler"
+    elif not (torch / "include" / "ATen" / "record_function.h").is_file():
+        reason = "torch came without its C++ headers"
+    else:
+        reason = _compile(torch, native, compiler, work, out)
+    if reason is not None:
+        (out / _REASON).write_text(reason, encoding="utf-8")
+
+
+def reason_against_values(libraries: Path) -> str | None:
+    """Why the stand-ins in a folder do not compute values; None if they do."""
+    path = libraries / _REASON
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _compile(torch: Path, native: Path, compiler: str, work: Path, out: Path) -> str | None:
+    source = work / "all_values.cpp"  # one compilation: torch's headers take most of the time
+    source.write_text("".join(f'#include "{native / name}"\n' for name in _SOURCES))
+    command = [
+        *(compiler, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_strings(torch))}"),
+        *(f"-I{native}", f"-I{native / 'cuda_names'}", "-isystem", str(torch / "include")),
+        *(str(source), "-o", str(out / LIBRARY)),
+        *(f"-L{out}", "-lemugpu", f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10", "-lc10_cuda"),
+        "-Wl,-rpath,$ORIGIN",
+    ]
+    message = ""
+    for standard in _STANDARDS:
+        try:
+            done = subprocess.run(
+                [*command, f"-std={standard}"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_TIMEOUT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{compiler} failed: {error}"
+        if done.returncode == 0:
+            return None
+        lines = done.stderr.strip().splitlines()
+        message = message or next((line for line in lines if "error" in line), "no message")
+    (out / LIBRARY).unlink(missing_ok=True)
+    return f"{compiler} failed: {message}"
+
+
+def _new_strings(torch: Path) -> bool:
+    """Whether torch was built with the C++11 ABI of libstdc++."""
+    data = (torch / "lib" / "libc10.so").read_bytes()
+    return re.search(rb"_ZN3c10\w*__cxx11", data) is not None
