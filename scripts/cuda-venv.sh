@@ -28,4 +28,6 @@ fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r "$list"
+# On all cores, which pip does not do. Some files of packages are not meant to be compiled.
+"$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null || true
 echo "$stamp" >"$venv/.inputs"

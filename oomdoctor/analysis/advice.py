@@ -71,13 +71,18 @@ def next_commands(
 def measuring_commands(
     results: Sequence[ProbeResult], request: SurveyRequest, *, interrupted: bool = False
 ) -> tuple[str, ...]:
-    """The command that measures what a plan predicts to fit, for a machine with such a GPU."""
+    """The command that measures what fits by a plan or an emulation, where there is such a GPU."""
     plan = request.plan
-    if plan is None or interrupted or not any(result.outcome == "fits" for result in results):
+    if plan is None and request.emulate is None:
+        return ()
+    if interrupted or not any(result.outcome == "fits" for result in results):
         return ()
     fitting = [result for result in results if result.outcome == "fits"]
-    asked = request if plan.solve is None else _best_alone(fitting, request)
-    probe = replace(asked, plan=None, device="auto", rung_limit_s=600.0, predict=True)
+    asked = request
+    if plan is not None:
+        asked = request if plan.solve is None else _best_alone(fitting, request)
+        asked = replace(asked, rung_limit_s=600.0, predict=True)
+    probe = replace(asked, plan=None, device="auto", emulate=None)
     return (command_line(probe),)
 
 
@@ -101,7 +106,8 @@ def _plan_commands(
         whole = _is_ladder(plan) and request.lengths is None
         if len(plan.gpus) == 1 and whole:
             first = best(tuple(fitting), request.rank_by)
-            lines.append(command_line(request, {"--why": first.label}))
+            alone = replace(request, plan=replace(plan, verify=False))
+            lines.append(command_line(alone, {"--why": first.label}))
     else:
         if not plan.all_gpus and _is_ladder(plan):
             lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))

@@ -90,7 +90,10 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
         "--revision": model.revision,
         "--source": model.source if model.source != "auto" else None,
         "--task": model.task if model.task != "auto" else None,
-        "--device": request.device if probes and request.device != "auto" else None,
+        "--device": request.device
+        if probes and request.device != "auto" and request.emulate is None
+        else None,
+        "--emulate": request.emulate if probes else None,
         "--vram": size_text(request.vram_bytes) if request.vram_bytes is not None else None,
         **_data_options(lengths),
         **_training_options(request.training),
@@ -122,6 +125,7 @@ def _flags(request: SurveyRequest) -> list[str]:
         "--fresh": request.fresh,
         "--eval": request.plan is None and request.evaluate,
         "--no-predict": request.plan is None and not request.predict,
+        "--verify": request.plan is not None and request.plan.verify,
     }
     return [flag for flag, is_set in flags.items() if is_set]
 

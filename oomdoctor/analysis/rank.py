@@ -44,24 +44,32 @@ def ranked_by(results: Iterable[ProbeResult], by: RankBy) -> RankBy:
 
     Too few rates of a card may be published for some rungs. They have no estimate, and must not
     lose to slow rungs that have one. Rungs that use the host never have one: they do not count.
+    An emulated GPU has no speeds at all.
     """
     fitting = [result for result in results if result.outcome == "fits"]
-    measured = any(r.evidence != "predicted" and r.tokens_per_s is not None for r in fitting)
+    measured = any(r.evidence == "measured" and r.tokens_per_s is not None for r in fitting)
     if by != "throughput" or measured:
         return by
-    return "memory" if without_speed(fitting) else by
+    return "memory" if without_speed(fitting) or _only_emulated(fitting) else by
 
 
 def without_speed(results: Iterable[ProbeResult]) -> list[ProbeResult]:
-    """The simulated rungs that fit, but whose speed could not be estimated for their card."""
+    """The rungs that fit, but were not measured and have no estimate of their speed."""
     return [
         result
         for result in results
         if result.outcome == "fits"
-        and result.evidence == "predicted"
+        and result.evidence != "measured"
         and result.tokens_per_s is None
         and not uses_host(result.config)
     ]
+
+
+def _only_emulated(fitting: list[ProbeResult]) -> bool:
+    """Whether an emulated GPU gave all the rows, without an estimate for any."""
+    return bool(fitting) and all(
+        result.evidence == "emulated" and result.tokens_per_s is None for result in fitting
+    )
 
 
 def best(results: tuple[ProbeResult, ...], by: RankBy) -> ProbeResult:

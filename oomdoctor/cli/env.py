@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 from oomdoctor.cli.options import answer
@@ -18,9 +19,11 @@ Next: `oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick`
 def env(json_: answer.ListJson = False) -> None:
     """Show this machine's GPUs, libraries and settings.
 
-    Also says what each library makes possible. Loads neither torch nor CUDA.
+    Also says what each library makes possible, and whether a GPU can be emulated. Loads neither
+    torch nor CUDA.
     """
-    from oomdoctor.render.lists.environment import Environment, render_environment
+    from oomdoctor.render.lists.environment import Emulation, Environment, render_environment
+    from oomdoctor.runs.emulated import why_not
     from oomdoctor.system import environment
     from oomdoctor.system.interpreters.kept import kept_environments
     from oomdoctor.system.machine.capabilities import capabilities, installed_versions
@@ -28,6 +31,7 @@ def env(json_: answer.ListJson = False) -> None:
     from oomdoctor.system.machine.nvml import driver_version, list_gpus
 
     versions, gpus = installed_versions(), list_gpus()
+    reason = why_not(sys.executable)
     found = Environment(
         gpus=gpus,
         driver_version=driver_version(),
@@ -37,5 +41,11 @@ def env(json_: answer.ListJson = False) -> None:
         settings=environment.settings(),
         memory_available_bytes=available_memory(),
         environments=kept_environments(),
+        emulation=Emulation(
+            possible=reason is None,
+            python=sys.executable,
+            reason=reason.message if reason is not None else None,
+            hint=reason.hint if reason is not None else None,
+        ),
     )
     output.publish_listing(partial(render_environment, found), json_)

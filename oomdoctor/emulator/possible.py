@@ -10,10 +10,13 @@ from oomdoctor.errors import OomDoctorError, machine_error
 
 _OLDEST_TORCH = (2, 4)
 _CUDA = ("12", "13")
-# A CUDA build of torch without the CUDA libraries, which the stand-ins replace.
+# A CUDA build of torch without the CUDA libraries, which the stand-ins replace, and what trains
+# with it.
 SMALL_BUILD = (
-    "python3 -m venv cuda && cuda/bin/pip install --no-deps torch==2.12.1 && cuda/bin/pip install "
-    "filelock typing-extensions sympy networkx jinja2 fsspec setuptools numpy"
+    "python3 -m venv cuda && cuda/bin/pip install --no-deps torch==2.12.1 triton==3.7.1 "
+    "transformers accelerate peft bitsandbytes\n"
+    "cuda/bin/pip install numpy filelock typing-extensions sympy networkx jinja2 fsspec "
+    "'setuptools<82' psutil pyyaml packaging safetensors huggingface-hub tokenizers regex tqdm"
 )
 
 
@@ -35,7 +38,7 @@ def reason_against(python: Path, compiler: str | None = None) -> OomDoctorError 
 
 
 def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:
-    small = f"make a small CUDA build and pass it with --python cuda/bin/python: {SMALL_BUILD}"
+    small = f"make a small one and pass it with --python cuda/bin/python:\n{SMALL_BUILD}"
     if interpreter.torch is None:
         return _no(f"{interpreter.python} has no torch", small)
     version = interpreter.torch_version or "of unknown version"

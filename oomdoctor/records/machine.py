@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 DeviceType = Literal["cuda", "cpu"]
+# How the name of every emulated GPU ends.
+EMULATED = " (emulated)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ class GpuFacts:
     memory_bus_bits: int | None = None
 
 
+def real_name(name: str) -> str:
+    """The name of the card that an emulated GPU stands for; any other name as it is."""
+    return name.removesuffix(EMULATED)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A value that controls oomdoctor or the libraries, and where it came from."""
@@ -90,7 +97,7 @@ class Capability:
 class Machine:
     """Where the survey ran. `device` is the chosen one: "cuda" or "cpu".
 
-    An `emulated` GPU has no driver in the kernel: no kernel runs on it.
+    An `emulated` GPU runs no kernels: its memory is exact, and there are no speeds.
     """
 
     device: DeviceType

@@ -63,7 +63,7 @@ class PlanRequest:
     that oomdoctor knows. `why` is the label of the rung to explain in detail. Cards with less than
     `min_memory_bytes` are left out. With `sort` the report has the cards
     on which something fits first, in that order. `solve` is the setting whose largest value that
-    fits is asked for.
+    fits is asked for. With `verify` the rungs that matter also run on the emulated card.
     """
 
     gpus: tuple[str, ...]
@@ -74,6 +74,7 @@ class PlanRequest:
     sort: CardOrder | None = None
     prices: PriceList | None = None
     solve: SolvedKey | None = None
+    verify: bool = False
 
     @property
     def ranks(self) -> bool:

@@ -58,7 +58,8 @@ class SurveyRequest:
     names a data file; its longest row is the sequence length. With `predict` rungs are simulated
     before they are measured. With `fresh` they are simulated even if an earlier run did it.
     The report also gives the time for `training`, the user's own data. `versions` are the library
-    versions that a plan was asked to simulate with, such as "transformers==4.51.3".
+    versions that a plan was asked to simulate with, such as "transformers==4.51.3". With `emulate`
+    (a card, a size or `NxCARD`) rungs run on an emulated GPU.
     """
 
     model: ModelRef
@@ -84,6 +85,7 @@ class SurveyRequest:
     fresh: bool = False
     training: TrainingRequest | None = None
     versions: tuple[str, ...] = ()
+    emulate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

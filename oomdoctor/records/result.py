@@ -23,7 +23,7 @@ WeightsChoice = Literal["synthetic", "pretrained"]
 Outcome = Literal[
     "fits", "oom", "host_oom", "unsupported", "failed", "crashed", "timed_out", "skipped"
 ]
-Evidence = Literal["measured", "predicted"]
+Evidence = Literal["measured", "emulated", "predicted"]
 SpeedState = Literal["settled", "not_settled", "not_believable", "estimated"]
 
 
@@ -35,7 +35,8 @@ class ProbeJob:
     meta device and reports counts, versions and the device; "lengths" counts the tokens of a data
     file. `budget_bytes` is what the process may use, without the headroom. It is enforced: by the
     allocator's fraction on CUDA, by the allocation trace on the CPU. `device_id` identifies the
-    device when a run is resumed.
+    device when a run is resumed. Steps are `timed`, except on an emulated GPU, which runs no
+    kernels.
     """
 
     mode: Mode
@@ -49,6 +50,7 @@ class ProbeJob:
     evaluate: bool = False
     eval_batch_size: int = 8
     seed: int = 0
+    timed: bool = True
     timing_limit_s: float = 20.0
     min_timed_steps: int = 5
     max_timed_steps: int = 20

@@ -31,10 +31,15 @@ def batch(result: ProbeResult) -> str:
     return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}"
 
 
+def is_estimate(result: ProbeResult) -> bool:
+    """Whether the speed of a result is an estimate, as it also is beside an emulated peak."""
+    return result.evidence == "predicted" or result.speed_state == "estimated"
+
+
 def estimate(per_second: float | None, result: ProbeResult) -> str:
     """A rate of a result, with `~` before it if it is an estimate."""
     rate = format_rate(per_second)
-    return f"~{rate}" if per_second is not None and result.evidence == "predicted" else rate
+    return f"~{rate}" if per_second is not None and is_estimate(result) else rate
 
 
 def speed(result: ProbeResult, plus_minus: str) -> str:
@@ -48,7 +53,7 @@ def about_speed(result: ProbeResult, plus_minus: str) -> str:
     """Tokens per second for a sentence: `about 1,780 tokens/s (±33%)`; empty when unknown."""
     if result.tokens_per_s is None:
         return ""
-    about = "about " if result.evidence == "predicted" else ""
+    about = "about " if is_estimate(result) else ""
     spread = _spread(result, plus_minus)
     text = f"{about}{format_rate(result.tokens_per_s)} tokens/s"
     return f"{text} ({spread})" if spread else text
@@ -92,5 +97,5 @@ def _spread(result: ProbeResult, plus_minus: str) -> str:
     """The relative spread of the measured rate, or the error of an estimate."""
     if result.tokens_per_s is None or result.tokens_per_s_spread is None:
         return ""
-    digits = 0 if result.evidence == "predicted" else 1
+    digits = 0 if is_estimate(result) else 1
     return f"{plus_minus}{format_percent(result.tokens_per_s_spread, digits)}"

@@ -10,7 +10,7 @@ from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
-from oomdoctor.records.machine import Machine
+from oomdoctor.records.machine import Machine, real_name
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import CardPlan, SweepAnswer, Why
 from oomdoctor.records.report import (
@@ -70,7 +70,8 @@ def report(
     here = next_commands(
         judged, request, run_name, interrupted=broken_off, on_cpu=machine.device == "cpu"
     )
-    measure = measuring_commands(judged, _for_size(request, cards), interrupted=broken_off)
+    sized = _for_size(request, cards, machine)
+    measure = measuring_commands(judged, sized, interrupted=broken_off)
     if measure and _is_here(cards):
         here, measure = (*measure, *here)[:4], ()
     return Report(
@@ -113,8 +114,12 @@ def report(
     )
 
 
-def _for_size(request: SurveyRequest, cards: tuple[CardPlan, ...]) -> SurveyRequest:
-    """The request of a plan; a size of memory is what a larger card answers for."""
+def _for_size(
+    request: SurveyRequest, cards: tuple[CardPlan, ...], machine: Machine
+) -> SurveyRequest:
+    """The request of a plan or an emulation; a larger card answers for a size of memory."""
+    if request.emulate is not None and find_gpu(real_name(machine.gpu_name or "")) is None:
+        return replace(request, vram_bytes=request.vram_bytes or machine.total_bytes)
     sized = len(cards) == 1 and cards[0].total_source == SIZE_SOURCE
     return replace(request, vram_bytes=cards[0].total_bytes) if sized else request
 

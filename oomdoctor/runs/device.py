@@ -16,7 +16,7 @@ from oomdoctor.records.facts.warnings import (
     moe_routing,
     other_processes,
 )
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.machine import GpuFacts, real_name
 from oomdoctor.records.model import ModelSpec, ParameterCounts
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Budget, SurveyRequest, Warn
@@ -109,7 +109,12 @@ def timing_limit_s(chosen: Device) -> float:
 def facts(chosen: Device, inspection: Inspection) -> GpuFacts | None:
     """The published facts of the card; None on the CPU and for an unknown card."""
     name = inspection.device_name or (chosen.gpu.name if chosen.gpu else None)
-    return find_gpu(name, inspection.device_total_bytes) if name else None
+    return known_card(name, inspection.device_total_bytes) if name else None
+
+
+def known_card(name: str, total_bytes: int | None) -> GpuFacts | None:
+    """The published facts of a card by the name that the driver gives it, emulated or not."""
+    return find_gpu(real_name(name), total_bytes)
 
 
 def _tokens(config: TrainConfig) -> int:

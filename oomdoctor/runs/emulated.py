@@ -1,12 +1,31 @@
-"""From CARD, SIZE or NxCARD to the GPUs of an emulation."""
+"""From CARD, SIZE or NxCARD to the GPUs of an emulation, and to the processes that see them.
+
+Nothing here asks a driver: the facts are those of the card.
+"""
 
 from __future__ import annotations
 
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from oomdoctor.emulator.card import Card as EmulatedCard
 from oomdoctor.emulator.card import Devices, split_count
-from oomdoctor.runs.plan.cards import Card, card_named
+from oomdoctor.emulator.enter import entered
+from oomdoctor.emulator.possible import reason_against
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.facts.warnings import smallest_variant
+from oomdoctor.records.machine import EMULATED, Gpu
+from oomdoctor.records.report import Warn
+from oomdoctor.runs.cards import Card, card_named
+from oomdoctor.system.environment import cache_dir, is_emulating, variable
+from oomdoctor.system.machine.devices import Device
+
+# Of the first GPU, as native/session.c spells it.
+UUID = f"GPU-{uuid.UUID(bytes=b'emulated' + bytes(8))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +49,18 @@ def emulated_gpus(text: str) -> EmulatedGpus:
     """
     count, name = split_count(text)
     card = card_named(name, 0.0)
+    check_vendor(card)
+    return EmulatedGpus(card, count)
+
+
+def check_vendor(card: Card) -> None:
+    """Check that a card can be emulated.
+
+    Raises:
+        ValueError: it is not a card of NVIDIA.
+    """
     if card.facts is not None and card.facts.vendor != "NVIDIA":
         raise ValueError(f"{card.name} is not an NVIDIA card, so it cannot be emulated")
-    return EmulatedGpus(card, count)
 
 
 def devices_of(gpus: EmulatedGpus) -> Devices:
@@ -40,7 +68,7 @@ def devices_of(gpus: EmulatedGpus) -> Devices:
     card, facts = gpus.card, gpus.card.facts
     major, minor = (int(part) for part in card.capability.split("."))
     emulated = EmulatedCard(
-        name=card.name,
+        name=card.name if facts else f"GPU with {card.name}",
         capability=(major, minor),
         total_bytes=card.total_bytes,
         nvml_total_bytes=max(card.total_bytes, (facts and facts.total_bytes) or 0),
@@ -50,3 +78,68 @@ def devices_of(gpus: EmulatedGpus) -> Devices:
         bus_bits=facts.memory_bus_bits if facts else None,
     )
     return Devices(emulated, count=gpus.count)
+
+
+def first_device(gpus: EmulatedGpus) -> Device:
+    """The first of the GPUs, as a driver would report it."""
+    card = devices_of(gpus).card
+    gpu = Gpu(
+        index=0,
+        uuid=UUID,
+        name=card.name + EMULATED,
+        total_bytes=card.nvml_total_bytes,
+        free_bytes=card.nvml_total_bytes,
+        compute_capability=gpus.card.capability,
+        processes=(),
+        emulated=True,
+    )
+    return Device("cuda", gpu)
+
+
+def warnings(gpus: EmulatedGpus) -> list[Warn]:
+    """That a name stands for several cards, of which the smallest was taken."""
+    card = gpus.card
+    if not card.variants or card.asked_as is None:
+        return []
+    return [smallest_variant(card.asked_as, card.name, card.variants)]
+
+
+def why_not(python: str) -> OomDoctorError | None:
+    """Why processes of an interpreter cannot run on an emulated GPU; None if they can."""
+    return reason_against(Path(python), variable("CC"))
+
+
+def check_possible(python: str, option: str) -> None:
+    """Check that emulation is possible before anything runs; `option` asked for it.
+
+    Raises:
+        OomDoctorError: it is not, with what is missing (exit 5); or this process runs on an
+            emulated GPU already (exit 2).
+    """
+    if is_emulating():
+        raise usage_error(
+            "already_emulated",
+            f"{option}: this process already runs on an emulated GPU",
+            f"leave out {option}",
+        )
+    reason = why_not(python)
+    if reason is not None:
+        raise reason
+
+
+@contextmanager
+def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The variables to add for processes of an interpreter that shall see these GPUs.
+
+    `folder` is that of the run; the session is a folder in it, which goes in the end.
+
+    Raises:
+        OomDoctorError: the stand-in libraries cannot be built (exit 5).
+    """
+    session, cache = folder / "emulated", cache_dir() / "emulator"
+    session.mkdir(exist_ok=True)
+    try:
+        with entered(Path(python), devices_of(gpus), session, cache, variable("CC")) as found:
+            yield found.variables
+    finally:
+        shutil.rmtree(session, ignore_errors=True)

@@ -52,6 +52,8 @@ ONLY_READ = {
     "Default: 500MiB.",
     "XDG_CACHE_HOME": "The folder that holds oomdoctor/simulations, which later plans use, and "
     "oomdoctor/environments, which `plan --with` makes.",
+    "OOMDOCTOR_EMULATED": "The session of emulated GPUs that this process runs on. oomdoctor sets "
+    "it itself.",
     "TERM": "dumb turns colors and moving progress lines off.",
 }
 _SIMULATIONS_BYTES = 500 * MIB
@@ -176,6 +178,11 @@ def simulations_limit() -> int:
 def shaping_variables() -> dict[str, str]:
     """The variables that may change what torch and the libraries above it do."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SHAPING)}
+
+
+def is_emulating() -> bool:
+    """Whether this process runs on emulated GPUs, as under `oomdoctor run --emulate`."""
+    return bool(variable("OOMDOCTOR_EMULATED"))
 
 
 def hf_home() -> Path:

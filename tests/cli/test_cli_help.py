@@ -42,12 +42,12 @@ COMMANDS = [
     ("models", "--help"),
 ]
 OPTIONS = {
-    "probe": "recipe rung device vram headroom seq-len effective-batch micro-batch lengths "
+    "probe": "recipe rung device emulate vram headroom seq-len effective-batch micro-batch lengths "
     "rows epochs tokenizer text-field task weights "
     "eval eval-batch rank-by tokens time-limit rung-timeout revision source trust-remote-code "
     "python fresh seed wait no-wait predict no-predict resume format json output verbose quiet "
     "help",
-    "plan": "gpu all-gpus min-vram sort price sweep why solve with recipe rung lengths "
+    "plan": "gpu all-gpus min-vram sort price sweep why solve verify with recipe rung lengths "
     "tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
     "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
     "quiet help",
@@ -60,7 +60,7 @@ OPTIONS = {
     "models": "json help",
 }
 COMMON = {
-    "probe": "vram recipe seq-len effective-batch json",
+    "probe": "vram emulate recipe seq-len effective-batch json",
     "plan": "gpu recipe seq-len effective-batch json",
     "explain": "model seq-len micro-batch config json",
     "show": "list json",

@@ -158,6 +158,16 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
         (["--all-gpus", "--sort", "size"], "'size' is not one of speed, memory, name, cost"),
         (["--all-gpus", "--min-vram", "1TiB"], "is more than any card has: NVIDIA B300 SXM6 AC"),
         (["--all-gpus", "--sweep", "micro-batch=1,2", "--sort", "name"], "ranks no cards"),
+        (["--all-gpus", "--verify"], "--verify: cannot be combined with --all-gpus"),
+        (
+            ["--gpu", "T4", "--verify", "--with", "torch==2.6.0", "--solve", "seq-len"],
+            "--verify: cannot be combined with --solve and --with",
+        ),
+        (["--gpu", "T4", "--gpu", "L4", "--verify"], "--verify: checks one card"),
+        (
+            ["--gpu", "AMD Instinct MI300X", "--verify"],
+            "--verify: AMD Instinct MI300X is not an NVIDIA",
+        ),
     ],
     ids=" ".join,
 )

@@ -34,6 +34,34 @@ def test_on_the_cpu_the_defaults_are_what_it_can_do_in_minutes(cli, survey):
     assert (request.sequence_length, request.effective_batch_size) == (2048, 16)
 
 
+def test_an_emulated_card_is_named_as_published_and_asks_no_driver(cli, survey, monkeypatch):
+    def driver():
+        raise AssertionError("the driver was asked")
+
+    monkeypatch.setattr("oomdoctor.cli.requests.survey.list_gpus", driver)
+    request = asked(cli, survey, "--emulate", "4090")
+    assert (request.emulate, request.device) == ("NVIDIA GeForce RTX 4090", "cuda")
+    assert request.sequence_length == 2048
+    assert asked(cli, survey, "--emulate", "2 x 24 GiB").emulate == "2x24 GiB"
+    assert asked(cli, survey, "--emulate", "H100").emulate == "H100"  # the smallest, with a warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--emulate", "RTX 4091"], "did you mean NVIDIA GeForce RTX 4090"),
+        (["--emulate", "99xL4"], "from 1 to 64"),
+        (["--emulate", "AMD Instinct MI300X"], "not an NVIDIA card"),
+        (["--emulate", "L4", "--device", "cpu"], "leave out --device"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_emulated_is_a_fault(cli, survey, arguments, words):
+    ended = cli("probe", "m", "--quiet", *arguments)
+    assert (ended.code, survey.request) == (2, None)
+    assert f"--emulate: {words}" in ended.err or words in ended.err
+
+
 def test_the_defaults(cli, survey, monkeypatch):
     card = Gpu(0, "GPU-1", "NVIDIA H200", 150 * 10**9, 149 * 10**9, "9.0", ())
     monkeypatch.setattr("oomdoctor.cli.requests.survey.list_gpus", lambda: (card,))

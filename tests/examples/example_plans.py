@@ -26,7 +26,7 @@ from oomdoctor.records.plan import (
     Why,
 )
 from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
-from oomdoctor.records.result import ProbeResult, Try
+from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
 from oomdoctor.records.solve import SolveAnswer, SolveLine
 from oomdoctor.runs.plan.card_picks import pick
@@ -162,6 +162,46 @@ def plan_report() -> Report:
         next_on_gpu=(f"oomdoctor probe {_MODEL} --recipe default",),
         warnings=(),
         cards=(target,),
+    )
+
+
+def verified_report() -> Report:
+    """The plan for one card, its two best rungs checked on the emulated card; one does not fit."""
+    base = plan_report()
+    full, close, liger, plain = base.results
+    missed = replace(
+        close,
+        evidence="emulated",
+        outcome="oom",
+        micro_batch_size=1,
+        gradient_accumulation_steps=32,
+        peak_allocated_bytes=None,
+        peak_reserved_bytes=None,
+        peak_device_bytes=None,
+        tokens_per_s=None,
+        tokens_per_s_spread=None,
+        samples_per_s=None,
+        measurement=None,
+        breakdown=None,
+        oom=OomEvent("CUDA out of memory.", "torch", "backward", requested_bytes=56 * MIB),
+        predicted=PredictedPeak(None, None, round(22.8 * GIB)),
+        notes=(),
+    )
+    checked = replace(
+        plain,
+        evidence="emulated",
+        speed_state="estimated",
+        predicted=PredictedPeak(None, None, round(14.3 * GIB)),
+    )
+    results = (full, missed, liger, checked)
+    request = _request(results, PlanRequest(("NVIDIA GeForce RTX 4090",), verify=True))
+    return replace(
+        base,
+        request=request,
+        results=results,
+        ranking=(checked.key,),
+        ranking_reasons={checked.key: "the fastest of 1"},
+        picks=Picks(None, None, checked.key),
     )
 
 
@@ -373,6 +413,7 @@ def _request(results: tuple[ProbeResult, ...], plan: PlanRequest) -> SurveyReque
 
 PLANS = {
     "plan": plan_report,
+    "plan-verify": verified_report,
     "plan-cards": cards_report,
     "plan-prices": prices_report,
     "plan-sweep": sweep_report,

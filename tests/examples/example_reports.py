@@ -148,8 +148,55 @@ def interrupted_report() -> Report:
     )
 
 
+def emulated_report() -> Report:
+    """A survey on an emulated card: peaks, and no speeds."""
+    gpu = gpu_report()
+    assert gpu.machine is not None and gpu.request is not None
+    silent = {"tokens_per_s": None, "tokens_per_s_spread": None, "samples_per_s": None}
+    silent |= {"micro_step_s": None, "optimizer_step_s": None, "tokens_time_s": None, "mfu": None}
+    results = tuple(
+        replace(
+            row,
+            **silent,  # type: ignore[arg-type]
+            evidence="emulated",
+            measurement=replace(row.measurement, timing=None) if row.measurement else None,
+            tries=tuple(replace(one, tokens_per_s=None) for one in row.tries),
+        )
+        for row in gpu.results[1:4]
+    )
+    name = "NVIDIA GeForce RTX 4090"
+    recipe = replace(gpu.request.recipe, rungs=gpu.request.recipe.rungs[1:4])
+    return replace(
+        gpu,
+        elapsed_s=31.0,
+        request=replace(gpu.request, recipe=recipe, device="cuda", vram_bytes=None, emulate=name),
+        machine=replace(
+            gpu.machine,
+            gpu_name=f"{name} (emulated)",
+            gpu_uuid="GPU-656d756c-6174-6564-0000-000000000000",
+            total_bytes=24 * GIB,
+            compute_capability="8.9",
+            driver_version=None,
+            slurm_job_id=None,
+            other_processes=(),
+            emulated=True,
+        ),
+        budget=Budget(24 * GIB, None, 24 * GIB, 492 * MIB, 24 * GIB - 492 * MIB),
+        results=results,
+        ranking=(results[2].key, results[1].key),
+        ranking_reasons={
+            results[2].key: "the lowest peak of 2: 14.2 GiB",
+            results[1].key: "8.70 GiB more than the lowest peak",
+        },
+        picks=Picks(None, results[1].key, results[2].key),
+        next_on_gpu=("oomdoctor probe meta-llama/Llama-3.1-8B",),
+        warnings=(),
+    )
+
+
 REPORTS = {
     "gpu": gpu_report,
+    "emulated": emulated_report,
     "cpu": cpu_report,
     "error": error_report,
     "interrupted": interrupted_report,

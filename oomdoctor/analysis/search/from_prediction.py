@@ -69,9 +69,17 @@ def open_sizes(
 
 
 def next_predicted(
-    effective: int, samples: tuple[Sample, ...], usable_bytes: int, prediction: RungPrediction
+    effective: int,
+    samples: tuple[Sample, ...],
+    usable_bytes: int,
+    prediction: RungPrediction,
+    *,
+    timed: bool = True,
 ) -> NextSize | None:
-    """The next micro-batch size to try; None once the search of this rung is over."""
+    """The next micro-batch size to try; None once the search of this rung is over.
+
+    If steps are not `timed`, it is over with the largest size that fits.
+    """
     if any(s.outcome not in ("fits", "oom") for s in samples) or len(samples) >= MAX_TRIES:
         return None
     fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
@@ -85,7 +93,7 @@ def next_predicted(
     candidates = [s for s in above if _at_least(expected, s) <= usable_bytes * (1 + CLEAR_MARGIN)]
     if candidates:
         return _edge(candidates, expected, usable_bytes, first=False)
-    return _maybe_faster(fits, prediction, divisors(effective))
+    return _maybe_faster(fits, prediction, divisors(effective)) if timed else None
 
 
 def _edge(

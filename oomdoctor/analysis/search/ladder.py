@@ -140,7 +140,7 @@ def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> Nex
     prediction = context.predictions.get(rung.config.key())
     if prediction is None or not prediction.peaks or fixed is not None:
         return next_size(effective, samples, usable, fixed)
-    return next_predicted(effective, samples, usable, prediction)
+    return next_predicted(effective, samples, usable, prediction, timed=not context.emulated)
 
 
 def _predicted_to_miss(rung: Rung, context: Context) -> SkipRung | None:

@@ -68,17 +68,30 @@ def with_borderline_note(
     result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
 ) -> ProbeResult:
     """The row, with a note if its peak is closer to the limit than the prediction error."""
-    if result.peak_device_bytes is None:
+    if not is_borderline(result, context, usable_bytes, errors):
         return result
-    known = uncertainty_of(result.config.method, "reserved", errors).share
-    share = _ASSUMED_ERROR if known is None else known
+    share = format_percent(_error(result, errors), 1)
+    note = f"borderline: predictions like this are off by up to {share}"
+    return replace(result, notes=(*result.notes, note))
+
+
+def is_borderline(
+    result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
+) -> bool:
+    """Whether a predicted peak is closer to the limit than the prediction error."""
+    if result.peak_device_bytes is None or result.evidence != "predicted":
+        return False
+    share = _error(result, errors)
     held = result.peak_device_bytes - context.likely
     low = held * (1 - share) + context.low
     high = held * (1 + share) + context.high
-    if not low <= usable_bytes < high:
-        return result
-    note = f"borderline: predictions like this are off by up to {format_percent(share, 1)}"
-    return replace(result, notes=(*result.notes, note))
+    return low <= usable_bytes < high
+
+
+def _error(result: ProbeResult, errors: Sequence[ErrorRecord]) -> float:
+    """The share that the predicted peak may be off by."""
+    known = uncertainty_of(result.config.method, "reserved", errors).share
+    return _ASSUMED_ERROR if known is None else known
 
 
 def _attempt(

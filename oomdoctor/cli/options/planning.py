@@ -97,6 +97,16 @@ class PlanOptions:
         ),
     ] = None
 
+    verify: Annotated[
+        bool,
+        option(
+            "--verify",
+            panel=RUN,
+            help="Also run the best rungs and close calls on the emulated card. Needs a CUDA build "
+            "of torch.",
+        ),
+    ] = False
+
     with_: Annotated[
         list[str] | None,
         option(

@@ -24,6 +24,17 @@ class ProbeOptions:
             "[default: what is free now]",
         ),
     ] = None
+    emulate: Annotated[
+        str | None,
+        option(
+            "--emulate",
+            metavar="CARD|SIZE|NxCARD",
+            panel=COMMON,
+            completion=completion.gpus,
+            help="Run on an emulated card that need not be here: exact memory, no speeds. Needs a "
+            "CUDA build of torch.",
+        ),
+    ] = None
     ladder: LadderOptions = field(
         default_factory=LadderOptions,
         metadata={

@@ -15,7 +15,8 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.plan import CardOrder, PlanRequest, PriceList, Sweep, SweptKey
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.solve import SolvedKey
-from oomdoctor.runs.plan.cards import card_named, cards_of
+from oomdoctor.runs.cards import card_named, cards_of
+from oomdoctor.runs.emulated import check_vendor
 from oomdoctor.runs.plan.prices import price_list
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.interpreters.asked import parse_versions, untested
@@ -50,7 +51,9 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         sort=_order(reader, options),
         prices=_prices(reader, options),
         solve=_solve(reader, options),
+        verify=options.verify,
     )
+    _check_verify(reader, options, plan)
     _check_several(reader, options, plan)
     if plan.why is not None and (plan.all_gpus or plan.sweep is not None or len(plan.gpus) > 1):
         reader.fault(
@@ -136,6 +139,29 @@ def _check_several(reader: Reader, options: PlanOptions, plan: PlanRequest) -> N
         if known and plan.min_memory_bytes > known[-1].memory_bytes:
             most = f"{known[-1].name} has {format_bytes(known[-1].memory_bytes)}"
             reader.fault("--min-vram", f"is more than any card has: {most}")
+
+
+def _check_verify(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
+    """Check that there is one card that can be emulated, and a ladder to check on it."""
+    if not options.verify:
+        return
+    others = {
+        "--all-gpus": options.all_gpus,
+        "--sweep": options.sweep is not None,
+        "--solve": options.solve is not None,
+        "--lengths": options.ladder.lengths is not None,
+        "--with": options.with_ is not None,
+    }
+    given = [name for name, is_set in others.items() if is_set]
+    if given:
+        reader.fault("--verify", f"cannot be combined with {' and '.join(given)}")
+    elif len(plan.gpus) > 1:
+        reader.fault("--verify", "checks one card: give one --gpu")
+    elif plan.gpus:
+        try:
+            check_vendor(card_named(plan.gpus[0], 0.0))
+        except ValueError as error:
+            reader.fault("--verify", str(error))
 
 
 def _gpus(reader: Reader, named: tuple[str, ...], *, all_gpus: bool) -> tuple[str, ...]:

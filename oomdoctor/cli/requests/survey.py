@@ -18,6 +18,7 @@ from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.options.probing import ProbeOptions
 from oomdoctor.cli.requests.dataset import lengths_request, training_request
 from oomdoctor.cli.requests.reader import Reader, hub_id
+from oomdoctor.emulator.card import split_count
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import TrainingRequest
@@ -26,9 +27,11 @@ from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
 from oomdoctor.runs.device import USUAL_CPU_SHAPE
+from oomdoctor.runs.emulated import emulated_gpus
 from oomdoctor.system.interpreters.kept import interpreter_with
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
+from oomdoctor.units import size_note
 
 # With --resume these may change, because they do not affect what a rung measures ...
 _FREE = frozenset({"rank_by", "tokens", "rows", "epochs", "time_limit", "rung_timeout"})
@@ -58,6 +61,7 @@ class RungRuns:
     rung_limit_s: float
     plan: PlanRequest | None = None
     versions: tuple[str, ...] = ()
+    emulate: str | None = None
 
 
 def new_request(options: ProbeOptions) -> SurveyRequest:
@@ -68,8 +72,10 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
     """
     reader = Reader("probe", quiet=options.quiet)
     weights: WeightsChoice = reader.choice("--weights", options.weights, get_args(WeightsChoice))
+    emulate = _emulate(reader, options)
+    device = options.device if emulate is None else "cuda"
     runs = RungRuns(
-        device=options.device,
+        device=device,
         vram_bytes=None if options.vram is None else reader.size("--vram", options.vram),
         weights=weights,
         evaluate=options.evaluate,
@@ -78,8 +84,31 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         predict=options.predict,
         time_limit_s=_time_limit(reader, options),
         rung_limit_s=reader.duration("--rung-timeout", options.rung_timeout),
+        emulate=emulate,
     )
-    return common_request(reader, options, _usual_shape(options.device), runs)
+    shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
+    return common_request(reader, options, shape, runs)
+
+
+def _emulate(reader: Reader, options: ProbeOptions) -> str | None:
+    """The emulated card by its published name, with its number if there are several."""
+    if options.emulate is None:
+        return None
+    if options.device != "auto":
+        reader.fault("--emulate", "brings its own GPU; leave out --device")
+    try:
+        gpus = emulated_gpus(options.emulate)
+    except ValueError as error:
+        reader.fault("--emulate", str(error))
+        return options.emulate
+    _, name = split_count(options.emulate)
+    card = gpus.card
+    if card.facts is None and (note := size_note(name)) is not None:
+        reader.note("--emulate", note)
+    if gpus.count > 1:
+        reader.note("--emulate", f"probe uses one of the {gpus.count} cards")
+    name = name if card.facts is None or card.variants else card.name
+    return name if gpus.count == 1 else f"{gpus.count}x{name}"
 
 
 def common_request(
@@ -158,6 +187,7 @@ def common_request(
         fresh=ladder.fresh,
         training=training,
         versions=runs.versions,
+        emulate=runs.emulate,
     )
 
 

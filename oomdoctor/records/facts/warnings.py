@@ -5,7 +5,7 @@ Warn only where the reader should do or know something. `CODES` says when each c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from oomdoctor.records.config import TrainConfig
@@ -35,6 +35,7 @@ CODES = {
     "foreign_load": "other processes used the cores or the GPU while steps were timed",
     "calibration_ignored": "stored speeds of a card imply more than the card can do",
     EMULATED: "the GPU is emulated, so times mean nothing",
+    "not_checked": "a rung could not be checked on the emulated card, so it is only predicted",
     "time_not_believable": "measured times imply more than the card can do",
     "moe_routing": "a mixture of experts is trained with synthetic weights",
     "time_limit": "the time limit ended the run",
@@ -218,9 +219,14 @@ def emulated_device() -> Warn:
     """The GPU only pretends to be one."""
     return Warn(
         EMULATED,
-        "the GPU is emulated: memory is exact, but no kernel runs, so there are no speeds; use "
-        "--rank-by memory",
+        "the GPU is emulated: memory is exact, but no kernel runs, so there are no speeds",
     )
+
+
+def not_checked(reasons: Mapping[str, str]) -> Warn:
+    """Rungs of a plan that could not be checked on the emulated card, by label."""
+    failed = "; ".join(f"{label} ({reason})" for label, reason in reasons.items())
+    return Warn("not_checked", f"not checked on the emulated card, only predicted: {failed}")
 
 
 def time_not_believable(rungs: int, share: float, what: str) -> Warn:

@@ -19,6 +19,16 @@ _STATES = {"ok": "yes", "missing": "missing", "unfit": "not supported"}
 
 
 @dataclass(frozen=True, slots=True)
+class Emulation:
+    """Whether `python` can run on an emulated GPU; if not, why, and what to type."""
+
+    possible: bool
+    python: str
+    reason: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What `oomdoctor env` says about this machine and this interpreter."""
 
@@ -30,6 +40,7 @@ class Environment:
     settings: tuple[Setting, ...]
     memory_available_bytes: int
     environments: tuple[KeptEnvironment, ...] = ()
+    emulation: Emulation | None = None
 
 
 def render_environment(
@@ -56,6 +67,7 @@ def render_environment(
                 ),
             ),
         ),
+        *_emulation(environment.emulation),
         *_environments(environment.environments),
         Section("Slurm", (_slurm(environment.slurm),)),
         Section(
@@ -69,6 +81,16 @@ def render_environment(
         ),
     ]
     return render_listing("env", {"environment": environment}, page, format, width, color)
+
+
+def _emulation(found: Emulation | None) -> tuple[Section, ...]:
+    if found is None:
+        return ()
+    use = 'oomdoctor probe MODEL --emulate "RTX 4090"'
+    notes = [f"possible with {found.python}: {use}"]
+    if not found.possible:
+        notes = [found.reason or "not possible here", *([found.hint] if found.hint else [])]
+    return (Section("Emulated GPU", tuple(Note(text, "normal") for text in notes)),)
 
 
 def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:

@@ -43,8 +43,8 @@ def detail_sections(report: Report, plus_minus: str) -> list[Section]:
 
 def _title(result: ProbeResult) -> str:
     parts = [OUTCOME_WORDS[result.outcome]]
-    if result.evidence == "predicted":
-        parts.append("predicted")
+    if result.evidence != "measured":
+        parts.append(result.evidence)
     if result.elapsed_s:
         parts.append(f"took {format_seconds(result.elapsed_s)}")
     return f"{result.label}: {', '.join(parts)}"
@@ -59,7 +59,7 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
         ("rank", rank),
         ("reason", None if _is_in_tries(result) else result.reason),
         (
-            "message" if result.evidence == "measured" else "likely message",
+            "likely message" if result.evidence == "predicted" else "message",
             result.oom.message if result.oom is not None else None,
         ),
         ("predicted", _predicted(result, result.predicted) if result.predicted else None),

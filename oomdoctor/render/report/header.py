@@ -21,6 +21,9 @@ _RANKED_BY = {
     "memory": "ranked by memory",
     "micro-batch": "ranked by micro-batch size",
 }
+_EMULATED = (
+    "emulated: PyTorch's own allocator on a card that runs no kernels; exact memory, no speeds"
+)
 _SIMULATED = "simulated, not measured"
 _ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
 
@@ -79,13 +82,23 @@ def header(report: Report) -> list[Block]:
     if report.request is not None:
         pairs.append(("Training", _training(report, report.request)))
     if planned:
-        evidence = _SIMULATED
+        evidence = _SIMULATED + _checked(report)
         if _has_speeds(report):
             evidence += _ESTIMATED + _calibrated(report)
         pairs.append(("Evidence", evidence + _from_cache(report)))
+    elif report.machine is not None and report.machine.emulated:
+        pairs.append(("Evidence", _EMULATED))
     if report.run_dir is not None:
         pairs.append(("Run", report.run_dir))
     return [Facts(tuple(pairs))] if pairs else []
+
+
+def _checked(report: Report) -> str:
+    """How many rungs ran on the emulated card."""
+    checked = sum(result.evidence == "emulated" for result in report.results)
+    if not checked:
+        return ""
+    return f"; {checked} of {counted(len(report.results), 'rung')} checked on the emulated card"
 
 
 def _from_cache(report: Report) -> str:

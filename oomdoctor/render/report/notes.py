@@ -66,7 +66,7 @@ def miss_notes(result: ProbeResult) -> list[str]:
     numbers = result.measurement is not None or result.oom is not None
     if result.missed_by_bytes is None or not numbers:
         return [*filter(None, [result.reason]), *result.notes]
-    ran = result.measurement is not None and result.evidence == "measured"
+    ran = result.measurement is not None and result.evidence != "predicted"
     return [*(["ran, but left too little headroom"] if ran else []), *result.notes]
 
 

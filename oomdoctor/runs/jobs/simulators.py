@@ -11,7 +11,7 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Self
@@ -48,6 +48,7 @@ class Simulators:
     """Answers from memory, and running worker hosts; a context manager that ends the hosts.
 
     Invariant: a host works on one job at a time. With `fresh`, nothing is answered from memory.
+    The hosts get `variables` added to their environment.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Simulators:
         stop: Callable[[], bool],
         *,
         fresh: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         count = min(_MOST_HOSTS, len(os.sched_getaffinity(0)))
         environment = worker_environment(None) | _ONE_THREAD | _COMPILES_NOTHING
+        environment |= variables or {}
         self._folder, self._deadline_s, self._stop = folder, deadline_s, stop
         self.memory = Memory(python, environment, fresh=fresh)
         self._hosts = [

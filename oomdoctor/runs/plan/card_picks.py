@@ -9,7 +9,7 @@ from oomdoctor.records.config import Method
 from oomdoctor.records.plan import ByteRange, CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.runs.plan.cards import Card
+from oomdoctor.runs.cards import Card
 from oomdoctor.runs.plan.prices import price_of, with_costs
 
 METHODS: tuple[Method, ...] = ("full", "lora", "qlora")

@@ -26,10 +26,10 @@ from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.records.simulation import Prediction
 from oomdoctor.records.solve import SolveAnswer
 from oomdoctor.runs import device
+from oomdoctor.runs.cards import Card
 from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.early_bounds import with_bound
 from oomdoctor.runs.jobs.simulators import Ended
-from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
 from oomdoctor.system.evidence import prediction_errors
@@ -70,6 +70,7 @@ class Findings:
         self.solution: SolveAnswer | None = None
         self.remedies: tuple[PlanRemedy, ...] = ()
         self._chosen: dict[Key, Rung] = {}
+        self._checked: dict[Key, ProbeResult] = {}
 
     @property
     def plan(self) -> PlanRequest:
@@ -177,6 +178,10 @@ class Findings:
         if failure is not None:
             self.warnings += (not_kept(failure),)
 
+    def keep_check(self, card: Card, rung: Rung, row: ProbeResult) -> None:
+        """Keep the row of a rung that ran on the emulated card; it takes the prediction's place."""
+        self._checked[card.name, rung.config.key()] = row
+
     def keep_limits(self, limits: tuple[LengthLimit, ...]) -> None:
         """Keep the longest rows that fit."""
         self.limits = limits
@@ -202,6 +207,8 @@ class Findings:
         """The row of a rung on a card, at the sequence length of the rung."""
         context = self.contexts.get(card.name) or context_of(card, self.request, self.spec, None)
         key = card.name, rung.config.key()
+        if key in self._checked:
+            return self._checked[key]
         attempts, skip = self.attempts.get(key, ()), self.skipped.get(key)
         row = conclude(rung, attempts, skip, context, self.request, "predicted")
         row = with_bound(row, rung, context)

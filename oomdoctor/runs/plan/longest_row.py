@@ -24,9 +24,9 @@ from oomdoctor.records.dataset import (
     ShapeName,
 )
 from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.runs.cards import Card
 from oomdoctor.runs.dataset import at_length
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, job_of
 

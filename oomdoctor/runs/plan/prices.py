@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.records.plan import CardPick, CardPicks, CardPrice, PriceList
-from oomdoctor.runs.plan.cards import card_named
+from oomdoctor.runs.cards import card_named
 from oomdoctor.system.price_file import read_prices
 
 _PER_MILLION_IN_HOURS = 1e6 / 3600.0

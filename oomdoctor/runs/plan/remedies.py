@@ -19,9 +19,9 @@ from oomdoctor.analysis.search.changes import (
 from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.plan import PlanRemedy
 from oomdoctor.records.result import ProbeResult
+from oomdoctor.runs.cards import Card
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.card_picks import METHODS, nearest
-from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, job_of
 

@@ -7,8 +7,9 @@ and prints nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.facts.warnings import (
@@ -25,22 +26,25 @@ from oomdoctor.records.facts.warnings import (
 )
 from oomdoctor.records.report import Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.runs import startup_errors
+from oomdoctor.runs import emulated, startup_errors
 from oomdoctor.runs.assemble import timestamp
+from oomdoctor.runs.cards import Card, card_named, cards_of
 from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.early_bounds import bounds_only, counts_from_config
 from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.cards import Card, card_named, cards_of
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.remedies import find_remedies
 from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.solve import solve
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
+from oomdoctor.runs.plan.verify import Checker, verify
 from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -64,13 +68,8 @@ def run_plan(
     """
     begin, started_at = time.monotonic(), timestamp()
     folder.write_request(request)
-    simulators = Simulators(
-        request.python,
-        folder,
-        request.rung_limit_s,
-        lambda: stop() is not None,
-        fresh=request.fresh,
-    )
+    if request.plan is not None and request.plan.verify:
+        emulated.check_possible(request.python, "--verify")
 
     def so_far() -> Report:
         return finished_report(
@@ -82,12 +81,22 @@ def run_plan(
             lengths=lengths_answer(known),
         )
 
-    with simulators:
-        known = _known_of(request)
+    known = _known_of(request)
+    with _emulated(known, folder) as variables:
+        simulators = Simulators(
+            request.python,
+            folder,
+            request.rung_limit_s,
+            lambda: stop() is not None,
+            fresh=request.fresh,
+            variables=variables,
+        )
+        listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
         missing: OomDoctorError | None = None
         try:
-            with suppress(Stopped):
-                _predict(known, simulators, keeping(folder, so_far, on_event, _KEPT_EVERY_S))
+            with suppress(Stopped), simulators:
+                check = partial(_verify, known, folder, variables, listen, stop)
+                _predict(known, simulators, listen, check)
         except OomDoctorError as error:
             if error.code != "library_missing" or counts_from_config(known.spec) is None:
                 raise
@@ -109,8 +118,10 @@ def _known_of(request: SurveyRequest) -> Findings:
     return Findings(request, spec, cards, found + _card_warnings(cards, request))
 
 
-def _predict(known: Findings, simulators: Simulators, on_event: Listener) -> None:
-    """Look at the model and the data file, then simulate every rung.
+def _predict(
+    known: Findings, simulators: Simulators, on_event: Listener, check: Callable[[], None]
+) -> None:
+    """Look at the model and the data file, simulate every rung, and `check` those that matter.
 
     Raises:
         Stopped: told to stop; what is known stays.
@@ -127,7 +138,36 @@ def _predict(known: Findings, simulators: Simulators, on_event: Listener) -> Non
         return
     _simulate(known, simulators, on_event)
     known.keep_limits(find_limits(known, simulators))
+    check()
     known.remedies = find_remedies(known, simulators)
+
+
+@contextmanager
+def _emulated(known: Findings, folder: RunFolder) -> Iterator[dict[str, str]]:
+    """The variables of processes that see the emulated card; none if nothing is checked on it."""
+    if not known.plan.verify:
+        yield {}
+        return
+    (card,) = known.cards
+    with emulated.emulating(
+        emulated.EmulatedGpus(card, 1), known.request.python, folder.path
+    ) as variables:
+        yield variables
+
+
+def _verify(
+    known: Findings,
+    folder: RunFolder,
+    variables: dict[str, str],
+    on_event: Listener,
+    stop: Stop,
+) -> None:
+    """Check rungs in a host that sees the emulated card, if the plan asks for it."""
+    if not known.plan.verify:
+        return
+    environment = worker_environment(emulated.UUID) | variables
+    with WorkerHost(known.request.python, environment, folder.path) as host:
+        verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
 
 
 def _inspect(known: Findings, simulators: Simulators) -> Inspection:

@@ -17,9 +17,9 @@ from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.solve import SolveAnswer, SolvedKey, SolveLine
+from oomdoctor.runs.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.cards import Card
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, job_of
 

@@ -13,8 +13,8 @@ from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Inspection, ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.runs.cards import Card
 from oomdoctor.runs.early_bounds import counts_from_config
-from oomdoctor.runs.plan.cards import Card
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from oomdoctor.analysis.memory.formula import formula_view
 from oomdoctor.records.plan import PlanRequest, Why
 from oomdoctor.records.result import Inspection, ProbeResult
 from oomdoctor.records.simulation import Prediction
-from oomdoctor.runs.plan.cards import Card
+from oomdoctor.runs.cards import Card
 
 
 def why_of(

@@ -95,7 +95,7 @@ class SurveyJobs:
         return attempt
 
     def _job(self, label: str, config: TrainConfig, usable_bytes: int) -> ProbeJob:
-        request = self._setup.request
+        request, gpu = self._setup.request, self._setup.device.gpu
         return ProbeJob(
             mode="measure",
             label=label,
@@ -108,5 +108,6 @@ class SurveyJobs:
             evaluate=request.evaluate,
             eval_batch_size=request.eval_batch_size,
             seed=request.seed,
+            timed=gpu is None or not gpu.emulated,
             timing_limit_s=min(device.timing_limit_s(self._setup.device), request.rung_limit_s / 4),
         )

@@ -5,7 +5,7 @@ corrects the predictions of the others, in this survey and in later ones on this
 
 A time teaches only if it can be trusted: it settled, nobody else used the device, and the card can
 be that fast. It teaches only about what limits it: a small model that waits for the host says
-nothing about the card's arithmetic.
+nothing about the card's arithmetic. An emulated GPU teaches nothing that is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oomdoctor.records.facts.warnings import calibration_ignored
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt
-from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.runs.device import known_card
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 
@@ -62,7 +62,9 @@ class Knowledge:
         gpu = device.gpu
         if gpu is None:
             return cls(device, versions, origin, knows_context=True, knows_speed=True)
-        found = cls(device, versions, origin, knows_speed=gpu.emulated)
+        if gpu.emulated:
+            return cls(device, versions, origin, knows_speed=True)
+        found = cls(device, versions, origin)
         learned = recall(device_name(gpu), driver_version(), versions, origin.cap_bytes)
         facts = found.facts()
         if learned is not None and facts is not None and not can_be_true(learned.speed, facts):
@@ -74,7 +76,7 @@ class Knowledge:
     def facts(self) -> GpuFacts | None:
         """The published facts of the card; None if it is unknown."""
         gpu = self.device.gpu
-        return find_gpu(gpu.name, gpu.total_bytes) if gpu is not None else None
+        return known_card(gpu.name, gpu.total_bytes) if gpu is not None else None
 
     def learn(
         self,
@@ -91,7 +93,8 @@ class Knowledge:
         measured, gpu = attempt.measurement, self.device.gpu
         if measured is None or gpu is None or (self.knows_context and self.knows_speed):
             return predictions
-        before = self.learned or Learned(device_name(gpu), driver_version(), None, Calibration(), 0)
+        driver = None if gpu.emulated else driver_version()
+        before = self.learned or Learned(device_name(gpu), driver, None, Calibration(), 0)
         shift, overhead = 0, before.overhead_bytes
         if not self.knows_context:
             assumed = overhead if overhead is not None else context_bytes(self.facts()).likely
@@ -113,9 +116,10 @@ class Knowledge:
         )
         if speed is not None:
             self.learned = replace(self.learned, speed=speed, run=origin.run, date=origin.date)
-        # If it cannot be stored, it still serves this survey.
-        with contextlib.suppress(OomDoctorError, OSError):
-            remember(self.learned, self.versions)
+        if not gpu.emulated:  # what is emulated says nothing about a machine
+            # If it cannot be stored, it still serves this survey.
+            with contextlib.suppress(OomDoctorError, OSError):
+                remember(self.learned, self.versions)
         change = _change(before.speed, speed or before.speed)
         return {key: _corrected(known, shift, change) for key, known in predictions.items()}
 

@@ -39,7 +39,12 @@ def predict_ladder(
     found = LadderPrediction()
     request = state.request
     simulators = Simulators(
-        request.python, setup.folder, request.rung_limit_s, stop, fresh=request.fresh
+        request.python,
+        setup.folder,
+        request.rung_limit_s,
+        stop,
+        fresh=request.fresh,
+        variables=setup.variables,
     )
     try:
         with simulators:

@@ -7,14 +7,16 @@ disk as it happens. It renders and prints nothing: events go to the caller.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.facts.warnings import quoted, time_limit, unusual_sizes
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.runs import assemble, device, startup_errors
+from oomdoctor.records.report import Report, SurveyRequest, Warn
+from oomdoctor.runs import assemble, device, emulated, startup_errors
 from oomdoctor.runs.dataset import count_rows, measured_answer
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
@@ -29,6 +31,7 @@ from oomdoctor.runs.survey.walk import walk
 from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
+    Device,
     choose_device,
     describe,
     installed_versions,
@@ -65,26 +68,15 @@ def run_survey(
     def on_wait(message: str) -> None:
         on_event(SurveyEvent("waiting", message=message))
 
-    gpu = setup.device.gpu
-    environment = worker_environment(gpu.uuid if gpu else None)
-    host = WorkerHost(request.python, environment, folder.path)
     try:
-        with (
-            device_lock(
-                gpu.uuid if gpu else "cpu",
-                wait,
-                on_wait,
-                run=folder.name,
-                keep_waiting=lambda: not ending.is_over(),
-            ),
-            host,
-        ):
-            # Another survey may have held the device until now.
-            setup = replace(setup, device=device.as_it_is_now(setup.device))
+        with _held(setup, wait, on_wait, ending) as setup:
+            gpu = setup.device.gpu
+            environment = worker_environment(gpu.uuid if gpu else None) | dict(setup.variables)
             state = SurveyState(setup)
             so_far = partial(_report, state, started_at, ending)
             noting = keeping(folder, so_far, on_event, every_s=0.0)
-            _run(state, SurveyJobs(setup, host, ending.is_over), noting, ending, started_at)
+            with WorkerHost(request.python, environment, folder.path) as host:
+                _run(state, SurveyJobs(setup, host, ending.is_over), noting, ending, started_at)
     except OomDoctorError:
         if stop() is None:  # otherwise the signal broke off the wait for the device
             raise
@@ -92,6 +84,28 @@ def run_survey(
     folder.write_report(report)
     on_event(SurveyEvent("done", total=len(state.rungs)))
     return report
+
+
+@contextmanager
+def _held(
+    setup: SurveySetup, wait: bool, on_wait: Callable[[str], None], ending: Ending
+) -> Iterator[SurveySetup]:
+    """The setup with its device as it is once no other survey uses it; emulated ones are free."""
+    if setup.request.emulate is not None:
+        gpus = emulated.emulated_gpus(setup.request.emulate)
+        with emulated.emulating(gpus, setup.request.python, setup.folder.path) as variables:
+            yield replace(setup, variables=variables)
+        return
+    gpu = setup.device.gpu
+    with device_lock(
+        gpu.uuid if gpu else "cpu",
+        wait,
+        on_wait,
+        run=setup.folder.name,
+        keep_waiting=lambda: not ending.is_over(),
+    ):
+        # Another survey may have held the device until now.
+        yield replace(setup, device=device.as_it_is_now(setup.device))
 
 
 def resume_request(folder: RunFolder) -> SurveyRequest:
@@ -104,13 +118,22 @@ def resume_request(folder: RunFolder) -> SurveyRequest:
 
 
 def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
+    chosen, found = _device(request)
     spec, notes = hub.resolve_with_notes(request.model)
     if request.weights == "pretrained":
         startup_errors.check_weights(spec)
-    chosen = choose_device(request.device, list_gpus())
-    found = quoted("model_source", notes)
+    found += quoted("model_source", notes)
     found += unusual_sizes(rung.config for rung in request.recipe.rungs)
     return SurveySetup(request, spec, chosen, folder, tuple(found))
+
+
+def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
+    """The device of a request, and warnings about it. An emulated one is made from its card."""
+    if request.emulate is None:
+        return choose_device(request.device, list_gpus()), []
+    emulated.check_possible(request.python, "--emulate")
+    gpus = emulated.emulated_gpus(request.emulate)
+    return emulated.first_device(gpus), emulated.warnings(gpus)
 
 
 def _origin(state: SurveyState, started_at: str) -> Origin:
@@ -171,7 +194,8 @@ def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> bool:
 def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     """The report of what is known now."""
     setup, results = state.setup, state.results()
-    ended = tuple(speed_warnings(results, state.context))
+    asked = state.request.emulate is not None  # then the page says what there is
+    ended = () if asked else tuple(speed_warnings(results, state.context))
     ended += (time_limit(),) if ending.by_time_limit() else ()
     versions = state.inspection.versions if state.inspection else installed_versions()
     return assemble.report(

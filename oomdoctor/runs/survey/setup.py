@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.model import ModelSpec
@@ -21,7 +21,7 @@ class SurveySetup:
     """What is decided before anything runs. Jobs and state both read it, so they cannot disagree.
 
     `device` is the device as it was when the survey got hold of it. `warnings` are those that are
-    known from the start.
+    known from the start. Worker processes get `variables` added to their environment.
     """
 
     request: SurveyRequest
@@ -29,6 +29,7 @@ class SurveySetup:
     device: Device
     folder: RunFolder
     warnings: tuple[Warn, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def device_id(self) -> str:

@@ -21,7 +21,7 @@ from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.records.report import Budget, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeResult
+from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
 from oomdoctor.runs import device
 from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.early_bounds import counts_from_config, with_bound
@@ -142,5 +142,6 @@ class SurveyState:
     def _row(self, rung: Rung) -> ProbeResult:
         attempts = attempts_of(rung, self.attempts)
         skip = self.skipped.get(rung.config.key())
-        row = conclude(rung, attempts, skip, self.context, self.request)
+        evidence: Evidence = "emulated" if self.context.emulated else "measured"
+        row = conclude(rung, attempts, skip, self.context, self.request, evidence)
         return with_bound(row, rung, self.context)

@@ -40,7 +40,8 @@ def walk(
             trusted = may_teach(attempt, state.context)
             state.correct_predictions(knowledge.learn(step.rung, attempt, known, trusted=trusted))
         _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
-        if not any(warning.code == MEMORY_NOT_FREE for warning in state.warnings):
+        told = any(warning.code == MEMORY_NOT_FREE for warning in state.warnings)
+        if not told and state.request.emulate is None:
             state.warn(device.not_given_back(state.setup.device))
 
 

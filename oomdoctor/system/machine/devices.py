@@ -84,7 +84,10 @@ def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
 
 
 def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
-    """The machine as the report shows it, with the other processes that hold GPU memory."""
+    """The machine as the report shows it, with the other processes that hold GPU memory.
+
+    An emulated GPU has no driver.
+    """
     gpu, memory = device.gpu, total_memory()
     return Machine(
         device=device.type,
@@ -92,7 +95,7 @@ def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
         gpu_uuid=gpu.uuid if gpu else None,
         total_bytes=gpu.total_bytes if gpu else memory,
         compute_capability=gpu.compute_capability if gpu else None,
-        driver_version=driver_version() if gpu else None,
+        driver_version=driver_version() if gpu and not gpu.emulated else None,
         cpu_name=cpu_name(),
         cpu_count=len(os.sched_getaffinity(0)),
         memory_bytes=memory,

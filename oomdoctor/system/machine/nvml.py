@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.machine import Gpu, GpuProcess
+from oomdoctor.system.environment import is_emulating
 from oomdoctor.system.machine.memory import total_memory
 
 _LOG = logging.getLogger(__name__)
@@ -82,9 +83,10 @@ def process_name(pid: int, proc: Path = Path("/proc")) -> str | None:
 def is_emulated(name: str, root: Path = Path("/")) -> bool:
     """Whether a GPU only pretends to be one: by its name, or without a driver in the kernel.
 
-    NVML answers for an emulated GPU, but a real one cannot work without the kernel's devices.
+    NVML answers for an emulated GPU, but a real one cannot work without the kernel's devices. Where
+    this process runs on emulated GPUs, as under `oomdoctor run --emulate`, all of them are.
     """
-    if "emulat" in name.lower():
+    if is_emulating() or "emulat" in name.lower():
         return True
     return not any(found for pattern in _KERNEL_DRIVER for found in root.glob(pattern))
 

@@ -1,8 +1,9 @@
 """What measured rungs taught about this machine, stored for later predictions.
 
 One small file per GPU, --vram, driver and set of libraries, because each of them changes the size
-of the CUDA context and the speed of the kernels. MIG slices and emulated GPUs have separate files,
-because they say nothing about the card. A file that cannot be read is ignored and written again.
+of the CUDA context and the speed of the kernels. MIG slices have separate files, because they say
+nothing about the card. Nothing is kept of an emulated GPU. A file that cannot be read is ignored
+and written again.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Learned:
 
 
 def device_name(gpu: Gpu) -> str:
-    """The name that a GPU's facts are stored under: MIG slices and emulated GPUs stand apart."""
+    """The name that a GPU's facts are stored under: MIG slices stand apart."""
     name = gpu.name
     if gpu.uuid.startswith("MIG-") and "MIG" not in name:
         name += f" MIG {format_bytes(gpu.total_bytes)}"
-    return f"{name} (emulated)" if gpu.emulated else name
+    return name
 
 
 def recall(

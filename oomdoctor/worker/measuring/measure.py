@@ -1,7 +1,8 @@
 """Measure one rung at one micro-batch size: memory first, then time.
 
 Memory is watched during the load, a first step (which creates the optimizer states), a steady step
-and, on request, an evaluation step. Then the same step is timed with nothing watching.
+and, on request, an evaluation step. Then the same step is timed with nothing watching, except on an
+emulated GPU, where no kernel runs.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         setup.notes.append(
             "on the CPU, host and device share one memory; offloaded tensors are not counted"
         )
+    if not job.timed:
+        return summarise(setup, meter, totals, trace, losses, None, 0)
     if job.config.compile and device.type == "cpu":
         compilation.begin_to_compile(setup.model)
         marks.listen(lambda phase: None)

@@ -20,7 +20,7 @@ def summarise(
     totals: meters.DeviceTotals,
     trace: AllocationTrace,
     losses: list[float],
-    timing: Timing,
+    timing: Timing | None,
     skipped: int,
 ) -> Measurement:
     """Everything that was measured on one rung; `totals` are from after the memory steps."""

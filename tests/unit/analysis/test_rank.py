@@ -147,6 +147,19 @@ class TestSpeedsThatDoNotCompare:
         assert rank(rows, "throughput").order == ("slow", "host")
         assert best(rows, "throughput") is self.slow
 
+    def test_an_emulated_card_has_no_speeds(self):
+        rows = (
+            result("large", evidence="emulated", peak_device_bytes=9 * GIB),
+            replace(self.host, evidence="emulated"),
+        )
+        assert ranked_by(rows, "throughput") == "memory"
+        assert rank(rows, "throughput").order == ("host", "large")
+        assert ranked_by(rows[1:], "throughput") == "memory"
+
+    def test_an_estimate_beside_an_emulated_peak_counts(self):
+        checked = result("checked", evidence="emulated", tokens_per_s=50.0)
+        assert ranked_by((self.slow, checked), "throughput") == "throughput"
+
     def test_what_does_not_fit_does_not_count(self):
         gone = result("gone", "oom", evidence="predicted")
         assert ranked_by((self.slow, gone), "throughput") == "throughput"

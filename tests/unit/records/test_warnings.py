@@ -63,6 +63,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         "run run-7 stored about NVIDIA L4",
     ),
     "emulated_device": (warnings.emulated_device, "no speeds"),
+    "not_checked": (
+        lambda: warnings.not_checked({"full-bf16": "timed out"}),
+        "only predicted: full-bf16 (timed out)",
+    ),
     "time_not_believable": (
         lambda: warnings.time_not_believable(1, 4.73, "arithmetic peak"),
         "1 rung has times that imply up to 473% of the card's arithmetic peak",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Section
 from oomdoctor.render.report.plan.cards import card_sections
+from oomdoctor.render.report.plan.checked import checked_sections
 from oomdoctor.render.report.plan.solve import solve_sections
 from oomdoctor.render.report.plan.sweep import sweep_sections
 from oomdoctor.render.report.plan.why import why_sections
@@ -12,7 +13,7 @@ from oomdoctor.render.report.plan.why import why_sections
 
 def plan_sections(report: Report, *, verbose: bool) -> list[Section]:
     """The sections that a survey does not have; none for other reports."""
-    sections = []
+    sections = checked_sections(report)
     if report.solve is not None:
         sections += solve_sections(report.solve, report.cards)
     elif report.sweep is not None:

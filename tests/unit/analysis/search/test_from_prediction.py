@@ -61,6 +61,14 @@ def test_without_predicted_speeds_two_sizes_are_measured():
     assert len(predicted(device, 16, rates=False)) == 2
 
 
+def test_without_timed_steps_the_largest_ends_the_search():
+    device = FakeDevice(usable=1000, lines=((200, 100),), half=0.1)
+    prediction = RungPrediction({size: device.peak(size) for size in divisors(16)})
+    ran = (device.run(8),)
+    assert next_predicted(16, ran, device.usable, prediction) is not None
+    assert next_predicted(16, ran, device.usable, prediction, timed=False) is None
+
+
 def test_other_ends_than_out_of_memory_end_the_search():
     known = (Sample(4, "crashed"),)
     assert next_predicted(16, known, 100, RungPrediction({1: 10, 4: 20})) is None

@@ -15,7 +15,7 @@ from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.costs import Calibration
-from oomdoctor.records.machine import Gpu
+from oomdoctor.records.machine import EMULATED, Gpu
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.survey.knowledge import Knowledge, Origin
 from oomdoctor.system.catalogue import find_gpu
@@ -137,13 +137,14 @@ def test_no_estimate_goes_beyond_the_card() -> None:
     assert 1000 < corrected["device"].rates[1] < 1000 / 0.3
 
 
-def test_an_emulated_gpu_teaches_no_speed_and_nothing_about_the_card() -> None:
-    emulated = replace(CARD, emulated=True)
+def test_an_emulated_gpu_teaches_its_survey_and_nothing_is_kept() -> None:
+    emulated = replace(CARD, name=CARD.name + EMULATED, emulated=True)
     knowledge = knows(emulated)
+    assert knowledge.facts() == knows().facts()
     knowledge.learn(RUNG, attempt(), estimates(1.25), trusted=True)
     assert knowledge.learned is not None
     assert knowledge.learned.speed == Calibration()
-    assert knows(emulated).learned == knowledge.learned
+    assert knows(emulated).learned is None
     assert knows(CARD).learned is None
 
 

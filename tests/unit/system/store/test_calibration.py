@@ -64,18 +64,16 @@ def test_what_was_learned_under_a_cap_goes_first_for_the_same_cap_only() -> None
     assert newest(lambda name: name == "NVIDIA L4") == LEARNED
 
 
-def test_slices_and_emulated_gpus_stand_apart() -> None:
+def test_slices_stand_apart() -> None:
     card = Gpu(0, "GPU-1", "NVIDIA A100-SXM4-40GB", 40 << 30, None, "8.0", ())
     assert device_name(card) == card.name
     assert find_gpu(device_name(card)) is not None
     named = replace(card, uuid="MIG-1", name="NVIDIA A100-SXM4-40GB MIG 1g.5gb")
     unnamed = replace(card, uuid="MIG-1", total_bytes=5 << 30)
-    emulated = replace(card, emulated=True)
-    names = [device_name(gpu) for gpu in (named, unnamed, emulated)]
+    names = [device_name(gpu) for gpu in (named, unnamed)]
     assert names == [
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA A100-SXM4-40GB MIG 5.00 GiB",
-        "NVIDIA A100-SXM4-40GB (emulated)",
     ]
     for name in names:  # so a plan for the card never takes them
         assert find_gpu(name) is None
