@@ -171,6 +171,7 @@ class Watch:
             "rank": rank,
             "world": world,
             "torch": _torch_release(),
+            "architectures": _architectures(),
             "allocator": os.environ.get("PYTORCH_ALLOC_CONF")
             or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
             "written_at": time.time(),
@@ -235,6 +236,13 @@ def _torch_release() -> list[int]:
     import torch
 
     return [int(part) for part in torch.__version__.split("+")[0].split(".")[:2]]
+
+
+def _architectures() -> list[str]:
+    """The kinds of GPU that this build of torch has kernels for, such as sm_80."""
+    import torch
+
+    return list(torch.cuda.get_arch_list())
 
 
 def _library_folders() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.run import RankMemory, RunDevice
+from oomdoctor.records.run import RankMemory
 from oomdoctor.render.blocks import Verbatim
 from oomdoctor.units import format_bytes
 
@@ -11,16 +11,15 @@ _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.-:=+*#"
 
 
-def curve_lines(rank: RankMemory, device: RunDevice | None, *, signs: bool) -> Verbatim | None:
+def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:
     """Allocated memory from the first allocation to the last; None without any.
 
-    A column is the highest point of its stretch. Its full height is the usable memory.
+    A column is the highest point of its stretch. Its full height is the peak.
     """
     points = rank.memory
     if len(points) < 2:
         return None
-    full = (device.usable_bytes if device is not None else None) or rank.peak_reserved_bytes
-    full = max(full, rank.peak_allocated_bytes)
+    full = max(1, *(point.allocated_bytes for point in points))
     width = min(_WIDTH, len(points))
     columns = [
         points[i * len(points) // width : (i + 1) * len(points) // width] for i in range(width)
@@ -33,5 +32,5 @@ def curve_lines(rank: RankMemory, device: RunDevice | None, *, signs: bool) -> V
         step = part[-1].step
         marks += str(step % 10) if step > seen else " "
         seen = max(seen, step)
-    below = [marks.rstrip() + "  steps done"] if marks.strip() else []
-    return Verbatim((f"{line}  of {format_bytes(full)}", *below))
+    below = [marks.rstrip() + "  ends of steps"] if marks.strip() else []
+    return Verbatim((f"{line}  peak {format_bytes(full)} allocated", *below))

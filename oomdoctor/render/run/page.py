@@ -25,7 +25,7 @@ def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]
     worst = _worst(report.ranks)
     if worst is not None:
         sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
-        lines = curve_lines(worst, report.device, signs=signs)
+        lines = curve_lines(worst, signs=signs)
         if lines is not None:
             sections.append(Section(_curve_title(report.ranks, worst), (lines,)))
         if verbose and worst.steps_memory:

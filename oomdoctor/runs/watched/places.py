@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from oomdoctor.records.diagnosis import ReadPhase
@@ -73,5 +73,11 @@ def _is_ours(file: str) -> bool:
     return _OURS in file
 
 
+def shown_file(file: str) -> str:
+    """A file below the working directory, which is that of the command, by its relative path."""
+    path, here = PurePath(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
 def _place(frame: dict[str, Any]) -> Place:
-    return Place(frame["filename"], int(frame["line"] or 0), frame["name"])
+    return Place(shown_file(frame["filename"]), int(frame["line"] or 0), frame["name"])

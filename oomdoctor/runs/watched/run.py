@@ -31,7 +31,7 @@ from oomdoctor.runs.watched.processes import (
     read_processes,
 )
 from oomdoctor.runs.watched.session import session_folder, watching_environment
-from oomdoctor.runs.watched.smallest import smallest_gpu
+from oomdoctor.runs.watched.smallest import least_capability, smallest_gpu
 from oomdoctor.runs.watched.tail import Tail
 from oomdoctor.system.environment import cache_dir, command_environment, variable
 from oomdoctor.system.machine.memory import available_memory
@@ -124,6 +124,8 @@ def _report(
     ran_out = any(rank.outcome == "oom" for rank in ranks)
     events = [one for process in processes for one in read_events(folder, process)]
     settings = _settings(processes)
+    built_for = [word for one in processes for word in one.record["architectures"]]
+    least = least_capability(card.capability, built_for)
     return Report(
         schema=SCHEMA,
         command="run",
@@ -157,7 +159,7 @@ def _report(
         command_line=request.command,
         exit_code_of_command=ended.exit_code,
         ranks=ranks,
-        smallest_gpu=smallest_gpu(ranks, events, card.capability, settings),
+        smallest_gpu=smallest_gpu(ranks, events, least, settings),
     )
 
 

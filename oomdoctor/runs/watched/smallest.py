@@ -19,11 +19,12 @@ _MODERN = (8, 0)
 def smallest_gpu(
     ranks: Sequence[RankMemory],
     events: Sequence[Events],
-    capability: str,
+    least: tuple[int, int],
     settings: AllocatorSettings,
 ) -> SmallestGpu | None:
     """The NVIDIA card with the least memory that has room for every rank, each on its own GPU.
 
+    Cards with a compute capability below `least` are left out.
     A card that has what each rank reserved at most has room for it: the run would be the same. On
     a smaller one PyTorch would release cached memory and try again, which the replay finds out.
     """
@@ -32,7 +33,7 @@ def smallest_gpu(
     allocated = max(rank.peak_allocated_bytes for rank in ranks)
     reserved = max(rank.peak_reserved_bytes for rank in ranks)
     replayable = bool(events) and all(one.is_whole for one in events)
-    for card in _cards(capability):
+    for card in _cards(least):
         usable = card.total_bytes - card.context.likely
         if usable >= reserved or (
             usable >= allocated
@@ -43,18 +44,30 @@ def smallest_gpu(
     return None
 
 
-def _cards(capability: str) -> Iterator[Card]:
+def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]:
+    """The lowest compute capability to choose from.
+
+    The build of torch needs kernels for it (`architectures`, such as sm_75). A run on a card with
+    bfloat16 and flash attention may use them, so a card without them would not do.
+    """
+    known = [int(word[3:].rstrip("af")) for word in architectures if word.startswith("sm_")]
+    oldest = divmod(min(known), 10) if known else (0, 0)
+    major, minor = _capability(card)
+    return max(oldest, _MODERN) if (major, minor) >= _MODERN else oldest
+
+
+def _cards(least: tuple[int, int]) -> Iterator[Card]:
     """The cards to choose from, the smallest first."""
-    modern = _capability(capability) >= _MODERN
     for card in cards_of(PlanRequest((), all_gpus=True), 0.0):
         if card.facts is None or shares_host_memory(card.facts):
             continue
-        if not modern or _capability(card.capability) >= _MODERN:
+        if _capability(card.capability) >= least:
             yield card
 
 
-def _capability(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+def _capability(text: str) -> tuple[int, int]:
+    major, minor = (int(part) for part in text.split("."))
+    return major, minor
 
 
 def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:

@@ -1,0 +1,271 @@
+"""`run` from end to end: unchanged scripts on the emulated GPU.
+
+Each script is an ordinary one. Models are tiny, so a run takes seconds, most of them imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oomdoctor.records.codec import loads
+from oomdoctor.records.report import Report
+from oomdoctor.units import MIB
+
+MODEL = """
+import torch
+def model(layers=4, width=1024):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU()) for _ in range(layers))
+    )
+"""
+LOOP = (
+    MODEL
+    + """
+net = model().cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(9):
+    for _ in range(ACCUMULATE):
+        loss = net(torch.randn(ROWS, 1024, device="cuda")).float().pow(2).mean()
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", step, flush=True)
+print("the end")
+"""
+)
+TRAINER = """
+import torch
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        ids = torch.randint(0, 100, (64,))
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+
+model = LlamaForCausalLM(LlamaConfig(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    intermediate_size=128, vocab_size=100))
+args = TrainingArguments("out", per_device_train_batch_size=2, gradient_accumulation_steps=2,
+    max_steps=12, report_to=[], save_strategy="no", disable_tqdm=True)
+trainer = Trainer(model, args, train_dataset=Rows())
+trainer.train()
+trainer.save_model("out")
+print("saved after", trainer.state.global_step)
+"""
+RANKS = (
+    MODEL
+    + """
+import os, sys
+import torch.distributed as dist
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+net = model().cuda()
+if sys.argv[1] == "ddp":
+    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+else:
+    from torch.distributed.fsdp import fully_shard
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(9):
+    net(torch.randn(8, 1024, device="cuda")).float().pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"rank {rank} step {step}\n", end="", flush=True)
+"""
+)
+
+
+RUN = [sys.executable, "-m", "oomdoctor", "run", "--report", "report.json", "--emulate"]
+
+
+class Watched:
+    """Runs scripts under `oomdoctor run` and reads the reports."""
+
+    def __init__(self, folder: Path, python: Path, cache: Path) -> None:
+        self.folder, self.python = folder, python
+        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(cache),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "PATH": path,
+        }
+
+    def start(self, gpus: str, script: str, *words: str, options: tuple[str, ...] = ()) -> Any:
+        (self.folder / "train.py").write_text(script)
+        command = [*(words or ("python", "train.py"))]
+        return subprocess.Popen(
+            [*RUN, gpus, *options, "--", *command],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self, gpus: str, script: str, *words: str, options: tuple[str, ...] = ()
+    ) -> tuple[Report, str, str]:
+        out, error = self.start(gpus, script, *words, options=options).communicate(timeout=280)
+        report = self.folder / "report.json"
+        assert report.exists(), error
+        return loads(Report, report.read_text()), out, error
+
+
+@pytest.fixture
+def watched(tmp_path: Path, cuda_python: Path, emulator_cache: Path) -> Watched:
+    return Watched(tmp_path, cuda_python, emulator_cache)
+
+
+def _loop(rows: int = 8, accumulate: int = 1) -> str:
+    return LOOP.replace("ROWS", str(rows)).replace("ACCUMULATE", str(accumulate))
+
+
+def _line(script: str, text: str) -> int:
+    return next(n for n, line in enumerate(script.splitlines(), 1) if text in line)
+
+
+def test_a_plain_loop_stops_once_memory_repeats(watched: Watched) -> None:
+    script = _loop()
+    report, out, error = watched.run("T4", script)
+    (rank,) = report.ranks
+    assert (report.status, report.exit_code, report.exit_code_of_command) == ("ok", 0, 0)
+    assert (rank.outcome, rank.stopped) == ("fits", "steady")
+    assert 2 <= rank.steps <= 5
+    assert out.split() == [word for i in range(rank.steps - 1) for word in ("step", str(i))]
+    # Weights, gradients and two moments of four layers of 1024 x 1024 in float32.
+    states = 4 * 4 * 4 * (1024 * 1024 + 1024)
+    assert states < rank.peak_allocated_bytes < states + 80 * MIB
+    assert rank.peak_device_bytes is not None and rank.headroom_bytes is not None
+    assert report.device is not None and report.device.usable_bytes is not None
+    assert rank.headroom_bytes == report.device.usable_bytes - rank.peak_reserved_bytes
+    assert rank.where is not None
+    assert (rank.where.file, rank.where.function) == ("train.py", "<module>")
+    assert f"stopped after step {rank.steps}: memory repeats" in error
+    assert report.smallest_gpu is not None
+    assert max(p.allocated_bytes for p in rank.memory) <= rank.peak_allocated_bytes
+    schema = Path(__file__).parents[2] / "oomdoctor" / "data" / "report.schema.json"
+    document = json.loads((watched.folder / "report.json").read_text())
+    jsonschema.validate(document, json.loads(schema.read_text()))
+    assert rank.steps_memory[-1].peak_allocated_bytes == rank.steps_memory[-2].peak_allocated_bytes
+
+
+def test_steps_are_optimizer_steps_not_backward_passes(watched: Watched) -> None:
+    report, out, _ = watched.run("T4", _loop(accumulate=3), options=("--steps", "2"))
+    assert (report.ranks[0].steps, report.ranks[0].stopped) == (2, "steps")
+    assert out == "step 0\n"
+
+
+def test_the_trainer_stops_as_a_callback_stops_it_and_saves(watched: Watched) -> None:
+    report, out, _ = watched.run("RTX 4090", TRAINER)
+    (rank,) = report.ranks
+    assert (rank.outcome, rank.stopped) == ("fits", "steady")
+    assert f"saved after {rank.steps}" in out and rank.steps < 12
+    assert (watched.folder / "out" / "model.safetensors").exists()
+    assert rank.where is not None
+    assert rank.where.line == _line(TRAINER, "trainer.train()")
+
+
+def test_running_out_of_memory(watched: Watched) -> None:
+    script = _loop(rows=40_000)
+    report, _, error = watched.run("1GiB", script)
+    (rank,) = report.ranks
+    assert (report.status, report.exit_code) == ("no", 1)
+    assert rank.outcome == "oom" and rank.oom is not None and not rank.oom.caught
+    assert rank.oom.phase == "forward" and rank.oom.step == 1
+    assert rank.oom.where is not None and rank.oom.where.line == _line(script, "loss = net(")
+    assert rank.oom.least_bytes > rank.peak_allocated_bytes
+    assert report.smallest_gpu is None
+    (diagnosis,) = report.diagnoses
+    assert diagnosis.is_oom and diagnosis.resource == "gpu" and diagnosis.remedies
+    assert diagnosis.numbers.requested_bytes == rank.oom.requested_bytes
+    assert "Out of GPU memory" in error and "What helps" in error
+
+
+def test_an_error_that_the_script_catches(watched: Watched) -> None:
+    script = """
+import torch
+print(torch.cuda.get_device_name(), torch.cuda.device_count())
+try:
+    torch.empty(20 << 30, device="cuda")
+except torch.OutOfMemoryError:
+    print("too large")
+x = torch.empty(1 << 20, device="cuda")
+"""
+    report, out, _ = watched.run("3xT4", script)
+    (rank,) = report.ranks
+    assert out == "Tesla T4 (emulated) 3\ntoo large\n"
+    assert (report.exit_code, rank.outcome) == (0, "fits")
+    assert rank.oom is not None and rank.oom.caught
+
+
+def test_a_script_that_fails_on_a_value(watched: Watched) -> None:
+    script = """
+import torch
+x = torch.randn(8, 8, device="cuda")
+loss = (x @ x).sum()
+assert loss.item() > 1e30, "the loss is wrong"
+"""
+    report, _, error = watched.run("T4", script)
+    assert (report.status, report.exit_code) == ("error", 1)
+    assert report.ranks[0].outcome == "failed"
+    assert "unknown_values" in [warning.code for warning in report.warnings]
+    assert "no kernel runs" in error
+
+
+def test_the_exit_code_is_kept(watched: Watched) -> None:
+    script = "import torch, sys\ntorch.zeros(1 << 20, device='cuda')\nsys.exit(9)\n"
+    report, _, _ = watched.run("T4", script)
+    assert (report.exit_code, report.status) == (9, "error")
+
+
+def test_a_signal_leaves_a_partial_summary(watched: Watched) -> None:
+    script = _loop().replace('"step", step, flush=True)', '"step", step, flush=True); wait()')
+    script = "import time\ndef wait(): time.sleep(60)\n" + script
+    process = watched.start("T4", script)
+    assert process.stdout.readline() == "step 0\n"
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    report = loads(Report, (watched.folder / "report.json").read_text())
+    assert (process.returncode, report.status) == (143, "interrupted")
+    assert report.ranks[0].steps == 1 and report.ranks[0].peak_allocated_bytes > 0
+    assert "Interrupted" in error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_stop_after_the_same_step(watched: Watched, kind: str) -> None:
+    words = ("torchrun", "--nproc-per-node", "2", "train.py", kind)
+    report, out, error = watched.run("2xT4", RANKS, *words)
+    assert [rank.rank for rank in report.ranks] == [0, 1]
+    first, second = report.ranks
+    assert (first.stopped, first.steps) == (second.stopped, second.steps) == ("steady", first.steps)
+    assert first.steps < 9
+    assert out.count("rank 0 step") == out.count("rank 1 step") == first.steps - 1
+    states = 4 * 4 * 4 * (1024 * 1024 + 1024)
+    whole = first.peak_allocated_bytes > states
+    assert whole == (kind == "ddp")
+    assert report.exit_code == 0, error
+
+
+def test_a_process_without_a_gpu_is_not_watched(watched: Watched) -> None:
+    report, out, error = watched.run("T4", "import torch; print(torch.ones(2).sum().item())")
+    assert (out, report.ranks) == ("2.0\n", ())
+    assert "no process of the command used the GPU" in error
