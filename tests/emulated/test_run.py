@@ -25,7 +25,10 @@ import torch
 def model(layers=4, width=1024):
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        *(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU()) for _ in range(layers))
+        *(
+            torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU())
+            for _ in range(layers)
+        )
     )
 """
 LOOP = (

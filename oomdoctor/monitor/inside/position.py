@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from bisect import bisect_right
 from contextlib import suppress
 from typing import Any
@@ -31,7 +32,8 @@ class Position:
         self._handles: list[Any] = []
 
     def begin(self) -> None:
-        """Add the hooks."""
+        """Add the hooks. torch.compile would warn that there are some; they leave it alone."""
+        warnings.filterwarnings("ignore", message=r".*when there are global hooks on modules")
         from torch.nn.modules import module
         from torch.optim import optimizer
 

@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.monitor.inside import reads
 from oomdoctor.monitor.inside.agreement import agree
 from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
 from oomdoctor.monitor.inside.failure import frames_here, last_exception, on_out_of_memory
 from oomdoctor.monitor.inside.folder import rank_and_world, replace_file
 from oomdoctor.monitor.inside.history import History, read_all, start
 from oomdoctor.monitor.inside.position import Position
-from oomdoctor.monitor.inside.reads import unknown_reads
 
 _MOST_STEPS = 200  # in the record: the first and the last ones
 _MOST_FRAMES = 60
@@ -54,6 +54,7 @@ class Watch:
         self._position.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         on_out_of_memory(self._on_out_of_memory)
+        reads.start()
         atexit.register(self._at_exit)
         self._write()
 
@@ -180,7 +181,7 @@ class Watch:
             "stopped": self.stopped,
             "exception": last_exception() if ended else None,
             "ooms": self._ooms,
-            "unknown_reads": unknown_reads(),
+            "unknown_reads": reads.unknown_reads(),
             "notes": self._notes,
             "library_folders": _library_folders(),
             "devices": [self._device(history) for history in self._histories.values()],

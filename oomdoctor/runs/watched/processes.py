@@ -16,9 +16,9 @@ from oomdoctor.records.run import (
     RankOom,
     RankOutcome,
     StepPeaks,
-    UnknownBranch,
 )
-from oomdoctor.runs.watched.places import library_line, phase_of_peak, shown_file, user_line
+from oomdoctor.runs.watched.branches import unknown_branches
+from oomdoctor.runs.watched.places import library_line, phase_of_peak, user_line
 
 _MOST_POINTS = 120
 
@@ -103,7 +103,7 @@ def rank_memory(
                 steps=record["step"],
                 stopped=record["stopped"],
                 oom=oom,
-                unknown_branches=_unknown(record["unknown_reads"]),
+                unknown_branches=unknown_branches(record["unknown_reads"]),
                 steps_memory=tuple(StepPeaks(**one) for one in device["steps"]),
                 memory=_points(device["curve"]),
             )
@@ -137,10 +137,6 @@ def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -
         step=last["step"],
         caught=went_on and not ended_by_it,
     )
-
-
-def _unknown(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
-    return tuple(UnknownBranch(shown_file(r["file"]), r["line"], r["count"]) for r in reads)
 
 
 def _points(curve: list[list[int]]) -> tuple[MemoryPoint, ...]:

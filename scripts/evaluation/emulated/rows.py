@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from published.rows import FILE, find_card
+
 from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
 from oomdoctor.emulator.card import Card
-from published.rows import FILE, find_card
 
 _STACK = "fms"  # the rows that state every setting
 
