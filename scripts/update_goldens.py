@@ -22,6 +22,7 @@ def goldens() -> Iterator[tuple[str, str]]:
     from example_diagnoses import EXPLAINED, SHORT
     from example_plans import PLANS
     from example_reports import REPORTS
+    from example_runs import RUNS
 
     plain = {"terminal": False, "width": 80, "color": False}
     made = {**REPORTS, **PLANS, **EXPLAINED}
@@ -38,6 +39,16 @@ def goldens() -> Iterator[tuple[str, str]]:
         yield f"{name}.md", render_report(report, "markdown", **plain, verbose=False)
         yield f"{name}.csv", render_report(report, "csv", **plain, verbose=False)
         yield f"{name}.json", render_report(report, "json", **plain, verbose=False)
+    for name, make in RUNS.items():  # printed to stderr, and written as JSON
+        yield f"{name}-pipe.txt", render_report(make(), "table", **plain, verbose=False)
+        yield f"{name}.json", render_report(make(), "json", **plain, verbose=False)
+        for width in (80, 120):
+            yield (
+                f"{name}-{width}.txt",
+                render_report(
+                    make(), "table", terminal=True, width=width, color=False, verbose=width == 120
+                ),
+            )
     for name in ("gpu", "cpu", "plan", "plan-why", "explain-gpu", "explain-table"):
         verbose = render_report(
             made[name](), "table", terminal=True, width=100, color=False, verbose=True

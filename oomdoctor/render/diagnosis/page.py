@@ -35,25 +35,32 @@ def diagnosis_sections(report: Report, *, verbose: bool) -> list[Section]:
     return sections + next_sections(report)
 
 
-def answer_sections(diagnoses: Sequence[Diagnosis], *, verbose: bool) -> list[Section]:
-    """One source in full; several as a table, and with `verbose` each in full as well."""
+def answer_sections(
+    diagnoses: Sequence[Diagnosis], *, verbose: bool, asks: bool = True
+) -> list[Section]:
+    """One source in full; several as a table, and with `verbose` each in full as well.
+
+    With `asks` the answer names the options of `explain` that would tell more.
+    """
     groups: dict[str, list[Diagnosis]] = {}
     for found in diagnoses:
         groups.setdefault(found.source, []).append(found)
     sections = [table_section(groups)] if len(groups) > 1 else []
     if len(groups) == 1 or verbose:
         for source, answers in groups.items():
-            sections += _one_source(source, answers, verbose=verbose, titled=len(groups) > 1)
+            sections += _one_source(
+                source, answers, verbose=verbose, titled=len(groups) > 1, asks=asks
+            )
     return sections
 
 
 def _one_source(
-    source: str, found: list[Diagnosis], *, verbose: bool, titled: bool
+    source: str, found: list[Diagnosis], *, verbose: bool, titled: bool, asks: bool
 ) -> list[Section]:
     first = found[0]
     sections = [Section(source if titled else "", tuple(_head(first)))]
     card = card_blocks(first.numbers)
-    facts = [*_facts(first), *([] if verbose else _evidence(first))]
+    facts = [*_facts(first, asks=asks), *([] if verbose else _evidence(first))]
     sections += [Section("", tuple(card))] if card else []
     sections += [Section("", (Facts(tuple(facts)),))] if facts else []
     sections += _all_evidence(first) if verbose else []
@@ -86,7 +93,7 @@ def _named(cause: Cause, word: str = "") -> str:
     return f"{name} ({cause.confidence}{word}){why}"
 
 
-def _facts(found: Diagnosis) -> list[tuple[str, str]]:
+def _facts(found: Diagnosis, *, asks: bool) -> list[tuple[str, str]]:
     pairs = []
     if found.where is not None:
         line = "" if found.where.line is None else f":{found.where.line}"
@@ -96,7 +103,7 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
         for number, tensor in enumerate(found.tensors[:3]):
             text = f"{tensor.arithmetic or tensor.name} ({tensor.likelihood} likelihood)"
             pairs.append(("or" if number else "Tensor", text))
-    elif found.is_oom and found.resource == "gpu" and _names_a_tensor(found):
+    elif asks and found.is_oom and found.resource == "gpu" and _names_a_tensor(found):
         pairs.append(("Tensor", _no_tensor(found)))
     if found.recovery is not None:
         pairs.append(("Recovery", found.recovery))

@@ -6,7 +6,7 @@ from oomdoctor.records.run import RankMemory
 from oomdoctor.render.blocks import Verbatim
 from oomdoctor.units import format_bytes
 
-_WIDTH = 60
+_WIDTH = 48
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.-:=+*#"
 

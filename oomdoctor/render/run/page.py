@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.report import Report
-from oomdoctor.records.run import Place, RankMemory, RunDevice
+from oomdoctor.records.run import Place, RankMemory, RankOom, RunDevice
 from oomdoctor.render.blocks import Block, Facts, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
@@ -32,7 +32,7 @@ def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]
             sections.append(Section("Steps", (step_grid(worst),)))
     sections += _unknown(report.ranks)
     if report.diagnoses:
-        sections += answer_sections(report.diagnoses, verbose=verbose)
+        sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
     sections += error_sections(report)
     sections += message_sections("Warnings", [warning.message for warning in report.warnings])
     return sections + next_sections(report)
@@ -44,11 +44,9 @@ def _head(report: Report) -> list[Block]:
     if worst is None:
         return blocks
     facts = []
-    stopped = _stopped(report.ranks)
-    if stopped:
-        facts.append(("Steps", stopped))
+    facts.append(("Steps", _stopped(report.ranks)))
     if worst.oom is not None:
-        facts.append(("Ran out", _ran_out(worst)))
+        facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
     if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
         facts.append(("Headroom", f"{format_bytes(worst.headroom_bytes)} on the fullest GPU"))
     if report.smallest_gpu is not None:
@@ -79,8 +77,8 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
 
 
 def _device(device: RunDevice) -> str:
-    name = device.gpu_name or format_bytes(device.total_bytes)
-    many = f"{device.gpus} x " if device.gpus > 1 else ""
+    name = device.gpu_name or f"GPU with {format_bytes(device.total_bytes)}"
+    many = f"{device.gpus} x " if device.gpus > 1 else "" if device.gpu_name else "a "
     return f"{many}{name} ({device.kind})" if device.kind == "emulated" else f"{many}{name}"
 
 
@@ -96,18 +94,18 @@ def _stopped(ranks: tuple[RankMemory, ...]) -> str:
     return counted(steps, "optimizer step")
 
 
-def _ran_out(rank: RankMemory) -> str:
-    oom = rank.oom
-    assert oom is not None
-    at = f"in step {oom.step}" if oom.step > 1 or rank.steps else "before the end of step 1"
-    where = f", {place(oom.where)}" if oom.where is not None else ""
-    module = f", {oom.module}" if oom.module else ""
-    went_on = "; the script caught it and went on" if oom.caught else ""
-    return (
-        f"{at}, {oom.phase}{module}{where}: asked for {format_bytes(oom.requested_bytes)}, "
-        f"{format_bytes(oom.free_bytes)} was free; needs at least "
-        f"{format_bytes(oom.least_bytes)}{went_on}"
-    )
+def _ran_out(oom: RankOom, *, explained: bool) -> list[tuple[str, str]]:
+    """Where memory ran out; the numbers too, unless a diagnosis below has them."""
+    parts = [f"step {oom.step}", oom.phase if oom.phase != "unknown" else "", oom.module or ""]
+    parts.append(place(oom.where) if oom.where is not None else "")
+    facts = [("Ran out in", ", ".join(filter(None, parts)))]
+    if oom.caught:
+        facts.append(("", "the script caught the error and continued"))
+    if not explained:
+        asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.free_bytes)
+        facts.append(("Request", f"{asked}, {free} was free"))
+    least = format_bytes(oom.least_bytes)
+    return [*facts, ("Needs", f"more than {least} for tensors; how much more is unknown")]
 
 
 def place(where: Place) -> str:

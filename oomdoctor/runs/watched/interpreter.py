@@ -8,8 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.system.environment import variable
+from oomdoctor.errors import machine_error, usage_error
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 # How pip writes a shebang that is too long for the kernel.
@@ -46,11 +45,9 @@ def python_of(command: tuple[str, ...]) -> Path | None:
 
     Links are not resolved: a link is what makes an interpreter that of its environment.
     """
-    for word in command[:1]:
-        python = _python_behind(shutil.which(word))
-        if python is not None:
-            return python
-    for word in command[1:]:  # `srun python x.py`, `bash -c ...`, `uv run torchrun x.py`
+    for (
+        word
+    ) in command:  # the first one, or a later one: `srun python x.py`, `uv run torchrun x.py`
         if word.startswith("-") or "=" in word:
             continue
         python = _python_behind(shutil.which(word))
@@ -99,14 +96,9 @@ def chosen_python(given: str | None, command: tuple[str, ...]) -> Path:
         return Path(found).absolute()
     python = python_of(command)
     if python is None:
-        raise OomDoctorError(
+        raise machine_error(
             "no_python",
             f"cannot tell which Python {command[0]} runs",
             "name it: --python PATH",
         )
     return python
-
-
-def path_variable() -> str | None:
-    """PATH, for messages."""
-    return variable("PATH")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from oomdoctor.records.facts.warnings import (
     unknown_values,
 )
 from oomdoctor.records.report import SCHEMA, Picks, Report, Status, Tool, Warn
-from oomdoctor.records.run import RankMemory, RunDevice
+from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
 from oomdoctor.runs.emulated import EmulatedGpus, devices_of
 from oomdoctor.runs.watched.command import Ended, run_command
 from oomdoctor.runs.watched.diagnosis import about_a_value, diagnoses_of
@@ -31,7 +32,7 @@ from oomdoctor.runs.watched.processes import (
     read_processes,
 )
 from oomdoctor.runs.watched.session import session_folder, watching_environment
-from oomdoctor.runs.watched.smallest import least_capability, smallest_gpu
+from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
 from oomdoctor.runs.watched.tail import Tail
 from oomdoctor.system.environment import cache_dir, command_environment, variable
 from oomdoctor.system.machine.memory import available_memory
@@ -94,7 +95,9 @@ def refuse_too_many(count: int, available_bytes: int) -> None:
 
 
 def _first_line(gpus: EmulatedGpus) -> str:
-    line = f"oomdoctor {__version__}: emulating {gpus.name} ({format_bytes(gpus.card.total_bytes)})"
+    size = format_bytes(gpus.card.total_bytes)
+    what = f"{gpus.name} ({size})" if gpus.card.facts is not None else f"{gpus.name} of memory"
+    line = f"oomdoctor {__version__}: emulating {what}"
     if gpus.count > 1:
         host = format_bytes(gpus.count * RANK_HOST_BYTES)
         line += f"; {gpus.count} processes need about {host} of host memory"
@@ -126,6 +129,7 @@ def _report(
     settings = _settings(processes)
     built_for = [word for one in processes for word in one.record["architectures"]]
     least = least_capability(card.capability, built_for)
+    smallest = smallest_gpu(ranks, events, least, settings)
     return Report(
         schema=SCHEMA,
         command="run",
@@ -143,7 +147,7 @@ def _report(
         ranking=(),
         ranking_reasons={},
         picks=Picks(None, None, None),
-        next_commands=(),
+        next_commands=_next(request, ranks, smallest, least),
         warnings=tuple(_warnings(request, processes, ranks, failed=failed)),
         errors=(),
         diagnoses=diagnoses_of(tail, request.command) if ran_out or failed else (),
@@ -159,8 +163,24 @@ def _report(
         command_line=request.command,
         exit_code_of_command=ended.exit_code,
         ranks=ranks,
-        smallest_gpu=smallest_gpu(ranks, events, least, settings),
+        smallest_gpu=smallest,
     )
+
+
+def _next(
+    request: WatchRequest,
+    ranks: Sequence[RankMemory],
+    smallest: SmallestGpu | None,
+    least: tuple[int, int],
+) -> tuple[str, ...]:
+    """The same command on the smallest card that would do, or on one that may."""
+    needed = [rank.oom.least_bytes for rank in ranks if rank.oom is not None]
+    would_do = smallest.name if smallest is not None else None
+    name = next_larger(max(needed), least) if needed else would_do
+    if name is None or name == request.gpus.card.name:
+        return ()
+    gpus = name if request.gpus.count == 1 else f"{request.gpus.count}x{name}"
+    return (shlex.join(["oomdoctor", "run", "--emulate", gpus, "--", *request.command]),)
 
 
 def _status(ended: Ended, ran_out: bool) -> Status:

@@ -56,6 +56,14 @@ def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]
     return max(oldest, _MODERN) if (major, minor) >= _MODERN else oldest
 
 
+def next_larger(needed: int, least: tuple[int, int]) -> str | None:
+    """The smallest card that has more than the bytes that were needed; None if there is none."""
+    for card in _cards(least):
+        if card.total_bytes - card.context.likely > needed:
+            return card.name
+    return None
+
+
 def _cards(least: tuple[int, int]) -> Iterator[Card]:
     """The cards to choose from, the smallest first."""
     for card in cards_of(PlanRequest((), all_gpus=True), 0.0):

@@ -1,0 +1,132 @@
+"""Reports of `run`: four ranks that fit, and one process that ran out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from example_diagnoses import GPU
+
+from oomdoctor.records.facts.warnings import smallest_variant
+from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
+from oomdoctor.records.run import (
+    MemoryPoint,
+    Place,
+    RankMemory,
+    RankOom,
+    RunDevice,
+    SmallestGpu,
+    StepPeaks,
+    UnknownBranch,
+)
+from oomdoctor.units import GIB, MIB
+
+_PEAK = 61 * GIB + 300 * MIB
+RANK = RankMemory(
+    rank=0,
+    pid=4711,
+    device=0,
+    outcome="fits",
+    peak_allocated_bytes=_PEAK,
+    peak_reserved_bytes=_PEAK + 2 * GIB,
+    peak_device_bytes=_PEAK + 2 * GIB + 500 * MIB,
+    peak_phase="backward",
+    peak_module="model.layers.31.mlp.down_proj",
+    peak_step=2,
+    where=Place("train.py", 41, "main"),
+    library_where=None,
+    headroom_bytes=15 * GIB,
+    retries=0,
+    steps=3,
+    stopped="steady",
+    oom=None,
+    unknown_branches=(UnknownBranch("train.py", 44, 3),),
+    steps_memory=tuple(
+        StepPeaks(step, _PEAK - (step == 1) * 30 * GIB, _PEAK + 2 * GIB, 31 * GIB, _PEAK + 2 * GIB)
+        for step in (1, 2, 3)
+    ),
+    memory=tuple(
+        MemoryPoint(i / 100, i // 40, _PEAK * (1 + i % 40) // 40, _PEAK + 2 * GIB)
+        for i in range(121)
+    ),
+)
+
+
+def fits() -> Report:
+    """Ranks 0 to 2 are equal, rank 3 needs more."""
+    worst = replace(
+        RANK, rank=3, peak_allocated_bytes=_PEAK + GIB, peak_reserved_bytes=_PEAK + 4 * GIB
+    )
+    return Report(
+        schema=SCHEMA,
+        command="run",
+        status="ok",
+        exit_code=0,
+        tool=Tool("oomdoctor", "0.1.0"),
+        started_at="2026-11-22T12:00:00+00:00",
+        elapsed_s=31.4,
+        run_dir=None,
+        request=None,
+        machine=None,
+        model=None,
+        budget=None,
+        results=(),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        next_commands=(
+            "oomdoctor run --emulate '4xNVIDIA L40S' -- torchrun --nproc-per-node 4 train.py",
+        ),
+        warnings=(smallest_variant("H100", "NVIDIA H100 80GB HBM3", ["NVIDIA H100 NVL"]),),
+        errors=(),
+        device=RunDevice(
+            "emulated", "NVIDIA H100 80GB HBM3", 4, 79 * GIB, "9.0", 520 * MIB, 78 * GIB
+        ),
+        command_line=("torchrun", "--nproc-per-node", "4", "train.py"),
+        exit_code_of_command=0,
+        ranks=(*(replace(RANK, rank=number) for number in range(3)), worst),
+        smallest_gpu=SmallestGpu("NVIDIA H100 80GB HBM3", 79 * GIB),
+    )
+
+
+def ran_out() -> Report:
+    """The second step ran out of memory."""
+    oom = RankOom(
+        requested_bytes=9 * GIB + 488 * MIB,
+        free_bytes=2 * GIB + 520 * MIB,
+        total_bytes=79 * GIB,
+        least_bytes=84 * GIB,
+        phase="loss",
+        module=None,
+        where=Place("train.py", 41, "main"),
+        step=2,
+        caught=False,
+    )
+    rank = replace(
+        RANK,
+        outcome="oom",
+        oom=oom,
+        steps=1,
+        stopped=None,
+        peak_phase="loss",
+        peak_module=None,
+        library_where=Place("/venv/lib/torch/nn/functional.py", 3494, "cross_entropy"),
+        headroom_bytes=12 * GIB,
+        unknown_branches=(),
+    )
+    return replace(
+        fits(),
+        status="no",
+        exit_code=1,
+        exit_code_of_command=1,
+        device=RunDevice("emulated", None, 1, 79 * GIB, "8.0", 520 * MIB, 78 * GIB),
+        command_line=("python", "train.py"),
+        ranks=(rank,),
+        smallest_gpu=None,
+        diagnoses=(replace(GPU, source="output"),),
+        next_commands=("oomdoctor run --emulate 'NVIDIA H100 NVL' -- python train.py",),
+        warnings=(),
+    )
+
+
+RUNS: dict[str, Callable[[], Report]] = {"run": fits, "run-oom": ran_out}
