@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from emulated.environment import HERE, STAND_INS, make
+from emulated.environment import HERE, ROOT, STAND_INS, make
 from emulated.rows import all_rows, card, why_not
 
 from oomdoctor.emulator.card import Card, Devices
@@ -81,7 +81,7 @@ def _run(row: dict[str, Any], on: Card, python: Path, folder: Path, cache: Path)
         with entered(python, Devices(on), Path(session_folder), cache) as session:
             done = subprocess.run(
                 [python, HERE / "training.py", file, folder],
-                env={**os.environ, **session.variables, "PYTHONPATH": f"{STAND_INS}:{HERE}"},
+                env={**os.environ, **session.variables, "PYTHONPATH": f"{STAND_INS}:{ROOT}"},
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,

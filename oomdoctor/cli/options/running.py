@@ -44,6 +44,16 @@ class RunOptions:
             "never (all).",
         ),
     ] = "steady"
+    weights: Annotated[
+        str,
+        option(
+            "--weights",
+            metavar="real|synthetic",
+            panel=COMMON,
+            help="With synthetic, from_pretrained needs only a config: it loads a checkpoint with "
+            "the right names and shapes and no data.",
+        ),
+    ] = "real"
     report: Annotated[
         Path | None,
         option("--report", metavar="FILE", panel=OUTPUT, help="Write the report as JSON."),

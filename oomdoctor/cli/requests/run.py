@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from oomdoctor.cli.options.running import RunOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import check_writable
@@ -9,6 +11,7 @@ from oomdoctor.errors import usage_error
 from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.runs.watched.interpreter import chosen_python, found_command
 from oomdoctor.runs.watched.run import WatchRequest
+from oomdoctor.runs.watched.session import Weights
 from oomdoctor.units import size_note
 
 _EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"
@@ -23,6 +26,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
     reader = Reader("run", quiet=options.quiet)
     gpus = _gpus(reader, options.emulate)
     steps = _steps(reader, options.steps)
+    weights = _weights(reader, options.weights)
     reader.check()
     assert gpus is not None
     if options.report is not None:
@@ -31,7 +35,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
     if not command:
         raise usage_error("no_command", "there is no command to run", f"for example: {_EXAMPLE}")
     found_command(command[0])
-    return WatchRequest(command, gpus, chosen_python(options.python, command), steps)
+    return WatchRequest(command, gpus, chosen_python(options.python, command), steps, weights)
 
 
 def _gpus(reader: Reader, text: str | None) -> EmulatedGpus | None:
@@ -46,6 +50,12 @@ def _gpus(reader: Reader, text: str | None) -> EmulatedGpus | None:
     if gpus.card.facts is None and (note := size_note(text)) is not None:
         reader.note("--emulate", note)
     return gpus
+
+
+def _weights(reader: Reader, text: str) -> Weights:
+    if text not in get_args(Weights):
+        reader.fault("--weights", f"is real or synthetic, not {text!r}")
+    return "synthetic" if text == "synthetic" else "real"
 
 
 def _steps(reader: Reader, text: str) -> str | int:

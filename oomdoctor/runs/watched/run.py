@@ -31,7 +31,7 @@ from oomdoctor.runs.watched.processes import (
     read_events,
     read_processes,
 )
-from oomdoctor.runs.watched.session import session_folder, watching_environment
+from oomdoctor.runs.watched.session import Weights, session_folder, watching_environment
 from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
 from oomdoctor.runs.watched.tail import Tail
 from oomdoctor.system.environment import cache_dir, command_environment, variable
@@ -47,13 +47,15 @@ _FEW_STEPS = 3
 class WatchRequest:
     """What to run, on which GPUs, with which interpreter.
 
-    `steps` is "steady" (stop once memory repeats), "all" or a number of optimizer steps.
+    `steps` is "steady" (stop once memory repeats), "all" or a number of optimizer steps. With
+    `weights` "synthetic", `from_pretrained` needs no checkpoint.
     """
 
     command: tuple[str, ...]
     gpus: EmulatedGpus
     python: Path
     steps: str | int
+    weights: Weights = "real"
 
 
 def run_watched(request: WatchRequest, on_start: Callable[[str], None]) -> Report:
@@ -71,7 +73,7 @@ def run_watched(request: WatchRequest, on_start: Callable[[str], None]) -> Repor
         cache = cache_dir() / "emulator"
         devices = devices_of(request.gpus)
         with entered(request.python, devices, gpu_folder, cache, variable("CC")) as session:
-            watching = watching_environment(folder, request.steps)
+            watching = watching_environment(folder, request.steps, request.weights)
             environment = command_environment(session.variables | watching)
             on_start(_first_line(request.gpus))
             ended = run_command(request.command, environment, tail)

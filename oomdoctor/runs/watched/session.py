@@ -12,10 +12,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from oomdoctor.errors import machine_error
 from oomdoctor.system.environment import cache_dir, variable
 
+Weights = Literal["real", "synthetic"]
 PATIENCE = 20  # steps after which ranks no longer wait for each other to find memory repeat
 _HOOK = Path("monitor", "inside", "entry", "sitecustomize.py")
 
@@ -44,17 +46,21 @@ def session_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def watching_environment(folder: Path, steps: str | int) -> dict[str, str]:
+def watching_environment(
+    folder: Path, steps: str | int, weights: Weights = "real"
+) -> dict[str, str]:
     """The variables that make every Python process of a command watch itself.
 
-    `steps` is "steady", "all" or a number of optimizer steps.
+    `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
+    `from_pretrained` loads checkpoints without data.
     """
     package = Path(__file__).resolve().parents[2]
     library = folder / "lib"
     library.mkdir()
     (library / package.name).symlink_to(package, target_is_directory=True)
     (library / _HOOK.name).symlink_to(package / _HOOK)
-    (folder / "watch.json").write_text(json.dumps({"steps": steps, "patience": PATIENCE}))
+    asked = {"steps": steps, "patience": PATIENCE, "weights": weights}
+    (folder / "watch.json").write_text(json.dumps(asked))
     path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
     return {"OOMDOCTOR_WATCH": str(folder), "PYTHONPATH": path}
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 STAND_INS = HERE / "stand_ins"
 
 

@@ -53,12 +53,15 @@ def _plain(config, dtype):
 
 
 def _quantized(row: dict, config, dtype, folder: Path, added: int):
-    import sparse
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint
 
     checkpoint = folder / f"{config.model_type}-{config.hidden_size}-{config.num_hidden_layers}"
     shard = SHARD_BYTES.get(config.model_type, USUAL_SHARD_BYTES)
-    sparse.make(checkpoint, copy.deepcopy(config), dtype, shard)
+    if not (checkpoint / "config.json").exists():
+        checkpoint.mkdir()
+        write_checkpoint(checkpoint, copy.deepcopy(config), AutoModelForCausalLM, dtype, shard)
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_use_double_quant=True,

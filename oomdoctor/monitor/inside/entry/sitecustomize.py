@@ -17,6 +17,13 @@ def _watch() -> None:
 
         after_import("torch", _torch)
         after_import("transformers.trainer", _trainer)
+        after_import("transformers", _transformers)
+
+
+def _transformers() -> None:
+    from oomdoctor.monitor.inside.weights.serve import serve
+
+    serve()
 
 
 def _torch() -> None:

@@ -1,0 +1,92 @@
+"""Sparse safetensors files: names, shapes and types of all weights, and no data on the disk."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+# What `save_pretrained` takes as the largest shard by default, for most checkpoints on the hub.
+SHARD_BYTES = 5_000_000_000
+_TYPES = {
+    "torch.bfloat16": "BF16",
+    "torch.float16": "F16",
+    "torch.float32": "F32",
+    "torch.float64": "F64",
+    "torch.int64": "I64",
+    "torch.int32": "I32",
+    "torch.uint8": "U8",
+    "torch.bool": "BOOL",
+}
+
+
+def write_checkpoint(
+    folder: Path, config: Any, model_class: Any, dtype: Any, shard_bytes: float = SHARD_BYTES
+) -> None:
+    """Write the checkpoint of a transformers config into a folder, its config.json included.
+
+    `model_class` builds the model from the config, such as AutoModelForCausalLM; its weights are
+    written in `dtype`. Tied weights are written once.
+    """
+    import torch
+
+    with torch.device("meta"):
+        build = getattr(model_class, "from_config", None) or model_class._from_config
+        model = build(config)
+    config.architectures = [type(model).__name__]
+    setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype)
+    config.save_pretrained(folder)
+    write_shards(folder, _weights(model, config, dtype), shard_bytes)
+
+
+def write_shards(
+    folder: Path, weights: Iterable[tuple[str, list[int], str, int]], shard_bytes: float
+) -> None:
+    """Write weights (name, shape, type, bytes) as one file, or as shards with their index."""
+    shards: list[list[tuple[str, list[int], str, int]]] = [[]]
+    size = 0
+    for weight in weights:
+        if size + weight[3] > shard_bytes and shards[-1]:
+            shards.append([])
+            size = 0
+        shards[-1].append(weight)
+        size += weight[3]
+    if len(shards) == 1:
+        _write(folder / "model.safetensors", shards[0])
+        return
+    index: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        _write(folder / file, shard)
+        index |= {weight[0]: file for weight in shard}
+    total = sum(weight[3] for shard in shards for weight in shard)
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index})
+    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+
+def _weights(model: Any, config: Any, dtype: Any) -> Iterable[tuple[str, list[int], str, int]]:
+    # A dictionary since transformers 5, a list or nothing before.
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    is_tied = getattr(config, "tie_word_embeddings", False)
+    seen: set[int] = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in seen or (is_tied and name in tied):
+            continue
+        seen.add(id(value))
+        kind = dtype if value.is_floating_point() else value.dtype
+        yield name, list(value.shape), _TYPES[str(kind)], value.numel() * kind.itemsize
+
+
+def _write(path: Path, weights: Iterable[tuple[str, list[int], str, int]]) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, shape, kind, size in weights:
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)  # a hole: it takes no space

@@ -1,0 +1,100 @@
+"""Checkpoints without data, which `run --weights synthetic` serves to a script."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint, write_shards
+from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "bos_token_id": 1,
+    "eos_token_id": [2, 7],
+    "pad_token_id": 2,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_checkpoint_without_data_loads_as_a_real_one(tmp_path: Path, tied: bool) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**(CONFIG | {"tie_word_embeddings": tied}))
+    write_checkpoint(tmp_path, config, AutoModelForCausalLM, torch.bfloat16, shard_bytes=100_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert ("lm_head.weight" in index["weight_map"]) != tied
+    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert model.lm_head.weight.shape == (300, 64)
+
+
+def test_shards_take_no_space(tmp_path: Path) -> None:
+    write_shards(tmp_path, [("a", [1 << 20, 1 << 10], "F32", 4 << 30)], 5e9)
+    file = tmp_path / "model.safetensors"
+    assert file.stat().st_size > 4 << 30
+    assert file.stat().st_blocks * 512 < 1 << 20
+
+
+def test_the_stand_in_tokenizer_has_the_models_vocabulary(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
+    write_tokenizer(tmp_path, CONFIG)
+    AutoConfig.for_model(**CONFIG).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(tokenizer) == 300
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
+    assert tokenizer.pad_token is None  # its number is that of the end
+    assert len(tokenizer("x" * 400, add_special_tokens=False).input_ids) == 100
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert "hi" in chat
+
+
+def test_from_pretrained_is_served_a_folder_with_only_a_config(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    code = """
+import sys
+from pathlib import Path
+import transformers
+from oomdoctor.monitor.inside.weights.serve import CLASSES, serve_in
+import importlib
+for module in CLASSES:
+    importlib.import_module(module)
+    serve_in(module, Path(sys.argv[2]))
+name = sys.argv[1]
+assert transformers.AutoConfig.from_pretrained(name).hidden_size == 64
+assert len(transformers.AutoTokenizer.from_pretrained(name)) == 300
+assert transformers.AutoModelForCausalLM.from_pretrained(name).lm_head.weight.sum() == 0
+assert transformers.LlamaForCausalLM.from_pretrained(name).num_parameters() > 0
+try:
+    transformers.AutoConfig.from_pretrained("no-such/model")
+except OSError as error:
+    print("as ever:", type(error).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, model, tmp_path / "served"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "as ever: OSError" in done.stdout
+    assert len(list((tmp_path / "served").glob("*/model.safetensors"))) == 1
