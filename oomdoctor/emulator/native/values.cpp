@@ -134,7 +134,7 @@ void forget_writes(const Op& op, c10::ArrayRef<c10::IValue> args) {
 }
 
 struct Inputs {
-  bool cuda = false, wrapped = false, large = false, integers = true, integer_writes = true, written = false;
+  bool cuda = false, wrapped = false, large = false, hopeless = false, integers = true, integer_writes = true, written = false;
   int worth = EMU_KNOWN;
 };
 
@@ -158,6 +158,11 @@ Inputs inspect(const Op& op, c10::ArrayRef<c10::IValue> args) {
       if (op.out[i]) return;
       if (t.numel() > (whole ? kMostIntegers : kMostFloats)) {
         in.large = true;
+        if (op.writes[i] && op.overwrites) return;
+        // Unknown floats make unknown floats.
+        unsigned char value[8];
+        if (!whole && !op.truth && op.uniform != Uniform::no && !in.hopeless)
+          in.hopeless = emu_values_state(address(t), t.element_size(), 0, value) == EMU_UNKNOWN;
         return;
       }
       if (op.writes[i] && op.overwrites) return;
@@ -182,7 +187,7 @@ std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IVal
   const bool whole = op.truth || (in.written ? in.integer_writes : in.integers);
   const Call call{op, args, in.large, in.worth};
   if (!op.rule) {
-    const bool hopeless = in.large ? op.uniform == Uniform::no : in.worth == EMU_UNKNOWN && !whole;
+    const bool hopeless = in.large ? op.uniform == Uniform::no || in.hopeless : in.worth == EMU_UNKNOWN && !whole;
     if (hopeless || !op.computable) {
       if (op.mutates) forget_writes(op, args);
       return nullptr;
