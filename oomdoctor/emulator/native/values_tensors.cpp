@@ -10,7 +10,9 @@ namespace emulated {
 namespace {
 
 constexpr size_t kWrittenBytes = 64 << 10; // a larger uniform tensor is not written to memory
-constexpr int64_t kMostRuns = 1 << 16;
+// A range of the map for each row of a slice would cost more than it tells: a slice of many rows is
+// taken as a whole, with what lies between the rows.
+constexpr int64_t kMostRuns = 256;
 
 const c10::DispatchKeySet kWrappers = c10::DispatchKeySet({
     c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
@@ -135,7 +137,9 @@ void store(const Write& w, const at::Tensor& given, int worth, bool uniform) {
       reinterpret_cast<void*>(w.at), w.sizes, w.strides, at::TensorOptions().dtype(w.type).device(c10::kCPU));
   target.copy_(uniform ? type.reshape({}) : type);
   const auto mark = [&](uint64_t from, size_t n) { emu_values_mark(from, n, worth); };
-  if (!each_run(w, mark)) emu_values_mark(w.at, bytes, EMU_ASSUMED);
+  if (each_run(w, mark)) return;
+  const int between = emu_values_state(w.at, bytes, bytes, ignored);
+  emu_values_mark(w.at, bytes, std::min<int>(worth, std::max<int>(between, EMU_ASSUMED)));
 }
 
 struct Quiet::State {
