@@ -12,6 +12,7 @@ from typing import Any
 
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
+_MOST_BYTES = 64  # a flag, a count, a length; more is data that is kept or saved
 _MOST_LINES = 200
 _MOST_FRAMES = 80
 # The user's line, and the innermost one, which may be a library's: how often.
@@ -33,6 +34,8 @@ def start() -> None:
 
 
 def _on_read(address: int, size: int, worth: int) -> None:
+    if size > _MOST_BYTES:
+        return
     with suppress(Exception):
         frame = sys._getframe(1)
         inner, user = frame, frame

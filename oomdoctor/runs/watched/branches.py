@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from oomdoctor.runs.watched.places import shown_file
 
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.
 _NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
-_TESTS = (ast.If, ast.While, ast.Assert, ast.IfExp, ast.comprehension, ast.Match, ast.BoolOp)
+# An unknown value is finite, as it would be in a training that goes well.
+_FINITE = frozenset({"isnan", "isinf", "isfinite"})
+_TESTS = (ast.If, ast.While, ast.Assert, ast.IfExp, ast.comprehension, ast.Match, ast.Compare)
 
 
 def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
@@ -31,19 +34,40 @@ def may_decide(file: str, line: int) -> bool:
     innermost = _innermost(file, line)
     if innermost is None:
         return True
-    for node in ast.walk(innermost):
-        if isinstance(node, (*_TESTS, ast.Compare)):
-            return True
-    return not any(_makes_a_number(node) for node in ast.walk(innermost))
+    nodes = list(_code(innermost))
+    calls = {_name(node) for node in nodes}
+    if calls & _FINITE:
+        return False
+    if any(isinstance(node, _TESTS) and not _asks_for_a_type(node) for node in nodes):
+        return True
+    return not any(_makes_a_number(node) for node in nodes)
+
+
+def _code(statement: ast.AST) -> Iterator[ast.AST]:
+    """A statement and what is in it; of `if` and `while` without their bodies."""
+    if isinstance(statement, ast.If | ast.While):
+        yield statement
+        yield from ast.walk(statement.test)
+    else:
+        yield from ast.walk(statement)
+
+
+def _asks_for_a_type(node: ast.AST) -> bool:
+    return isinstance(node, ast.IfExp) and _name(node.test) == "isinstance"
 
 
 def _makes_a_number(node: ast.AST) -> bool:
     if isinstance(node, ast.JoinedStr):
         return True
-    if not isinstance(node, ast.Call):
-        return False
-    name = str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+    name = _name(node)
     return name in _NUMBERS or name == "print" or "log" in name
+
+
+def _name(node: ast.AST) -> str:
+    """The name of what a call calls; empty for other code."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
 
 
 def _innermost(file: str, line: int) -> ast.AST | None:

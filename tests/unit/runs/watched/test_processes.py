@@ -190,12 +190,30 @@ text = f"{loss:.3f}"
 while True:
     value = float(loss)
 assert loss.item() < 9
+if skip and (torch.isnan(loss) or torch.isinf(loss)):
+    pass
+norm = norm.item() if isinstance(norm, torch.Tensor) else norm
+if limit:
+    seen = loss.item()
 """
 
 
 @pytest.mark.parametrize(
     ("line", "decides"),
-    [(1, 0), (2, 0), (3, 1), (5, 1), (6, 1), (7, 0), (9, 0), (10, 1)],
+    [
+        (1, 0),
+        (2, 0),
+        (3, 1),
+        (5, 1),
+        (6, 1),
+        (7, 0),
+        (9, 0),
+        (10, 1),
+        (11, 0),
+        (13, 0),
+        (14, 1),
+        (15, 0),
+    ],
 )
 def test_lines_that_may_decide(tmp_path: Path, line: int, decides: int) -> None:
     file = tmp_path / "train.py"
