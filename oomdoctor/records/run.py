@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.records.result import Evidence
 
 DeviceKind = Literal["real", "emulated"]
 RankOutcome = Literal["fits", "oom", "failed"]
@@ -113,6 +114,7 @@ class RankMemory:
     pid: int
     device: int
     outcome: RankOutcome
+    evidence: Evidence
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     peak_device_bytes: int | None

@@ -27,13 +27,13 @@ SCHEMA = json.loads(
 WRAPPER = """
 import sys
 from contextlib import contextmanager
-from types import SimpleNamespace
 from oomdoctor.cli.main import run
 from oomdoctor.runs.watched import run as watched
 @contextmanager
-def entered(*_):
-    yield SimpleNamespace(variables={"EMULATION": "here"})
-watched.entered = entered
+def emulating(*_):
+    yield {"EMULATION": "here"}
+watched.emulating = emulating
+watched.check_possible = lambda *_: None
 sys.exit(run(["run", "--emulate", "T4", *sys.argv[1:]]))
 """
 

@@ -27,6 +27,7 @@ RANK = RankMemory(
     pid=4711,
     device=0,
     outcome="fits",
+    evidence="emulated",
     peak_allocated_bytes=_PEAK,
     peak_reserved_bytes=_PEAK + 2 * GIB,
     peak_device_bytes=_PEAK + 2 * GIB + 500 * MIB,

@@ -10,7 +10,7 @@ from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.errors import usage_error
 from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.runs.watched.interpreter import chosen_python, found_command
-from oomdoctor.runs.watched.run import WatchRequest
+from oomdoctor.runs.watched.report import WatchRequest
 from oomdoctor.runs.watched.session import Weights
 from oomdoctor.units import size_note
 

@@ -7,8 +7,10 @@ them; the part of a block that torch did not split off is not in the trace.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 MOST_ENTRIES = 400_000  # of the trace between two steps
@@ -120,14 +122,36 @@ class History:
             self.is_whole = False
 
 
+# Set once the script records its own history: then nothing is cleared, and this many entries of
+# each device have been read.
+_read_before: dict[int, int] | None = None
+
+
 def start() -> None:
     """Let torch record allocations from now on; what it recorded before is forgotten."""
     import torch
 
-    torch.cuda.memory._record_memory_history(None)
-    torch.cuda.memory._record_memory_history(
-        "all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
-    )
+    if _read_before is None:
+        torch.cuda.memory._record_memory_history(None)
+        torch.cuda.memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
+        )
+
+
+def leave_to_the_script() -> None:
+    """Notice when the script records its own history, whose entries are then only read."""
+    import torch
+
+    record = torch.cuda.memory._record_memory_history
+
+    @wraps(record)
+    def noticed(enabled: Any = "all", *args: Any, **kwargs: Any) -> Any:
+        global _read_before
+        if sys._getframe(1).f_globals.get("__name__") != __name__:
+            _read_before = {} if enabled == "all" else None
+        return record(enabled, *args, **kwargs)
+
+    torch.cuda.memory._record_memory_history = noticed
 
 
 def read_all(histories: dict[int, History], step: int) -> None:
@@ -137,6 +161,8 @@ def read_all(histories: dict[int, History], step: int) -> None:
     traces = torch.cuda.memory._snapshot()["device_traces"]
     start()
     for device, entries in enumerate(traces):
+        if _read_before is not None:
+            entries, _read_before[device] = entries[_read_before.get(device, 0) :], len(entries)
         if entries and device not in histories:
             histories[device] = History(device)
         if device in histories:

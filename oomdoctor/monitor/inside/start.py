@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from oomdoctor.monitor.inside.folder import VARIABLE, asked
+from oomdoctor.monitor.inside.history import leave_to_the_script
 from oomdoctor.monitor.inside.watch import Watch
 
 _watch: Watch | None = None
@@ -28,6 +29,7 @@ def after_torch() -> None:
             _watch.begin()
 
     torch.cuda._lazy_call(begin)
+    leave_to_the_script()
 
 
 def current() -> Watch | None:

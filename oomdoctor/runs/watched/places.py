@@ -1,4 +1,7 @@
-"""The line of a peak, and its phase, from the Python stack that torch recorded."""
+"""The line of a peak, and its phase, from the Python stack that torch recorded.
+
+A script that records its own history may ask for C++ frames too; they are passed over.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ def user_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
 
 def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
     """The innermost line of all, if it is a library's."""
-    frames = [frame for frame in peak["frames"] if not _is_ours(frame["filename"])]
+    python = [frame for frame in peak["frames"] if frame["filename"].endswith(".py")]
+    frames = [frame for frame in python if not _is_ours(frame["filename"])]
     if not frames or not _is_library(frames[0]["filename"], libraries):
         return None
     return _place(frames[0])
@@ -63,7 +67,7 @@ def _in_backward(peak: dict[str, Any]) -> bool:
 
 
 def _is_library(file: str, libraries: list[str]) -> bool:
-    if file.startswith("<") or _is_ours(file):
+    if not file.endswith(".py") or _is_ours(file):  # such as <frozen runpy>
         return True
     path = PurePath(file)
     return any(path.is_relative_to(folder) for folder in libraries)

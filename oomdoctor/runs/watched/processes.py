@@ -90,6 +90,7 @@ def rank_memory(
                 pid=record["pid"],
                 device=device["device"],
                 outcome=_outcome(record, oom, failed),
+                evidence="emulated",
                 peak_allocated_bytes=device["peak_allocated_bytes"],
                 peak_reserved_bytes=reserved,
                 peak_device_bytes=None if context_bytes is None else reserved + context_bytes,

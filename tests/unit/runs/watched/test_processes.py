@@ -171,6 +171,12 @@ def test_a_peak_in_the_users_own_line_has_no_line_of_a_library() -> None:
     assert user_line(_peak("load", [_frame("<frozen runpy>", 1)]), LIBRARIES) is None
 
 
+def test_frames_that_are_not_python_are_passed_over() -> None:
+    peak = _peak("forward", [_frame("??", 0, "at::empty"), _frame("/x/a.cpp", 4), TORCH, MAIN])
+    assert library_line(peak, LIBRARIES) == Place(TORCH["filename"], 7, "linear")
+    assert user_line(peak, LIBRARIES) == Place("/home/me/train.py", 3, "<module>")
+
+
 def test_files_below_the_working_directory_are_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,166 @@
+"""The report of a watched command, from what its processes left and what it printed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from oomdoctor import __version__
+from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.allocator.settings import equal_blocks_of
+from oomdoctor.records.facts.warnings import gpu_unused, not_steady, unknown_values
+from oomdoctor.records.report import SCHEMA, Picks, Report, Status, Tool, Warn
+from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
+from oomdoctor.runs import emulated
+from oomdoctor.runs.emulated import EmulatedGpus
+from oomdoctor.runs.watched.command import Ended
+from oomdoctor.runs.watched.diagnosis import about_a_value, diagnoses_of
+from oomdoctor.runs.watched.processes import (
+    Process,
+    rank_memory,
+    read_events,
+    read_processes,
+)
+from oomdoctor.runs.watched.session import Weights
+from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
+from oomdoctor.runs.watched.tail import Tail
+
+_FEW_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What to run, on which GPUs, with which interpreter.
+
+    `steps` is "steady" (stop once memory repeats), "all" or a number of optimizer steps. With
+    `weights` "synthetic", `from_pretrained` needs no checkpoint.
+    """
+
+    command: tuple[str, ...]
+    gpus: EmulatedGpus
+    python: Path
+    steps: str | int
+    weights: Weights = "real"
+
+
+def report_of(
+    request: WatchRequest,
+    folder: Path,
+    ended: Ended,
+    tail: Tail,
+    started: datetime,
+    elapsed_s: float,
+) -> Report:
+    """The report; `folder` is what the processes shared."""
+    card = request.gpus.card
+    processes = read_processes(folder)
+    context = card.context.likely
+    usable = card.total_bytes - context
+    failed = ended.exit_code != 0
+    ranks = tuple(
+        memory
+        for process in processes
+        for memory in rank_memory(
+            process, failed=failed, usable_bytes=usable, context_bytes=context
+        )
+    )
+    ran_out = any(rank.outcome == "oom" for rank in ranks)
+    events = [one for process in processes for one in read_events(folder, process)]
+    settings = _settings(processes)
+    built_for = [word for one in processes for word in one.record["architectures"]]
+    least = least_capability(card.capability, built_for)
+    smallest = smallest_gpu(ranks, events, least, settings)
+    return Report(
+        schema=SCHEMA,
+        command="run",
+        status=_status(ended, ran_out),
+        exit_code=ended.exit_code,
+        tool=Tool("oomdoctor", __version__),
+        started_at=started.isoformat(timespec="seconds"),
+        elapsed_s=round(elapsed_s, 3),
+        run_dir=None,
+        request=None,
+        machine=None,
+        model=None,
+        budget=None,
+        results=(),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        next_commands=_next(request, ranks, smallest, least),
+        warnings=tuple(_warnings(request, processes, ranks, failed=failed)),
+        errors=(),
+        diagnoses=diagnoses_of(tail, request.command) if ran_out or failed else (),
+        device=RunDevice(
+            kind="emulated",
+            gpu_name=card.facts.name if card.facts is not None else None,
+            gpus=request.gpus.count,
+            total_bytes=card.total_bytes,
+            compute_capability=card.capability,
+            context_bytes=context,
+            usable_bytes=usable,
+        ),
+        command_line=request.command,
+        exit_code_of_command=ended.exit_code,
+        ranks=ranks,
+        smallest_gpu=smallest,
+    )
+
+
+def _next(
+    request: WatchRequest,
+    ranks: Sequence[RankMemory],
+    smallest: SmallestGpu | None,
+    least: tuple[int, int],
+) -> tuple[str, ...]:
+    """The same command on the smallest card that would do, or on one that may."""
+    needed = [rank.oom.least_bytes for rank in ranks if rank.oom is not None]
+    would_do = smallest.name if smallest is not None else None
+    name = next_larger(max(needed), least) if needed else would_do
+    if name is None or name == request.gpus.card.name:
+        return ()
+    gpus = name if request.gpus.count == 1 else f"{request.gpus.count}x{name}"
+    return (shlex.join(["oomdoctor", "run", "--emulate", gpus, "--", *request.command]),)
+
+
+def _status(ended: Ended, ran_out: bool) -> Status:
+    if ended.signal is not None:
+        return "interrupted"
+    if ran_out:
+        return "no"
+    return "error" if ended.exit_code else "ok"
+
+
+def _warnings(
+    request: WatchRequest,
+    processes: Sequence[Process],
+    ranks: Sequence[RankMemory],
+    *,
+    failed: bool,
+) -> list[Warn]:
+    found = emulated.warnings(request.gpus)
+    if not ranks and not failed:
+        found.append(gpu_unused())
+    value = about_a_value(list(processes)) if failed else None
+    if value is not None:
+        found.append(unknown_values(value))
+    steps = max((rank.steps for rank in ranks), default=0)
+    ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
+    if ran_on and not failed and steps > _FEW_STEPS:
+        found.append(not_steady(steps))
+    return found
+
+
+def _settings(processes: Sequence[Process]) -> AllocatorSettings:
+    """The allocator's settings as the processes had them; the defaults if they cannot be read."""
+    text = next((str(one.record["allocator"] or "") for one in processes), "")
+    release = next((one.record["torch"] for one in processes), [2, 12])
+    major, minor = release[:2]
+    try:
+        parsed = AllocatorSettings.parse(text)
+    except ValueError:
+        parsed = AllocatorSettings()
+    return replace(parsed, equal_blocks=equal_blocks_of((major, minor)))
