@@ -77,9 +77,12 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
 
 
 def _device(device: RunDevice) -> str:
-    name = device.gpu_name or f"GPU with {format_bytes(device.total_bytes)}"
-    many = f"{device.gpus} x " if device.gpus > 1 else "" if device.gpu_name else "a "
-    return f"{many}{name} ({device.kind})" if device.kind == "emulated" else f"{many}{name}"
+    size, count = format_bytes(device.total_bytes), device.gpus
+    if device.gpu_name is None:
+        name = f"a GPU with {size}" if count == 1 else f"{count} GPUs with {size} each"
+    else:
+        name = device.gpu_name if count == 1 else f"{count} x {device.gpu_name}"
+    return f"{name} ({device.kind})" if device.kind == "emulated" else name
 
 
 def _stopped(ranks: tuple[RankMemory, ...]) -> str:

@@ -32,11 +32,11 @@ def run_watched(request: WatchRequest, on_start: Callable[[str], None]) -> Repor
     python = str(request.python)
     check_possible(python, "--emulate")
     refuse_too_many(request.gpus.count, available_memory())
+    on_start(_first_line(request.gpus))
     tail = Tail()
     with session_folder() as folder:
         with emulating(request.gpus, python, folder) as variables:
             watching = watching_environment(folder, request.steps, request.weights)
-            on_start(_first_line(request.gpus))
             ended = run_command(request.command, command_environment(variables | watching), tail)
         elapsed_s = time.monotonic() - clock
         return report_of(request, folder, ended, tail, started, elapsed_s)
@@ -60,7 +60,8 @@ def refuse_too_many(count: int, available_bytes: int) -> None:
 
 def _first_line(gpus: EmulatedGpus) -> str:
     size = format_bytes(gpus.card.total_bytes)
-    what = f"{gpus.name} ({size})" if gpus.card.facts is not None else f"{gpus.name} of memory"
+    sized = f"a GPU with {size}" if gpus.count == 1 else f"{gpus.count} GPUs with {size} each"
+    what = f"{gpus.name} ({size})" if gpus.card.facts is not None else sized
     line = f"oomdoctor {__version__}: emulating {what}"
     if gpus.count > 1:
         host = format_bytes(gpus.count * RANK_HOST_BYTES)
