@@ -237,7 +237,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const size_t wanted = op->writes.size();
   if (args.size() < wanted) return nullptr;
   try {
-    return start(*op, args.slice(args.size() - wanted)); // a boxed call shows the whole stack
+    // A boxed call shows the whole stack. (Before torch 2.6, `inputs` is of const values.)
+    return start(*op, c10::ArrayRef<c10::IValue>(args.data() + (args.size() - wanted), wanted));
   } catch (...) {
     return nullptr; // the operator itself will say what is wrong
   }

@@ -11,6 +11,9 @@ typedef struct CUevent_st* cudaEvent_t;
 typedef struct CUgraph_st* cudaGraph_t;
 typedef struct CUgraphExec_st* cudaGraphExec_t;
 typedef struct CUmemPoolHandle_st* cudaMemPool_t;
+typedef struct CUuserObject_st* cudaUserObject_t;
+typedef void (*cudaHostFn_t)(void*);
+enum { cudaUserObjectNoDestructorSync = 1, cudaGraphUserObjectMove = 1 };
 enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusNone = 0,
   cudaStreamCaptureStatusActive = 1,
@@ -24,6 +27,9 @@ enum cudaStreamCaptureMode {
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaMemGetInfo(size_t*, size_t*);
+cudaError_t cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigned, unsigned);
+cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned);
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned, unsigned);
 cudaError_t cudaMalloc(void**, size_t);
 cudaError_t cudaFree(void*);
 cudaError_t cudaGetDevice(int*);
