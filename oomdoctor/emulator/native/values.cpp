@@ -37,6 +37,7 @@ const Names kElementwise = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"
                             "masked_fill_", "clamp", "maximum", "minimum", "copy_", "fill_", "zero_", "logical_not_",
                             "logical_and_", "logical_or_", "bitwise_and_", "bitwise_or_", "mul_", "add_", "sub_"};
 const Names kReductions = {"all", "any", "amax", "amin", "max", "min", "mean"};
+const Names kSelecting = {"where", "masked_fill_", "cat"};
 const Names kFactories = {"tril_indices", "triu_indices"};
 // Collectives: the stand-in of NCCL knows what travels.
 const Names kElsewhere = {"c10d", "_c10d_functional", "_dtensor", "symm_mem", "profiler", "record_function"};
@@ -76,6 +77,7 @@ void describe(Op& op) {
       handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   op.overwrites = kOverwrites.count(op.name);
   op.truth = kTruths.count(op.name);
+  op.selects = kSelecting.count(op.name);
   op.factory = kFactories.count(op.name);
   if (kElementwise.count(op.name)) op.uniform = Uniform::elementwise;
   if (kReductions.count(op.name)) op.uniform = Uniform::reduction;
@@ -184,8 +186,8 @@ std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IVal
   const Inputs in = inspect(op, args);
   if (!in.cuda && !op.factory) return nullptr;
   if (in.wrapped) return nullptr;
-  const bool whole = op.truth || (in.written ? in.integer_writes : in.integers);
-  const Call call{op, args, in.large, in.worth};
+  const bool whole = op.truth || op.selects || (in.written ? in.integer_writes : in.integers);
+  const Call call{op, args, in.large, op.selects ? std::max<int>(in.worth, EMU_ASSUMED) : in.worth};
   if (!op.rule) {
     const bool hopeless = in.large ? op.uniform == Uniform::no || in.hopeless : in.worth == EMU_UNKNOWN && !whole;
     if (hopeless || !op.computable) {

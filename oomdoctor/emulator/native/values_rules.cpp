@@ -21,7 +21,7 @@ const at::TensorOptions kLongs = at::TensorOptions().dtype(at::kLong).device(c10
 
 bool scores_unknown(const Call& call) {
   const at::Tensor& self = call.args[0].toTensor();
-  return call.worth != EMU_KNOWN && !integral(self);
+  return (call.large || call.worth != EMU_KNOWN) && !integral(self);
 }
 
 // Row t chooses (t*k + j) mod n.

@@ -119,7 +119,9 @@ void store(const Write& w, const at::Tensor& given, int worth, bool uniform) {
   if (worth == EMU_UNKNOWN && c10::isIntegralType(w.type, true)) worth = EMU_ASSUMED;
   if (worth == EMU_KNOWN && emu_values_capturing()) worth = EMU_ASSUMED; // a replay would differ
   const bool fits = uniform ? type.numel() == 1 : type.sizes() == c10::IntArrayRef(w.sizes);
-  if (worth == EMU_UNKNOWN || !fits) {
+  // Zeros that stand for something unknown make no NaN that a program would stop for.
+  const bool wrong = worth == EMU_ASSUMED && c10::isFloatingType(w.type) && type.isnan().any().item<bool>();
+  if (worth == EMU_UNKNOWN || !fits || wrong) {
     if (!each_run(w, [](uint64_t from, size_t n) { emu_values_drop(from, n); })) emu_values_drop(w.at, bytes);
     return;
   }

@@ -35,6 +35,7 @@ struct Op {
   bool random = false;
   bool overwrites = false;       // does not read what it writes to
   bool truth = false;            // makes integers or booleans of floats
+  bool selects = false;          // floats that are known stay known beside unknown ones
   bool factory = false;          // takes no tensor
   Uniform uniform = Uniform::no; // can be computed on one element if all are equal
   Rule rule = nullptr;
