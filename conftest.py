@@ -43,8 +43,10 @@ def isolated(
 ) -> Iterator[Path]:
     """The home folder of the test. The developer's own settings and caches are out of reach."""
     home = tmp_path_factory.mktemp("home")
+    # Tests of a GPU keep the session of an emulated one.
+    kept = () if request.node.get_closest_marker("gpu") is None else ("OOMDOCTOR_EMULATED",)
     for name in list(os.environ):
-        if name.startswith(_FOREIGN):
+        if name.startswith(_FOREIGN) and not name.startswith(kept or "-"):
             monkeypatch.delenv(name)
     if request.node.get_closest_marker("gpu") is None:
         # GPU tests keep it: on a shared machine it says which card is ours.
@@ -83,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a CUDA GPU if there is none, and say why.
+    """Skip tests that need a CUDA GPU if there is none, or its kernels if it is emulated.
 
     Several processes start with the slow tests, so that none of these is left for the end.
     """
@@ -92,6 +94,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
+    if "OOMDOCTOR_EMULATED" in os.environ:
+        for item in marked:
+            if (real := item.get_closest_marker("real")) is not None:
+                item.add_marker(pytest.mark.skip(reason=f"emulated GPU: {real.args[0]}"))
     reason = _no_gpu()
     for item in marked if reason else ():
         item.add_marker(pytest.mark.skip(reason=reason or ""))

@@ -8,9 +8,13 @@
 #   scripts/test.sh -m "not slow"    # the fast tests, for the inner loop
 #   scripts/test.sh tests/unit -k search
 #
-# The virtual environment is created on the first run.
+# The virtual environments are created on the first run: one for the tests, and one with a CUDA build
+# of torch for the tests on the emulated GPU, which are skipped where it cannot be made.
 #
-# VENV                     its folder (default: .venv-test)
+# VENV                     the folder of the first (default: .venv-test)
+# CUDA_VENV                that of the second (default: .venv-cuda)
+# OOMDOCTOR_CUDA_PYTHON    an interpreter to use instead of the second
+# OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second cannot be made
 # WORKERS                  how many tests run at the same time (default: one per core)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
 set -euo pipefail
@@ -25,7 +29,18 @@ esac
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv-test}
 bin=$venv/bin
+made=0
+if [ -z "${OOMDOCTOR_CUDA_PYTHON:-}" ]; then
+  cuda_venv=${CUDA_VENV:-.venv-cuda}
+  export OOMDOCTOR_CUDA_PYTHON=$PWD/$cuda_venv/bin/python
+  scripts/cuda-venv.sh "$cuda_venv" &
+  made=$!
+fi
 scripts/venv.sh "$venv" -e . --group dev
+if [ "$made" != 0 ] && ! wait "$made"; then
+  echo "warning: no environment for the emulated GPU" >&2
+  [ "${OOMDOCTOR_REQUIRE_CUDA_PYTHON:-}" != 1 ] || exit 1
+fi
 
 pytest=("$bin/pytest" -n "${WORKERS:-logical}")
 if [ $# -gt 0 ]; then

@@ -32,7 +32,8 @@ def reason_against(python: Path, compiler: str | None = None) -> OomDoctorError 
         interpreter = ask(python)
     except (OSError, ValueError) as error:
         return _no(
-            f"{python} cannot be asked for its torch ({error})", "pass --python /path/to/python"
+            f"{python} cannot be asked for its torch ({str(error)[:100].splitlines()[0]})",
+            "pass --python /path/to/python",
         )
     return _against_torch(interpreter) or _against_system(interpreter, compiler)
 

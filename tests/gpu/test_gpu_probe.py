@@ -1,6 +1,7 @@
-"""What holds only on a real GPU: contexts, caps, phases, kernels, paging, clocks.
+"""What holds only on a GPU: contexts, caps, phases, kernels, paging, clocks.
 
-Every measurement runs in a child of a worker host, as in a survey; nothing here loads torch.
+tests/emulated runs this file on the emulated GPU too, without the tests marked `real`. Every
+measurement runs in a child of a worker host, as in a survey; nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_jobs import LARGE, SMALL, UNGROUPED, capped, gib, job, measured, room, run
+from gpu_jobs import EMULATED, LARGE, SMALL, UNGROUPED, capped, gib, job, measured, room, run
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.machine import Gpu
@@ -86,6 +87,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.real("the driver's files say who has a context")
 def test_the_host_has_no_context_while_a_child_measures(host: WorkerHost, tmp_path: Path) -> None:
     touched: dict[str, list[bool]] = {"host": [], "child": []}
     pids: set[int] = set()
@@ -113,7 +115,7 @@ def test_every_byte_is_given_back(gpu: Gpu, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     before = used_bytes(gpu)
     command = [sys.executable, "-m", "oomdoctor", "probe", str(tmp_path), "--json"]
-    command += ["--device", gpu.uuid, "--recipe", "none", "--seq-len", "512"]
+    command += ["--device", gpu.uuid, "--recipe", "none", "--seq-len", "512", "--no-predict"]
     command += ["--effective-batch", "4", "--rung", "weights_dtype=bfloat16"]
     command += ["--rung", "method=lora,autocast_dtype=bfloat16,activation_checkpointing=full"]
     ended = subprocess.run(
@@ -186,13 +188,14 @@ def test_a_falling_cap_runs_out_in_each_phase(host: WorkerHost, tmp_path: Path) 
     peaks = [free.phases["load"].peak_allocated_bytes, *(first[name] for name in order[1:])]
     assert peaks == sorted(peaks), dict(zip(order, map(gib, peaks), strict=True))
     # Three caps between each peak and the one below. The cap leaves out what libraries load later,
-    # so a single one could fall beside its phase, three do not.
+    # so a single one could fall beside its phase, three do not. Emulated libraries load nothing.
+    shares = (2,) if EMULATED else (1, 2, 3)
     floors = [peaks[0] // 2, *peaks[:-1]]
     caps = sorted(
         (
             floor + (peak - floor) * share // 4 + overhead
             for floor, peak in zip(floors, peaks, strict=True)
-            for share in (1, 2, 3)
+            for share in shares
         ),
         reverse=True,
     )
@@ -262,13 +265,15 @@ def test_the_gradient_scaler_trains(host: WorkerHost, tmp_path: Path) -> None:
     result = measured(
         host, tmp_path / "job", job(weights_dtype="float32", autocast_dtype="float16")
     )
-    assert result.timing is not None
-    assert result.timing.timed_steps >= 3
+    if not EMULATED:
+        assert result.timing is not None
+        assert result.timing.timed_steps >= 3
     # The states are born in a watched step, even where the scaler skips the first ones.
     assert result.phases["optimizer"].peak_allocated_bytes >= 16 * result.parameters
     assert all(math.isfinite(loss) for loss in result.losses)
 
 
+@pytest.mark.real("the gradients decide which steps are skipped")
 def test_skipped_steps_are_not_timed(gpu: Gpu, tmp_path: Path) -> None:
     rung = job(
         weights_dtype="float32",
@@ -308,6 +313,7 @@ def test_the_breakdown_adds_up(
     assert parts.optimizer_bytes == pytest.approx(2 * size * result.parameters, rel=0.01)
 
 
+@pytest.mark.real("no kernel takes time")
 @pytest.mark.parametrize("effective", [2, 8], ids=["one-micro-step", "four-micro-steps"])
 def test_events_and_the_clock_agree(gpu: Gpu, tmp_path: Path, effective: int) -> None:
     # Large enough that the GPU is the bottleneck: else a loop that runs ahead is rightly faster.

@@ -17,7 +17,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
  * from the documentation, "this leaves the process in an inconsistent state". */
 static const int STICKY[] = {46, 214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 999};
 
+/* A forked child has a context of its own, and reads the variable again. */
+static void in_child(void) {
+    once = (pthread_once_t)PTHREAD_ONCE_INIT;
+    pthread_mutex_init(&lock, NULL);
+    n_rules = sticky = 0;
+}
+
 static void parse(void) {
+    static int handled;
+    if (!handled++) pthread_atfork(NULL, NULL, in_child);
     const char *text = getenv("OOMDOCTOR_EMULATED_FAIL");
     while (text && *text && n_rules < MAX_RULES) {
         rule *r = &rules[n_rules];

@@ -1,0 +1,106 @@
+"""`probe --emulate` and `plan --verify` from the command line, with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tiny_folder
+
+from oomdoctor.emulator.enter import entered
+from oomdoctor.runs.emulated import UUID, devices_of, emulated_gpus
+from oomdoctor.system.environment import state_dir
+
+ROOT = Path(__file__).parents[2]
+_RUNGS = ("--recipe", "none", "--rung", "method=full", "--rung", "method=lora")
+_SIZES = ("--seq-len", "64", "--effective-batch", "4")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cached(emulator_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One build of the stand-ins for all tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+
+
+def report(*arguments: str, **variables: str) -> dict[str, Any]:
+    """The report of a command line that ends well."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "oomdoctor", *arguments, "--json", "--quiet"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
+    model = str(tiny_folder(tmp_path / "model"))
+    python = ("--python", str(cuda_python))
+    found = report("probe", model, "--emulate", "2xT4", *python, *_RUNGS, *_SIZES)
+    machine = found["machine"]
+    assert machine["emulated"]
+    assert machine["gpu_name"] == "Tesla T4 (emulated)"
+    assert (machine["gpu_uuid"], machine["driver_version"]) == (UUID, None)
+    assert found["warnings"] == []
+    for result in found["results"]:
+        assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
+        assert (result["tokens_per_s"], result["measurement"]["timing"]) == (None, None)
+        assert result["micro_batch_size"] == 4
+        assert len(result["tries"]) == 1  # the largest, and no smaller one for its speed
+        assert result["predicted"]["peak_allocated_bytes"] > 0
+    assert found["ranking_reasons"][found["ranking"][0]].startswith("the lowest peak of 2")
+    assert "--emulate" not in found["next_on_gpu"][0]
+    assert not (state_dir() / "calibration").exists()
+    assert not list(Path(found["run_dir"]).glob("emulated"))
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_plan_is_checked_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
+    model = str(tiny_folder(tmp_path / "model"))
+    python = ("--python", str(cuda_python))
+    found = report("plan", model, "--gpu", "RTX 4090", "--verify", *python, *_RUNGS, *_SIZES)
+    for result in found["results"]:
+        assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
+        assert result["speed_state"] == "estimated"
+        assert result["tokens_per_s"] > 0
+        assert result["peak_allocated_bytes"] == pytest.approx(
+            result["predicted"]["peak_allocated_bytes"], rel=0.01
+        )
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_probe_inside_an_emulation_is_emulated(
+    cuda_python: Path, emulator_cache: Path, tmp_path: Path
+) -> None:
+    model = str(tiny_folder(tmp_path / "model"))
+    session = tmp_path / "session"
+    session.mkdir()
+    devices = devices_of(emulated_gpus("L4"))
+    words = [cuda_python, "-m", "oomdoctor", "probe", model, "--json", "--quiet", "--no-predict"]
+    with entered(
+        cuda_python, devices, session, emulator_cache / "oomdoctor" / "emulator"
+    ) as inside:
+        ended = subprocess.run(
+            [*words, *_RUNGS[:4], *_SIZES],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | inside.variables,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["machine"]["emulated"]
+    assert {result["evidence"] for result in found["results"]} == {"emulated"}
+    assert [warning["code"] for warning in found["warnings"]] == ["emulated_device"]
+    assert not (state_dir() / "calibration").exists()
