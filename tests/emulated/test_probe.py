@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 _RUNGS = ("--recipe", "none", "--rung", "method=full", "--rung", "method=lora")
 _SIZES = ("--seq-len", "64", "--effective-batch", "4")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def report(*arguments: str, **variables: str) -> dict[str, Any]:
 def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     python = ("--python", str(cuda_python))
-    found = report("probe", model, "--emulate", "2xT4", *python, *_RUNGS, *_SIZES)
+    words = ("--emulate", "2xL4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
+    found = report("probe", model, *words, *python)
     machine = found["machine"]
     assert machine["emulated"]
-    assert machine["gpu_name"] == "Tesla T4 (emulated)"
+    assert machine["gpu_name"] == "NVIDIA L4 (emulated)"
     assert (machine["gpu_uuid"], machine["driver_version"]) == (UUID, None)
     assert found["warnings"] == []
     for result in found["results"]:
         assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
         assert (result["tokens_per_s"], result["measurement"]["timing"]) == (None, None)
         assert result["micro_batch_size"] == 4
-        assert len(result["tries"]) == 1  # the largest, and no smaller one for its speed
-        assert result["predicted"]["peak_allocated_bytes"] > 0
+        assert result["peak_device_bytes"] > result["peak_reserved_bytes"] > 0
     assert found["ranking_reasons"][found["ranking"][0]].startswith("the lowest peak of 2")
     assert "--emulate" not in found["next_on_gpu"][0]
     assert not (state_dir() / "calibration").exists()

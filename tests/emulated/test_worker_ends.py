@@ -19,6 +19,7 @@ from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.units import GIB
 
+pytestmark = pytest.mark.timeout(900)
 TINY = llama(layers=2, hidden=256, vocabulary=1000)
 
 
