@@ -140,7 +140,6 @@ static void start(void) {
     snprintf(folder, sizeof folder, "%s", text);
     trace = (text = getenv("OOMDOCTOR_EMULATED_TRACE")) ? atoi(text) : 0;
     read_card();
-    find_visible();
     char path[4200];
     snprintf(path, sizeof path, "%s/table", folder);
     table_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -154,11 +153,18 @@ static void start(void) {
 
 const emu_card *emu_the_card(void) { pthread_once(&once, start); return &card; }
 const char *emu_session(void) { pthread_once(&once, start); return folder; }
-int emu_visible_count(void) { pthread_once(&once, start); return visible_count; }
+/* Not before a command uses CUDA: until then it may still set CUDA_VISIBLE_DEVICES. */
+static void see(void) {
+    static pthread_once_t seen = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
+    pthread_once(&seen, find_visible);
+}
+
+int emu_visible_count(void) { see(); return visible_count; }
 int emu_trace(void) { pthread_once(&once, start); return trace; }
 
 int emu_physical(int index) {
-    pthread_once(&once, start);
+    see();
     return index >= 0 && index < visible_count ? visible[index] : -1;
 }
 
