@@ -158,7 +158,8 @@ def test_a_plain_loop_stops_once_memory_repeats(watched: Watched) -> None:
     assert states < rank.peak_allocated_bytes < states + 80 * MIB
     assert rank.peak_device_bytes is not None and rank.headroom_bytes is not None
     assert report.device is not None and report.device.usable_bytes is not None
-    assert rank.headroom_bytes == report.device.usable_bytes - rank.peak_reserved_bytes
+    left = report.device.usable_bytes - rank.peak_reserved_bytes
+    assert left - 4 * MIB <= rank.headroom_bytes <= left
     assert rank.where is not None
     assert (rank.where.file, rank.where.function) == ("train.py", "<module>")
     assert f"stopped after step {rank.steps}: memory repeats" in error

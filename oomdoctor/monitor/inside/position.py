@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,9 +20,13 @@ _MOST = 200_000
 
 
 class Position:
-    """The phases and modules of this step, with the times at which they began."""
+    """The phases and modules of this step, with the times at which they began.
 
-    def __init__(self) -> None:
+    `on_forward` is called before each pass of an outermost module.
+    """
+
+    def __init__(self, on_forward: Callable[[], None]) -> None:
+        self._on_forward = on_forward
         self.phase, self.module = "load", ""
         self.backward_frames: list[dict[str, Any]] = []
         self._times: list[int] = []
@@ -77,8 +82,10 @@ class Position:
             if here != self._thread:  # activations are computed again in the backward pass
                 self._enter_again(module)
                 return
-            if not self._stack and id(module) not in self._names:
-                self._name_all(module)
+            if not self._stack:
+                self._on_forward()
+                if id(module) not in self._names:
+                    self._name_all(module)
             name = self._names.get(id(module), type(module).__name__)
             self._stack.append((id(module), name))
             self.enter("forward" if torch.is_grad_enabled() else "eval", name)

@@ -1,7 +1,8 @@
 """One process of a watched command: its steps, its devices, and the record that it leaves.
 
-The record is written when CUDA starts, after each optimizer step, when memory runs out and when
-the interpreter ends, so a process that is killed leaves that of its last step.
+The record is written when CUDA starts, after each optimizer step or some seconds without one, when
+memory runs out and when the interpreter ends. So a process that is killed leaves that of its last
+step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from oomdoctor.monitor.inside.position import Position
 
 _MOST_STEPS = 200  # in the record: the first and the last ones
 _MOST_FRAMES = 60
+_INTERVAL_S = 5.0  # between two readings without an optimizer step
 trainers = 0  # transformers' Trainers that are training now; they are stopped as a callback does
 
 
@@ -35,7 +37,7 @@ class Watch:
         self.pid = os.getpid()
         self.stopped: str | None = None
         self._folder, self._asked = folder, asked
-        self._position = Position()
+        self._position = Position(self._between_steps)
         self._histories: dict[int, History] = {}
         self._places: dict[int, dict[str, Any]] = {}
         self._steps: dict[int, list[StepMemory]] = {}
@@ -45,6 +47,7 @@ class Watch:
         self._ooms: list[dict[str, Any]] = []
         self._written: dict[int, int] = {}
         self._notes: list[str] = []
+        self._read_at = time.monotonic()
 
     def begin(self) -> None:
         """Start to watch. CUDA has just been initialized."""
@@ -79,6 +82,17 @@ class Watch:
         if stop is not None and not trainers:
             raise SystemExit(0)
 
+    def _between_steps(self) -> None:
+        """Read and write from time to time where no optimizer steps, as in inference."""
+        if os.getpid() != self.pid or time.monotonic() - self._read_at < _INTERVAL_S:
+            return
+        try:
+            self._read()
+            self._write()
+            self._position.forget()
+        except Exception as error:  # noqa: BLE001 - the user's program must not notice
+            self._note(error)
+
     def _decide(self) -> str | None:
         """Why the training stops now; None if it goes on."""
         if self.stopped is not None:
@@ -98,6 +112,7 @@ class Watch:
 
     def _read(self) -> None:
         """Read the trace, and note where the training was at a new peak."""
+        self._read_at = time.monotonic()
         before = {device: one.peak.at_us for device, one in self._histories.items()}
         read_all(self._histories, self._step)
         for device, history in self._histories.items():

@@ -84,6 +84,8 @@ def rank_memory(
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
         oom = _oom(record, device, libraries)
         reserved = device["peak_reserved_bytes"]
+        # Other processes on the same GPU leave less than the context alone does.
+        others = max(0, device["outside_bytes"] - (context_bytes or 0))
         found.append(
             RankMemory(
                 rank=process.rank,
@@ -99,7 +101,7 @@ def rank_memory(
                 peak_step=peak.get("step"),
                 where=user_line(peak, libraries),
                 library_where=library_line(peak, libraries),
-                headroom_bytes=None if usable_bytes is None else max(0, usable_bytes - reserved),
+                headroom_bytes=_left(usable_bytes, others + reserved),
                 retries=device["retries"],
                 steps=record["step"],
                 stopped=record["stopped"],
@@ -110,6 +112,10 @@ def rank_memory(
             )
         )
     return found
+
+
+def _left(usable_bytes: int | None, used: int) -> int | None:
+    return None if usable_bytes is None else max(0, usable_bytes - used)
 
 
 def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankOutcome:
