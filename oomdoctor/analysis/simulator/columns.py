@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded
+from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
 
@@ -70,7 +71,16 @@ def tape_columns(recorded: Recorded) -> dict[str, Any]:
             texts.of(block.operator for block in blocks),
             texts.of(block.module for block in blocks),
             regions.of(block.region for block in blocks),
-            {str(number): block.rows for number, block in enumerate(blocks) if block.rows},
+            {
+                str(number): [block.rows, block.segments]
+                for number, block in enumerate(blocks)
+                if block.rows
+            },
+            {
+                str(number): [*map(int, block.row_sum)]
+                for number, block in enumerate(blocks)
+                if block.row_sum
+            },
         ],
         "events": recorded.tape.events,
         "regions": regions.of(recorded.tape.regions),
@@ -84,7 +94,7 @@ def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[
     """The tape with these windows, and what was taken."""
     texts = [checked(str, text) for text in columns["texts"]]
     units = [_region(region) for region in columns["units"]]
-    sizes, categories, names, modules, places, rows = columns["blocks"]
+    sizes, categories, names, modules, places, rows, sums = columns["blocks"]
     values = (
         _whole(sizes),
         _named(categories, texts),
@@ -93,8 +103,13 @@ def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[
         _named(places, units),
     )
     blocks = [TapeBlock(*block) for block in zip(*values, strict=True)]
-    for number, least in rows.items():
-        blocks[int(number)].rows = checked(int, least)
+    for number, (own, segments) in rows.items():
+        blocks[int(number)].rows = checked(int, own)
+        blocks[int(number)].segments = checked(int, segments)
+    for number, row_sum in sums.items():
+        results, terms, vector, item, partial, semaphores = _whole(row_sum)
+        found = RowSum(results, terms, vector, item, partial, bool(semaphores))
+        blocks[int(number)].row_sum = found
     events = _whole(columns["events"], signed=True)
     if 0 in events or (events and not -len(blocks) <= min(events) <= max(events) <= len(blocks)):
         raise ValueError("an event of a block that does not exist")

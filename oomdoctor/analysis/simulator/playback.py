@@ -16,6 +16,7 @@ from oomdoctor.analysis.simulator.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
+from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
 from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
@@ -24,10 +25,13 @@ from oomdoctor.analysis.simulator.tape import (
     in_canonical_order,
     made_of,
     plain_order,
+    row_sums_between,
     same_structure,
     sizes_between,
 )
 from oomdoctor.records.measurement import PhaseMemory
+
+A100: Capability = (8, 0)
 
 
 class NewStructureError(Exception):
@@ -99,6 +103,11 @@ class RecordedRung:
             and grows_evenly(one, other, high - low)
         )
 
+    @property
+    def has_row_sums(self) -> bool:
+        """Whether the scratch of a recording depends on the card."""
+        return any(block.row_sum for tape in self.tapes.values() for block in tape.blocks)
+
     def layout(
         self,
         size: int,
@@ -106,19 +115,23 @@ class RecordedRung:
         *,
         accumulates: bool,
         resized: Mapping[str, int] = MappingProxyType({}),
+        capability: Capability = A100,
     ) -> Layout:
         """The events at a size, with one micro-step per step unless it accumulates.
 
         `line` are the two recorded sizes to go by if the size was not recorded itself. `resized`
-        has the bytes of blocks, by operator, that differ from the tape.
+        has the bytes of blocks, by operator, that differ from the tape. The `capability` of the
+        card decides the scratch of row sums.
         """
         low, high = line or (size, size)
         tape = self._tape(low, accumulates=accumulates)
+        other = self._tape(high, accumulates=accumulates)
         if low == high:
             sizes = [block.allocated for block in tape.blocks]
         else:
-            other = self._tape(high, accumulates=accumulates)
             sizes = sizes_between(tape, low, other, high, size)
+        for number, row_sum in row_sums_between(tape, low, other, high, size).items():
+            sizes[number] = scratch_bytes(row_sum, capability)
         for number, block in enumerate(tape.blocks):
             if block.operator in resized:
                 sizes[number] = resized[block.operator]

@@ -58,8 +58,10 @@ class Recordings:
                 self._take(recorded, is_regular=True)
 
     def cards_alike(self, cards: Sequence[Card]) -> tuple[Card, ...]:
-        """The first of `cards` that these recordings hold for, and those with equal workspaces."""
+        """The first of `cards` that these recordings hold for, and those with equal scratch."""
         held = [card for card in cards if self.hold_for(card)]
+        if self.rung.has_row_sums:
+            return tuple(held[:1])
         return tuple(card for card in held if self.resized(card) == self.resized(held[0]))
 
     def hold_for(self, card: Card) -> bool:

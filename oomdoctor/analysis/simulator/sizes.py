@@ -39,6 +39,7 @@ class Sizes:
         self._config, self._recordings, self._store = config, recordings, store
         self._errors = errors
         self._resized = recordings.resized(card)
+        self._capability = card.compute_capability
         self._settings = AllocatorSettings(
             expandable_segments=config.allocator == "expandable_segments",
             equal_blocks=equal_blocks_of(recordings.facts.torch_release),
@@ -51,7 +52,11 @@ class Sizes:
         if size not in self._layouts:
             accumulates = size < self._config.effective_batch_size
             self._layouts[size] = self._recordings.rung.layout(
-                size, self._recordings.line(size), accumulates=accumulates, resized=self._resized
+                size,
+                self._recordings.line(size),
+                accumulates=accumulates,
+                resized=self._resized,
+                capability=self._capability,
             )
         return self._layouts[size]
 
@@ -62,7 +67,9 @@ class Sizes:
         )
         accumulates = size < self._config.effective_batch_size
         workspace = max(self._resized.values(), default=0)
-        words = (what, low, high, size, int(accumulates), workspace, self._config.allocator)
+        words = [what, low, high, size, int(accumulates), workspace, self._config.allocator]
+        if self._recordings.rung.has_row_sums:
+            words += self._capability
         return " ".join(map(str, words))
 
     def floors(self, size: int) -> Floors:

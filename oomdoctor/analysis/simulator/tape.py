@@ -11,19 +11,25 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from oomdoctor.analysis.simulator.reductions import RowSum
+
 Region = tuple[int, int]  # (stack of repeating layers, unit within it)
 
 
 # Up to this many rows the backward pass of an embedding works in place
 # (EmbeddingBackwardKernel.cu, torch 1.11-2.13).
 SORTED_ROWS = 3072
+_ROWS_OF_A_PART = 10  # NROWS_PER_THREAD
 
 
 @dataclass(slots=True)
 class TapeBlock:
     """One storage. `region` is the unit it belongs to, None outside the repeating layers.
 
-    With `rows`, it is only allocated if these are more than `SORTED_ROWS`.
+    With `rows`, it is only allocated if these are more than `SORTED_ROWS`. With `segments` too, it
+    has an entry for each part of the sums over equal rows, of which there are at most as many as
+    segments; `size` then counts an entry for each row. A block of a `row_sum` has no size here:
+    that depends on the card.
     """
 
     size: int
@@ -32,11 +38,23 @@ class TapeBlock:
     module: str = ""
     region: Region | None = None
     rows: int = 0
+    row_sum: RowSum | None = None
+    segments: int = 0
 
     @property
     def allocated(self) -> int:
         """Bytes that are allocated at the recorded size of the micro-batch."""
-        return 0 if 0 < self.rows <= SORTED_ROWS else self.size
+        return self.of_rows(self.size, self.rows)
+
+    def of_rows(self, size: int, rows: int) -> int:
+        """Bytes that are allocated of `size` where the block has so many rows."""
+        if not self.rows:
+            return size
+        if rows <= SORTED_ROWS:
+            return 0
+        if not self.segments:
+            return size
+        return size // rows * (rows // _ROWS_OF_A_PART + min(rows, self.segments))
 
 
 @dataclass(slots=True)
@@ -124,9 +142,39 @@ def grows_evenly(one: Tape, other: Tape, distance: int) -> bool:
     Their micro-batches are `distance` rows apart.
     """
     return all(
-        (b.size - a.size) % distance == 0 and (b.rows - a.rows) % distance == 0
+        (b.size - a.size) % distance == 0
+        and (b.rows - a.rows) % distance == 0
+        and a.segments == b.segments
+        and _sums_grow_evenly(a.row_sum, b.row_sum, distance)
         for a, b in zip(one.blocks, other.blocks, strict=True)
     )
+
+
+def _sums_grow_evenly(one: RowSum | None, other: RowSum | None, distance: int) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (
+        one[2:] == other[2:]
+        and (other.results - one.results) % distance == 0
+        and (other.terms - one.terms) % distance == 0
+    )
+
+
+def row_sums_between(
+    one: Tape, batch: int, other: Tape, other_batch: int, wanted: int
+) -> dict[int, RowSum]:
+    """The row sums at a micro-batch size, by the number of their block."""
+    found = {}
+    for number, (a, b) in enumerate(zip(one.blocks, other.blocks, strict=True)):
+        if a.row_sum is None or b.row_sum is None:
+            continue
+        results, terms = a.row_sum[:2]
+        if batch != other_batch:
+            distance, rows = other_batch - batch, wanted - batch
+            results += (b.row_sum.results - results) // distance * rows
+            terms += (b.row_sum.terms - terms) // distance * rows
+        found[number] = a.row_sum._replace(results=results, terms=terms)
+    return found
 
 
 def sizes_between(one: Tape, batch: int, other: Tape, other_batch: int, wanted: int) -> list[int]:
@@ -138,9 +186,8 @@ def sizes_between(one: Tape, batch: int, other: Tape, other_batch: int, wanted: 
     sizes = []
     for a, b in zip(one.blocks, other.blocks, strict=True):
         size = a.size if a.size == b.size else a.size + (b.size - a.size) // distance * rows
-        if a.rows and a.rows + (b.rows - a.rows) // distance * rows <= SORTED_ROWS:
-            size = 0
-        sizes.append(size)
+        own = a.rows and a.rows + (b.rows - a.rows) // distance * rows
+        sizes.append(a.of_rows(size, own))
     return sizes
 
 

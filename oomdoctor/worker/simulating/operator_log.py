@@ -11,7 +11,7 @@ from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.simulating.costs.operators import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.cuda.kernels import differs_by_card
+from oomdoctor.worker.simulating.cuda.kernels import differs_by_card, takes_first
 from oomdoctor.worker.simulating.device.mode import Kind
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
@@ -34,6 +34,7 @@ class OperatorLog:
         self.costs: list[Cost] = []
         self.entries: dict[int, Counter[Region | None]] = {}
         self._workspaces: set[str] = set()
+        self._held: list[int] = []  # what the current kernel took before its results
         # The same for all calls of a kind: what they cost and what their kernels take.
         self._known: dict[Kind, tuple[OpCost | None, tuple[int, ...]]] = {}
         self._trace = trace
@@ -63,13 +64,25 @@ class OperatorLog:
             if kind is not None and not differs_by_card(func):
                 self._known[kind] = known
         cost, hidden = known
-        if hidden:
-            self._trace.note_hidden(func._schema.name, hidden)
+        held, self._held = self._held, []
+        later = [size for size in hidden if not getattr(size, "first", False)]
+        if later:
+            self._trace.note_hidden(func._schema.name, later)
+        self._trace.free_hidden(held)
         if self._trace.phase == "optimizer" and func._schema.name in _FOR_EACH:
-            self._note_entries(args[0], result, len(hidden))
+            self._note_entries(args[0], result, held)
         if cost is not None:
             region = self._trace.region_of_operator
             self.costs.append(Cost(region, len(self._trace.tape.windows) - 1, cost))
+
+    def note_before(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """Take what a kernel takes before it allocates its results."""
+        if self._choices is not None and takes_first(func):
+            hidden = self._hidden(func, args, kwargs, result)
+            first = [size for size in hidden if getattr(size, "first", False)]
+            self._held = self._trace.take_hidden(func._schema.name, first)
 
     def _hidden(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -77,12 +90,13 @@ class OperatorLog:
         """Bytes of the blocks that its kernel takes on the card."""
         return () if self._choices is None else self._choices.hidden(func, args, kwargs, result)
 
-    def _note_entries(self, tensors: Sequence[torch.Tensor], result: Any, hidden: int) -> None:
+    def _note_entries(
+        self, tensors: Sequence[torch.Tensor], result: Any, held: Sequence[int]
+    ) -> None:
         """Note which units the tensors of a list belong to: deeper models have longer lists."""
         trace = self._trace
         blocks = trace.tape.blocks
-        # The first hidden block of the norms has partial sums; the second does not grow.
-        made = len(blocks) - hidden if hidden else trace.block_of(result)
+        made = held[0] if held else trace.block_of(result)  # the norms' partial sums
         if made is None:
             return
         known = [trace.block_of(tensor) for tensor in tensors if tensor.numel()]

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 Watcher = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], None]
 
 
+# Kernels that allocate their results from the last to the first (Dropout.cu: the mask comes first).
+_LAST_RESULT_FIRST = frozenset(("aten::native_dropout",))
+
+
 class AllocationTrace:
     """Counts the bytes of live storages on one device type and keeps a tape of births and deaths.
 
@@ -54,6 +58,7 @@ class AllocationTrace:
         self.tokens = tokens
         self.where = where
         self.watcher = watcher
+        self.before_results: Callable[..., None] | None = None  # like the watcher, but earlier
         self.phase = "init"
         self.live = 0
         self.peak = 0
@@ -119,6 +124,11 @@ class AllocationTrace:
         finally:
             self._paused = False
 
+    def works_on(self, parameter: torch.Tensor) -> None:
+        """The optimizer comes to a parameter, with operators that are not recorded."""
+        if self.phase == "optimizer":
+            self._optimizer.owners((parameter,), self._known_block)
+
     def step_begins(self, begins: bool) -> None:
         """The optimizer begins to update its parameters, or has finished."""
         self._optimizer.step_begins(begins)
@@ -150,8 +160,13 @@ class AllocationTrace:
         if attends and self.phase != "eval":
             self.attention_ops.add(name)
         owners = self._owners(args)
+        if self.before_results is not None:
+            self.before_results(func, args, kwargs, result)
         results = result if isinstance(result, list | tuple) else (result,)
-        for position, tensor in enumerate(tensors_in(results)):
+        made_in_order = enumerate(tensors_in(results))
+        for position, tensor in (
+            reversed(list(made_in_order)) if name in _LAST_RESULT_FIRST else made_in_order
+        ):
             made = self._note(tensor, name, None, owners[position % len(owners)])
             if made is not None and self.phase == "load":
                 self._note_source(made, args)
@@ -162,17 +177,34 @@ class AllocationTrace:
 
     def note_hidden(self, name: str, sizes: Iterable[int]) -> None:
         """Record blocks that a kernel takes and frees internally, all of them at the same time."""
+        self.free_hidden(self.take_hidden(name, sizes))
+
+    def take_hidden(self, name: str, sizes: Iterable[int]) -> list[int]:
+        """Record the births of blocks that a kernel takes internally; returns the blocks."""
         module, region = self._place()
         born = [
             self.tape.born(
-                TapeBlock(int(size), TEMPORARY, name, module, region, getattr(size, "rows", 0)),
+                TapeBlock(
+                    int(size),
+                    TEMPORARY,
+                    name,
+                    module,
+                    region,
+                    getattr(size, "rows", 0),
+                    getattr(size, "row_sum", None),
+                    getattr(size, "segments", 0),
+                ),
                 region,
             )
             for size in sizes
         ]
         self._count(sum(self.tape.blocks[block].allocated for block in born))
-        for block in born:
-            self.tape.died(block, region)
+        return born
+
+    def free_hidden(self, blocks: Sequence[int]) -> None:
+        """Record the deaths of such blocks, the last first, as C++ does."""
+        for block in reversed(blocks):
+            self.tape.died(block, self.tape.blocks[block].region)
             self._count(-self.tape.blocks[block].allocated)
 
     def note_lasting(self, name: str, size: int) -> None:

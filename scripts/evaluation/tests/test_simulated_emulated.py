@@ -42,16 +42,16 @@ def test_the_settings_of_a_rung_are_those_of_the_command_line() -> None:
 
 def test_the_stored_rows_are_of_rungs_that_exist(stored: list[Row]) -> None:
     assert {row.rung.name for row in stored} <= {rung.name for rung in rungs()}
-    assert len({row.rung.model for row in stored}) >= 3
+    assert len({row.rung.model for row in stored}) >= 12
 
 
 def test_what_is_reached(stored: list[Row]) -> None:
     of, reserve = summary(stored, allocated), summary(stored, reserved)
 
     assert of.median < 0.0002
-    assert of.worst < 0.005
+    assert of.worst < 0.0063
     assert reserve.equal > 0.5
-    assert reserve.worst < 0.05
+    assert reserve.worst < 0.055
     assert all(row.agrees for row in stored)
 
 

@@ -155,3 +155,26 @@ def test_live_bytes_equal_the_distinct_storages_alive(steps: list[tuple[str, int
             storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in alive}
             assert trace.live == sum(storages.values())
     assert trace.peak >= trace.live
+
+
+def test_the_mask_of_dropout_is_allocated_before_its_output() -> None:
+    trace = AllocationTrace("cpu")
+    with trace.recording():
+        kept = torch.native_dropout(torch.ones(256), 0.5, True)
+    sizes = [trace.tape.blocks[event - 1].size for event in trace.tape.events if event > 0]
+    assert sizes == [KIB, 256, KIB]  # the input, the mask, the output
+    assert len(kept) == 2
+
+
+def test_what_a_kernel_takes_first_is_older_than_its_results_and_dies_after_them() -> None:
+    trace = AllocationTrace("cpu")
+    held: list[int] = []
+    trace.before_results = lambda *_: held.extend(trace.take_hidden("scratch", [100, 200]))
+    trace.watcher = lambda *_: trace.free_hidden(held)
+    with trace.recording():
+        result = torch.ones(256)
+    assert trace.tape.events == [1, 2, 3, -2, -1]
+    assert [block.size for block in trace.tape.blocks] == [100, 200, KIB]
+    assert trace.live == KIB
+    assert trace.peak == KIB + 300
+    del result

@@ -18,6 +18,7 @@ from oomdoctor.worker.simulating.cuda import (
     paged_states,
 )
 from oomdoctor.worker.simulating.cuda.choices import Choices
+from oomdoctor.worker.simulating.device import sums
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 
@@ -34,6 +35,7 @@ def as_on_cuda(
     """
     with ExitStack() as stack:
         stack.enter_context(autocast.cuda_autocast())
+        stack.enter_context(sums.sums_in_place())
         stack.enter_context(dropout.cuda_dropout())
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:

@@ -3,8 +3,8 @@
 Every rule names the upstream source it was read from. An operator without a rule has no scratch, or
 scratch that is left out on purpose:
 
-- reductions (Reduce.cuh), scans, sorts and top-k of routers: a few MiB at most, freed at once and
-  never alive at the peak;
+- reductions to few numbers (Reduce.cuh), scans, sorts and top-k of routers: a few MiB at most,
+  freed at once and never alive at the peak;
 - layer_norm backward: partial sums since torch 2.8, but only above 64 Ki rows;
 - foreach and fused optimizers: their tables are kernel arguments (MultiTensorApply.cuh), and the
   copies of foreach optimizers are results, so the trace sees them;
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.worker.simulating.cuda import attention_scratch as attention
 from oomdoctor.worker.simulating.cuda.release import torch_release
 
@@ -25,15 +26,29 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 MIB = 1024**2
+_ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")
 
 
-class IfSorted(int):
-    """Bytes of a block that is only allocated if its `rows` have to be sorted, see `TapeBlock`."""
+class Scratch(int):
+    """Bytes of a block that a kernel holds, with what `TapeBlock` says of them.
 
-    rows: int
+    `first` is whether it is allocated before the results.
+    """
+
+    rows: int = 0
+    segments: int = 0
+    row_sum: RowSum | None = None
+    first: bool = False
+
+
+def _scratch(size: int, **values: Any) -> Scratch:
+    block = Scratch(size)
+    vars(block).update(values)
+    return block
 
 
 Rule = Callable[[Mapping[str, Any], Card], tuple[int, ...]]
+_TAKE_FIRST = frozenset(("aten::_foreach_norm", "aten::embedding_dense_backward"))
 # Only these rules differ by card.
 _OF_CARDS = frozenset(("aten::_scaled_dot_product_efficient_attention_backward",))
 
@@ -47,6 +62,12 @@ def has_rule(func: OpOverload) -> bool:
 def differs_by_card(func: OpOverload) -> bool:
     """Whether the blocks that the kernel of `func` holds depend on the card."""
     return func._schema.name in _OF_CARDS
+
+
+def takes_first(func: OpOverload) -> bool:
+    """Whether the kernel of `func` takes some of these blocks before it allocates its results."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and schema.name in _TAKE_FIRST
 
 
 def hidden_blocks(
@@ -76,22 +97,27 @@ def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     """Embedding.cu `embedding_dense_backward_cuda`, EmbeddingBackwardKernel.cu (torch 1.11-2.13).
 
     Up to 3,072 tokens (`SORTED_ROWS`), one kernel works in place. Above that, the indices are
-    sorted and cut into segments (six index arrays in all), and one fp32 row is kept per token. The
-    sort's own buffers are smaller and are freed before those rows are allocated.
+    sorted and cut into segments (six index arrays in all, and two numbers). Each segment is summed
+    in parts of ten rows, and one fp32 row is kept for each part; how many there are at most is
+    known without reading them (as 2.12.1 allocates). The sort's own buffers are smaller and are
+    freed before those rows are allocated.
     """
     grad, indices = named["grad_output"], named["indices"]
-    copy = () if grad.is_contiguous() else (tensor_bytes(grad),)
-    tokens = indices.numel()
-    blocks = *(tensor_bytes(indices),) * 6, tokens * grad.shape[-1] * max(4, grad.element_size())
-    if named["scale_grad_by_freq"]:
-        return (*copy, *blocks)
-    return (*copy, *(_if_sorted(size, tokens) for size in blocks))
-
-
-def _if_sorted(size: int, rows: int) -> IfSorted:
-    block = IfSorted(size)
-    block.rows = rows
-    return block
+    copy = () if grad.is_contiguous() else (_scratch(tensor_bytes(grad), first=True),)
+    tokens, index = indices.numel(), tensor_bytes(indices)
+    row = grad.shape[-1] * max(4, grad.element_size())
+    segments = named["num_weights"]
+    # Where they are sorted in any case, there may be less, but never more.
+    rows = 0 if named["scale_grad_by_freq"] else tokens
+    indices_first = _scratch(index, rows=rows, first=True)
+    partial = {"rows": rows, "segments": segments if rows else 0}
+    return (
+        *copy,
+        *(indices_first,) * 2,
+        *(_scratch(size, rows=rows) for size in (index, 8, index, index, 8)),
+        _scratch(index, **partial),
+        _scratch(tokens * row, **partial),
+    )
 
 
 def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
@@ -126,8 +152,48 @@ def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     if not tensors:
         return ()
     chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
-    partial = max(4, tensors[0].element_size())
-    return chunks * len(tensors) * partial, 320 * partial
+    return (_scratch(chunks * len(tensors) * max(4, tensors[0].element_size()), first=True),)
+
+
+def _reduced(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+    """Reduce.cuh `gpu_reduce_kernel`: partial sums and semaphores of sums over rows.
+
+    Sums along contiguous memory leave a few KiB at most, which are left out. ReduceOps.cpp: a sum
+    of whole numbers or truths first makes them int64.
+    """
+    tensor, dims = named["self"], named.get("dim")
+    kept = set(range(tensor.dim())) - {dim % max(1, tensor.dim()) for dim in dims or ()}
+    if not dims or not tensor.is_floating_point():
+        counted = str(tensor.dtype) not in _ALREADY_WIDE and not tensor.is_floating_point()
+        return (8 * tensor.numel(),) if counted and not named.get("dtype") else ()
+    shape, strides = tensor.shape, tensor.stride()
+    along = sorted((strides[dim], shape[dim]) for dim in kept if shape[dim] > 1)
+    across = [strides[dim] for dim in range(tensor.dim()) if dim not in kept and shape[dim] > 1]
+    if not along or not across or along[0][0] > min(across):
+        return ()
+    vector = 1
+    if along[0][0] == 1:
+        extent = 1
+        others = list(across)
+        for stride, size in along:
+            if stride == extent:
+                extent *= size
+            else:
+                others.append(stride)
+        vector = next(n for n in (4, 2, 1) if all(v % n == 0 for v in (extent, *others)))
+    results = 1
+    for _, size in along:
+        results *= size
+    of = RowSum(
+        results,
+        tensor.numel() // results,
+        vector,
+        tensor.element_size(),
+        max(4, tensor.element_size()),
+    )
+    return tuple(
+        _scratch(0, row_sum=of._replace(semaphores=semaphores)) for semaphores in (False, True)
+    )
 
 
 def _matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
@@ -206,6 +272,8 @@ _RULES: dict[str, Rule] = {
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
     "aten::_foreach_norm": _foreach_norm,
+    "aten::sum": _reduced,
+    "aten::mean": _reduced,
     "aten::mm": _matmul,
     "aten::bmm": _matmul,
     "aten::baddbmm": _matmul,

@@ -31,6 +31,7 @@ def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> I
     ) -> torch.Tensor:
         if parameter.numel() < _SMALLEST_PAGED:
             return torch.zeros_like(parameter, dtype=dtype)
+        trace.works_on(parameter)
         with trace.paused():
             state = torch.zeros_like(parameter, dtype=dtype)
         block = trace.block_of(parameter)

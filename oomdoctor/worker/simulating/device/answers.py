@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomdoctor.worker.simulating.device import known_values
+from oomdoctor.worker.simulating.device import known_values, sums
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,8 @@ def answers_of(func: OpOverload) -> Answers | None:
         before = _read
     elif func is torch.ops.aten.nonzero.default:
         before = _positions
+    elif func is torch.ops.aten.add.Tensor:
+        before = sums.sum_of_gradients
     after: list[Note] = []
     if str(func).startswith(_TRUE):
         after.append(_holds)

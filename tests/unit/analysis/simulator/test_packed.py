@@ -14,6 +14,7 @@ from oomdoctor.analysis.allocator import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.packed import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
+from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
 from oomdoctor.records.facts.categories import CATEGORIES
@@ -43,6 +44,7 @@ def pack() -> Pack:
     tape.enter("first", "forward")
     other = tape.born(TapeBlock(5, "temporary", "aten::mm", "", None, rows=4000), None)
     tape.died(other, None)
+    tape.born(TapeBlock(0, "temporary", row_sum=RowSum(576, 2048, 4, 2, 4, semaphores=True)), None)
     recorded = Recorded(
         size=2,
         tape=tape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
+from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import (
     Order,
     Tape,
@@ -11,6 +12,7 @@ from oomdoctor.analysis.simulator.tape import (
     in_canonical_order,
     made_of,
     plain_order,
+    row_sums_between,
     same_structure,
     sizes_between,
 )
@@ -177,3 +179,31 @@ def test_empty_blocks_make_no_events() -> None:
     tape.born(block(4), None)
     order = plain_order(tape)
     assert order.with_sizes(sizes(tape)) == [(1, 8), (2, 4)]
+
+
+def with_row_sum(results: int, terms: int) -> Tape:
+    tape = Tape()
+    tape.born(TapeBlock(0, "", row_sum=RowSum(results, terms, 4, 2, 4)), None)
+    return tape
+
+
+def test_row_sums_grow_with_the_batch() -> None:
+    low, high = with_row_sum(576, 1024), with_row_sum(576, 1024 + 59 * 512)
+    assert grows_evenly(low, high, 59)
+    assert row_sums_between(low, 2, high, 61, 4) == {0: RowSum(576, 2048, 4, 2, 4)}
+    assert row_sums_between(low, 2, low, 2, 2) == {0: RowSum(576, 1024, 4, 2, 4)}
+    assert not grows_evenly(low, with_row_sum(576, 1025), 59)
+    assert not grows_evenly(low, with_row_sum(577, 1024), 59)
+
+
+def test_parts_of_sums_over_equal_rows_are_limited_by_the_rows_of_the_table() -> None:
+    def embedding(rows: int) -> Tape:
+        tape = Tape()
+        tape.born(TapeBlock(100 * rows, "", rows=rows, segments=5000), None)
+        return tape
+
+    low, high = embedding(4096), embedding(4096 + 59 * 2048)
+    assert grows_evenly(low, high, 59)
+    assert low.blocks[0].allocated == 100 * (409 + 4096)
+    assert sizes_between(low, 2, high, 61, 3) == [100 * (614 + 5000)]
+    assert embedding(3072).blocks[0].allocated == 0

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.worker.simulating.cuda import kernels
 from oomdoctor.worker.simulating.cuda.kernels import hidden_blocks
@@ -46,20 +47,23 @@ def fake() -> Any:
         yield
 
 
-def blocks(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[int, ...]:
+def blocks(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[Any, ...]:
     return hidden_blocks(func, args, kwargs, func(*args, **kwargs), card)
 
 
 @pytest.mark.parametrize("tokens", [3072, 3073])
-def test_embedding_backward_keeps_a_row_for_each_token_once_it_sorts(
-    fake: None, tokens: int
-) -> None:
+def test_embedding_backward_keeps_rows_once_it_sorts(fake: None, tokens: int) -> None:
     grad = torch.empty(1, tokens, 64, dtype=torch.bfloat16)
     indices = torch.zeros(1, tokens, dtype=torch.long)
     found = blocks(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
-    assert found == (8 * tokens,) * 6 + (tokens * 64 * 4,)
-    taken = [TapeBlock(size, "", rows=size.rows).allocated for size in found]
-    assert taken == ([0] * 7 if tokens == 3072 else list(found))
+    assert [block.first for block in found] == [True, True, *[False] * 7]
+    taken = [
+        TapeBlock(size, "", rows=size.rows, segments=size.segments).allocated for size in found
+    ]
+    parts = 3073 // 10 + 1000
+    index = 8 * 3073
+    sorted_blocks = [index, index, index, 8, index, index, 8, 8 * parts, 4 * 64 * parts]
+    assert taken == ([0] * 9 if tokens == 3072 else sorted_blocks)
 
 
 def test_embedding_backward_copies_a_strided_gradient(fake: None) -> None:
@@ -67,7 +71,7 @@ def test_embedding_backward_copies_a_strided_gradient(fake: None) -> None:
     indices = torch.zeros(100, dtype=torch.long)
     found = blocks(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
     assert found[0] == 100 * 64 * 2
-    assert not hasattr(found[0], "rows")
+    assert (found[0].first, found[0].rows) == (True, 0)
 
 
 def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> None:
@@ -81,7 +85,28 @@ def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> No
 
 def test_foreach_norm_has_as_many_partial_sums_for_each_as_the_largest(fake: None) -> None:
     tensors = [torch.empty(n, dtype=torch.bfloat16) for n in (65536 * 3 + 1, 10, 0)]
-    assert blocks(aten._foreach_norm.Scalar, tensors) == (4 * 2 * 4, 320 * 4)
+    assert blocks(aten._foreach_norm.Scalar, tensors) == (4 * 2 * 4,)
+
+
+def test_a_sum_over_rows_leaves_partial_sums_for_the_card_to_size(fake: None) -> None:
+    rows = torch.empty(4, 512, 576, dtype=torch.bfloat16)
+    buffer, semaphores = blocks(aten.sum.dim_IntList, rows, [0, 1], True)
+    assert buffer.row_sum == RowSum(576, 2048, 4, 2, 4)
+    assert semaphores.row_sum == RowSum(576, 2048, 4, 2, 4, semaphores=True)
+    assert blocks(aten.mean.dim, rows[:, :, :3], [0, 1])[0].row_sum.vector == 1
+    assert blocks(aten.mean.dim, rows.float(), [-2])[0].row_sum == RowSum(2304, 512, 4, 4, 4)
+
+
+def test_a_sum_along_rows_and_one_to_a_number_leave_nothing(fake: None) -> None:
+    rows = torch.empty(512, 576)
+    assert blocks(aten.mean.dim, rows, [-1], True) == ()
+    assert blocks(aten.sum.dim_IntList, rows, [0, 1]) == ()
+    assert blocks(aten.sum.default, rows) == ()
+
+
+def test_truths_are_made_whole_numbers_before_they_are_counted(fake: None) -> None:
+    assert blocks(aten.sum.default, torch.empty(100, dtype=torch.bool)) == (800,)
+    assert blocks(aten.sum.default, torch.empty(100, dtype=torch.int64)) == ()
 
 
 def test_a_matrix_that_cublas_cannot_read_is_copied(fake: None) -> None:

@@ -1,0 +1,88 @@
+"""Add gradients in place where autograd does, which it never does while a dispatch mode is active.
+
+A tensor that was used twice has two gradients. The engine adds the second to the first in place if
+nobody else holds the first (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`, torch
+1.11-2.13). Under a dispatch mode every tensor counts as a subclass, and the sum is a new tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+Holders = tuple[int, int, int]  # references to a tensor, to its memory and to its Python object
+_in_place: Holders | None = None  # what a tensor has that only the engine holds
+
+
+@contextmanager
+def sums_in_place() -> Iterator[None]:
+    """Let `sum_of_gradients` answer, in the whole process."""
+    global _in_place
+    before, _in_place = _in_place, _only_the_engine()
+    try:
+        yield
+    finally:
+        _in_place = before
+
+
+def sum_of_gradients(args: Sequence[Any]) -> torch.Tensor | None:
+    """The first of two gradients if the engine would add the second to it; otherwise None.
+
+    `args` are those of `aten::add`.
+    """
+    import torch
+
+    if _in_place is None or torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
+        return None
+    if not isinstance(args[1], torch.Tensor) or _holders(args) != _in_place:
+        return None
+    one, other = args
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return one if alike and _is_dense(one) else None
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill their memory without gaps, and no two share a place."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _holders(args: Sequence[Any]) -> Holders:
+    """Who holds the first argument; the callers themselves must not, because they would count."""
+    import torch
+
+    memory = torch._C._storage_Use_Count(args[0].untyped_storage()._cdata)
+    return args[0]._use_count(), memory, sys.getrefcount(args[0])
+
+
+@cache
+def _only_the_engine() -> Holders:
+    """The references to a gradient that only the engine holds, as a dispatch mode sees them."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+    found: list[Holders] = []
+
+    class Counter(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+                found.append(_holders(args))
+            return func(*args, **(kwargs or {}))
+
+    with _disable_current_modes(), torch.enable_grad(), Counter():
+        tensor = torch.ones(2, requires_grad=True)
+        twice = tensor * 2
+        (twice * 3 + twice * 4).sum().backward()
+    return found[0]

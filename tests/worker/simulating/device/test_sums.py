@@ -1,0 +1,125 @@
+"""Gradients are added in place where autograd does without a dispatch mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oomdoctor.worker.simulating.device import sums
+from oomdoctor.worker.simulating.device.fake import simulated_device
+
+
+class Sums(TorchDispatchMode):
+    """Answers as the simulated device does, and notes which sums were in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_place: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.add.Tensor:
+            answer = sums.sum_of_gradients(args)
+            self.in_place.append(answer is not None)
+            if answer is not None:
+                return answer
+        return func(*args, **(kwargs or {}))
+
+
+def in_backward(loss: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
+    """Whether the sums of the backward pass of a loss were in place."""
+    made = loss(torch.ones(4, 4, requires_grad=True))
+    watched = Sums()
+    with sums.sums_in_place(), watched:
+        made.backward()
+    return watched.in_place
+
+
+def twice(tensor: torch.Tensor) -> torch.Tensor:
+    used = tensor * 2
+    return ((used * 3) + (used * used.detach())).sum()
+
+
+def test_a_gradient_that_only_the_engine_holds_is_added_to() -> None:
+    assert in_backward(twice) == [True]
+
+
+def test_a_gradient_that_somebody_else_holds_is_not() -> None:
+    kept: list[torch.Tensor] = []
+
+    def held(tensor: torch.Tensor) -> torch.Tensor:
+        used = tensor * 2
+        one, other = used * 3, used * 4
+        for each in (one, other):
+            each.grad_fn.register_hook(lambda inputs, _: kept.extend(inputs))  # type: ignore[union-attr]
+        return (one + other).sum()
+
+    assert in_backward(held) == [False]
+
+
+def test_an_expanded_gradient_is_not() -> None:
+    def expanded(tensor: torch.Tensor) -> torch.Tensor:
+        used = tensor * 2
+        return used.sum() + used.sum()
+
+    assert in_backward(expanded) == [False]
+
+
+def test_a_sum_in_python_is_not() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            return gradient * 1 + gradient * 1
+
+    assert in_backward(lambda tensor: Doubled.apply(tensor).sum()) == [False]  # type: ignore[no-untyped-call]
+
+
+def test_the_forward_pass_and_other_programs_are_left_alone() -> None:
+    watched = Sums()
+    with sums.sums_in_place(), watched:
+        torch.ones(2) + torch.ones(2)
+        with torch.no_grad():
+            torch.ones(2) + torch.ones(2)
+    assert watched.in_place == [False, False]
+    made = twice(torch.ones(4, 4, requires_grad=True))
+    with watched:
+        made.backward()
+    assert watched.in_place[2:] == [False]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(3, 4), torch.ones(3, 4).T, torch.ones(2, 3, 4).permute(1, 0, 2), torch.ones(1, 4)],
+)
+def test_dense_in_any_order(tensor: torch.Tensor) -> None:
+    assert sums._is_dense(tensor)
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(3, 4)[:, :2], torch.ones(1).expand(4)])
+def test_not_dense(tensor: torch.Tensor) -> None:
+    assert not sums._is_dense(tensor)
+
+
+def test_the_same_on_the_simulated_device() -> None:
+    with simulated_device(cuda=True) as device, sums.sums_in_place():
+        seen: list[str] = []
+
+        class Observer:
+            def begins(self) -> None: ...
+
+            def note_operator(
+                self, func: Any, args: Any, _kwargs: Any, result: Any, _: Any
+            ) -> None:
+                if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+                    seen.append("in place" if result is args[0] else "new")
+
+        with device.observed_by(Observer()):
+            twice(torch.ones(4, 4, requires_grad=True)).backward()
+    assert seen == ["in place"]
