@@ -256,7 +256,7 @@ def test_a_signal_leaves_a_partial_summary(watched: Watched) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_stop_after_the_same_step(watched: Watched, kind: str) -> None:
-    words = ("torchrun", "--nproc-per-node", "2", "train.py", kind)
+    words = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py", kind)
     report, out, error = watched.run("2xT4", RANKS, *words)
     assert [rank.rank for rank in report.ranks] == [0, 1]
     first, second = report.ranks
