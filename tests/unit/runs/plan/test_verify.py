@@ -1,4 +1,4 @@
-"""Which rungs of a plan are checked on the emulated card, and that the verdict of the check wins."""
+"""Which rungs of a plan are checked on the emulated card; the verdict of the check wins."""
 
 from __future__ import annotations
 
