@@ -56,6 +56,7 @@ BODY = """
         dist.all_reduce(x, group=group)
     told["group"] = x.item()
     x = torch.ones(3, device=d); dist.all_reduce(x); told["floats"] = x.tolist()
+    x = torch.ones(3000, device=d); dist.all_reduce(x); told["gradients"] = x.sum().item()
     torch.manual_seed(0)
     module = torch.nn.parallel.DistributedDataParallel(
         torch.nn.Linear(4, 4).cuda(), device_ids=[rank])
@@ -86,6 +87,7 @@ def test_integers_and_objects_travel_between_ranks(bench: Bench) -> None:
             "all_to_all": [0, 1, 1, 2, 2, 2],
             "ring": (rank - 1) % 3,
             "group": 3,
-            "floats": [0.0, 0.0, 0.0],
+            "floats": [3.0, 3.0, 3.0],
+            "gradients": 0.0,
             "ddp": True,
         }

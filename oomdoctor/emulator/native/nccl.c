@@ -1,8 +1,8 @@
 /* NCCL: communicators, and collectives of small integers that really travel.
  *
  * Which collectives travel is decided by type and size alone, so that all ranks decide alike: ranks
- * compare lengths, counts and pickled objects through integers and bytes. Gradients and parameters
- * are floats and hold nothing; what receives them is unknown. As on a real GPU, who only sends does
+ * compare lengths, counts and pickled objects through integers and bytes, and a barrier is a sum of one
+ * float. Gradients and parameters are longer floats and hold nothing; what receives them is unknown. As on a real GPU, who only sends does
  * not wait for who receives, and in a group all sends are made before anything is awaited.
  */
 #include "emu.h"
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define TRAVELS (16ull << 20) /* bytes from one rank to another */
+#define FLOATS_TRAVEL 1024ull
 enum { ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclRemoteError = 6 };
 
 typedef struct { char internal[128]; } unique_id;
@@ -48,6 +49,7 @@ int ncclGetUniqueId(unique_id *id) {
     memcpy(id->internal, &number, sizeof number);
     return 0;
 }
+static wire *out_to_all(comm *c, int from);
 static int make(void **out, uint64_t id, int size, int rank) {
     if (size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
     comm *c = calloc(1, sizeof *c);
@@ -56,7 +58,7 @@ static int make(void **out, uint64_t id, int size, int rank) {
     c->sends = calloc((size_t)size, sizeof *c->sends);
     c->gets = calloc((size_t)size, sizeof *c->gets);
     *out = c;
-    return 0;
+    return size > 1 && size <= WIRE_READERS && !out_to_all(c, rank) ? ncclSystemError : 0; /* "I am here" */
 }
 static uint64_t number_of(unique_id id) {
     uint64_t number;
@@ -125,6 +127,7 @@ static wire *pair(comm *c, int from, int to) {
         *at = wire_open(name, 1);
         if (*at && from == c->rank) wire_i_write(*at);
         if (*at && to == c->rank) wire_i_read(*at, 0);
+        if (*at && from != c->rank) wire_same_writer(*at, out_to_all(c, from));
     }
     return *at;
 }
@@ -214,15 +217,16 @@ static int get(job *j) {
         if (j->what == ALL_TO_ALL && i == c->rank) offset = (uint64_t)i * j->bytes;
         if (reduces) {
             if ((int)m.worth < worth) worth = (int)m.worth;
-            nccl_reduce(sum, m.data && offset + j->bytes <= m.bytes ? (unsigned char *)m.data + offset : NULL, j->count,
+            if (nccl_sums(j->type)) nccl_reduce(sum, m.data && offset + j->bytes <= m.bytes ? (unsigned char *)m.data + offset : NULL, j->count,
                         j->type, j->op, i == first);
         } else if (j->what == SPLIT) memcpy((void *)(j->to + (uint64_t)i * j->bytes), m.data, j->bytes);
         else land(j->to + (j->what == GATHER || j->what == ALL_TO_ALL ? (uint64_t)i * j->bytes : 0), &m, offset, j->bytes);
         if (m.data != j->mine) free(m.data);
     }
     if (reduces && !code) {
-        if (j->op == 4) nccl_divide(sum, j->count, j->type, c->size);
-        emu_values_put(j->to, sum, j->bytes, worth == EMU_UNKNOWN ? EMU_ASSUMED : worth);
+        if (j->op == 4 && nccl_sums(j->type)) nccl_divide(sum, j->count, j->type, c->size);
+        if (!nccl_sums(j->type) || (worth == EMU_UNKNOWN && !nccl_whole(j->type))) emu_values_drop(j->to, j->bytes);
+        else emu_values_put(j->to, sum, j->bytes, worth == EMU_UNKNOWN ? EMU_ASSUMED : worth);
     }
     free(sum);
     return code;
@@ -246,7 +250,7 @@ static int run(job *jobs, size_t n) {
 static int start(job j) {
     if (!j.c) return ncclInvalidArgument;
     j.bytes = j.count * nccl_item(j.type);
-    j.travels = j.what == SPLIT || (nccl_whole(j.type) && j.bytes <= TRAVELS && j.c->size <= WIRE_READERS);
+    j.travels = j.what == SPLIT || (j.bytes <= (nccl_whole(j.type) ? TRAVELS : FLOATS_TRAVEL) && j.c->size <= WIRE_READERS);
     if (!depth || j.what == SPLIT) return run(&j, 1);
     if (queued == room) {
         room = room ? 2 * room : 64;

@@ -1,4 +1,4 @@
-/* Types and reductions of NCCL, for the integers that travel. */
+/* Types and reductions of NCCL, for what travels. */
 #ifndef EMU_NCCL_REDUCE_H
 #define EMU_NCCL_REDUCE_H
 #include <stdint.h>
@@ -10,6 +10,7 @@ static inline uint64_t nccl_item(int type) {
     return type >= 0 && type < 12 ? sizes[type] : 1;
 }
 static inline int nccl_whole(int type) { return type >= 0 && type <= 5; }
+static inline int nccl_sums(int type) { return nccl_whole(type) || type == 7 || type == 8; }
 
 #define NCCL_EACH(T, expression)                                                                    \
     do {                                                                                            \
@@ -24,6 +25,8 @@ static inline int nccl_whole(int type) { return type >= 0 && type <= 5; }
     case 2: NCCL_EACH(int32_t, expression); break;                                                  \
     case 3: NCCL_EACH(uint32_t, expression); break;                                                 \
     case 4: NCCL_EACH(int64_t, expression); break;                                                  \
+    case 7: NCCL_EACH(float, expression); break;                                                    \
+    case 8: NCCL_EACH(double, expression); break;                                                   \
     default: NCCL_EACH(uint64_t, expression); break;                                                \
     }
 

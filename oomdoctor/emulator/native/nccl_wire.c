@@ -61,6 +61,11 @@ void wire_close(wire *w) {
 void wire_i_write(wire *w) { atomic_store(&w->at->writer, getpid()); }
 void wire_i_read(wire *w, int reader) { atomic_store(&w->at->reader[reader], getpid()); }
 
+void wire_same_writer(wire *w, const wire *as) {
+    int64_t nobody = 0, pid = as ? atomic_load(&as->at->writer) : 0;
+    if (pid) atomic_compare_exchange_strong(&w->at->writer, &nobody, pid);
+}
+
 static int gone(int64_t pid) { return pid && kill((pid_t)pid, 0) && errno == ESRCH; }
 
 /* One wait of a polite loop; `peer` is whom we wait for. */

@@ -20,6 +20,7 @@ wire *wire_open(const char *name, int readers); /* created if it is not there; N
 void wire_close(wire *w);
 void wire_i_write(wire *w);           /* this process is the writer */
 void wire_i_read(wire *w, int reader); /* this process is that reader */
+void wire_same_writer(wire *w, const wire *as); /* its writer is that of another wire */
 int wire_put(wire *w, const wire_message *m);
 int wire_get(wire *w, int reader, wire_message *m);
 #endif
