@@ -13,7 +13,7 @@ from types import MappingProxyType
 from oomdoctor.analysis.allocator import AllocatorSettings, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.simulator.cycles import without_collection
-from oomdoctor.analysis.simulator.orders.depth import extend
+from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
@@ -99,7 +99,7 @@ class RecordedRung:
         one, other = (self._tape(size, accumulates=True) for size in (low, high))
         return (
             len(one.blocks) == len(other.blocks)
-            and same_structure(one, other)
+            and same_structure(in_canonical_order(one), in_canonical_order(other))
             and grows_evenly(one, other, high - low)
         )
 
@@ -145,14 +145,24 @@ class RecordedRung:
             tape = self.tapes[size]
             if accumulates:
                 tape = with_second_micro_step(tape, self._taken[size], self.categories.temporary)
-            self._shallow[size, accumulates] = in_canonical_order(tape)
+            self._shallow[size, accumulates] = tape
         return self._shallow[size, accumulates]
+
+    def _extended(self, tape: Tape) -> Order:
+        """The tape at full depth; as recorded, if blocks die in the same order in each layer.
+
+        That order decides which of equal blocks is used next (torch 2.12 and later).
+        """
+        try:
+            return extend(tape, self.depths)
+        except IrregularError:
+            return extend(in_canonical_order(tape), self.depths)
 
     def _order(self, size: int, *, accumulates: bool) -> tuple[Order, Outline]:
         if (size, accumulates) not in self._orders:
             tape = self._tape(size, accumulates=accumulates)
             deep = any(simulated != real for simulated, real in self.depths.values())
-            order = extend(tape, self.depths) if deep else plain_order(tape)
+            order = self._extended(tape) if deep else plain_order(tape)
             order = with_steady_step(
                 order, tape.blocks, self.categories.states, self.categories.gradients
             )

@@ -97,8 +97,8 @@ class Tape:
 def in_canonical_order(tape: Tape) -> Tape:
     """The tape with consecutive deaths sorted by birth.
 
-    Their recorded order is an accident of hash tables (autocast's cache, the engine's graph), and
-    it does not change the free memory of an allocator.
+    Their recorded order may be an accident of hash tables (autocast's cache, the engine's graph).
+    It does not change the free memory of an allocator, but which of equal blocks it uses next.
     """
     breaks = {start for start, _, _ in tape.windows}
     tidy = Tape(blocks=tape.blocks, windows=tape.windows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
+from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import (
     Order,
@@ -207,3 +208,23 @@ def test_parts_of_sums_over_equal_rows_are_limited_by_the_rows_of_the_table() ->
     assert low.blocks[0].allocated == 100 * (409 + 4096)
     assert sizes_between(low, 2, high, 61, 3) == [100 * (614 + 5000)]
     assert embedding(3072).blocks[0].allocated == 0
+
+
+def test_a_deep_order_keeps_the_deaths_as_recorded_and_falls_back_to_sorted_ones() -> None:
+    def layers(*, swapped: tuple[int, ...] = ()) -> Tape:
+        tape = Tape()
+        tape.enter("first", "forward")
+        for unit in range(4):
+            pair = [tape.born(TapeBlock(size, "", region=(0, unit)), (0, unit)) for size in (1, 2)]
+            for number in pair if unit in swapped else reversed(pair):
+                tape.died(number, (0, unit))
+        return tape
+
+    rung = RecordedRung({0: (4, 6)}, Categories("states", "gradients", "temporary", "inputs"))
+
+    as_recorded = rung._extended(layers())
+    sorted_ones = rung._extended(layers(swapped=(2,)))
+
+    assert as_recorded.events[:8] == [1, 2, -2, -1, 3, 4, -4, -3]
+    assert sorted_ones.events[:8] == [1, 2, -1, -2, 3, 4, -3, -4]
+    assert len(as_recorded.origin) == len(sorted_ones.origin) == 12
