@@ -51,8 +51,7 @@ def main() -> int:
     equal = sum(r["allocated_bytes"] == r["measured_bytes"] for r in readings)
     print(f"{equal} of {len(readings)} rows are equal to the byte")
     if options.write:
-        options.write.write_text(json.dumps(readings, indent=1) + "\n", encoding="utf-8")
-        print(table(readings))
+        _keep(readings, options.write)
     worst = max((abs(_error(r)) for r in readings), default=0)
     return 0 if readings and worst <= GOAL else 3
 
@@ -73,6 +72,15 @@ def reading(row: dict[str, Any], python: Path, folder: Path, cache: Path) -> dic
         "torch": told["torch"],
         "source": row["source"],
     }
+
+
+def _keep(readings: list[dict[str, Any]], file: Path) -> None:
+    """Write the readings, beside those of other rows that the file has, in the order of the rows."""
+    known = {r["id"]: r for r in json.loads(file.read_text())} if file.exists() else {}
+    known |= {r["id"]: r for r in readings}
+    ordered = [known[row["id"]] for row in all_rows() if row["id"] in known]
+    file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    print(table(ordered))
 
 
 def table(readings: list[dict[str, Any]]) -> str:

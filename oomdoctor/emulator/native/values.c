@@ -23,10 +23,12 @@ static atomic_int computing; /* values.cpp is there */
 
 static int inside(uint64_t at, size_t n) { return arena && at >= arena && n <= arena_end - at && at < arena_end; }
 
+/* Makes room for new values: what is old and large is given up. Changes the map. */
 static int affordable(size_t n) {
     if (map_held + n <= HELD_LIMIT) return 1;
     counters.refused++;
-    return 0;
+    if (n <= HELD_LIMIT / 4) map_give_up(HELD_LIMIT / 2);
+    return map_held + n <= HELD_LIMIT;
 }
 
 void emu_values_arena(uint64_t base, uint64_t size) {
@@ -77,6 +79,7 @@ void emu_values_move(uint64_t to, uint64_t from, size_t n) {
         return;
     }
     pthread_mutex_lock(&lock);
+    int can_keep = affordable(n); /* before the map is read */
     /* A copy of the map_ranges first: putting moves them, and source and target may overlap. */
     size_t first = map_first_after(from), parts = 0;
     while (first + parts < map_count && map_ranges[first + parts].at < from + n) parts++;
@@ -87,7 +90,7 @@ void emu_values_move(uint64_t to, uint64_t from, size_t n) {
         if (copy[i].at < from) copy[i].at = from;
         if (copy[i].end > from + n) copy[i].end = from + n;
         size_t size = copy[i].end - copy[i].at;
-        if (copy[i].width || !affordable(size) || !(data[i] = malloc(size))) continue;
+        if (copy[i].width || !can_keep || !(data[i] = malloc(size))) continue;
         memcpy(data[i], (const void *)copy[i].at, size);
     }
     map_cut(to, to + n, 0);

@@ -6,11 +6,13 @@
 #include <sys/mman.h>
 
 #define PAGE 4096ull
+#define SMALL 4096ull /* lengths and counts are worth more than their bytes */
 
 range *map_ranges;
 size_t map_count;
 uint64_t map_held;
 static size_t room;
+static uint32_t turns;
 
 size_t map_first_after(uint64_t at) {
     size_t low = 0, high = map_count;
@@ -87,9 +89,10 @@ static int same(const range *a, const range *b) {
 void map_put(range new) {
     if (new.at >= new.end || !make_room(1)) return;
     if (!new.width) map_held += new.end - new.at;
+    new.turn = ++turns;
     size_t i = map_first_after(new.at);
     if (i > 0 && map_ranges[i - 1].end == new.at && same(&map_ranges[i - 1], &new)) {
-        map_ranges[i - 1].end = new.end;
+        map_ranges[i - 1].end = new.end, map_ranges[i - 1].turn = new.turn;
         if (i < map_count && map_ranges[i].at == new.end && same(&map_ranges[i], &new)) {
             map_ranges[i - 1].end = map_ranges[i].end;
             memmove(map_ranges + i, map_ranges + i + 1, (--map_count - i) * sizeof *map_ranges);
@@ -97,12 +100,26 @@ void map_put(range new) {
         return;
     }
     if (i < map_count && map_ranges[i].at == new.end && same(&map_ranges[i], &new)) {
-        map_ranges[i].at = new.at;
+        map_ranges[i].at = new.at, map_ranges[i].turn = new.turn;
         return;
     }
     memmove(map_ranges + i + 1, map_ranges + i, (map_count - i) * sizeof *map_ranges);
     map_ranges[i] = new;
     map_count++;
+}
+
+void map_give_up(uint64_t target) {
+    uint32_t oldest = turns;
+    for (size_t i = 0; i < map_count; i++)
+        if (map_ranges[i].turn < oldest) oldest = map_ranges[i].turn;
+    while (map_held > target && oldest < turns) {
+        uint32_t until = oldest + (turns - oldest + 1) / 2;
+        for (size_t i = map_count; i-- > 0;) {
+            range r = map_ranges[i];
+            if (!r.width && r.turn <= until && r.end - r.at >= SMALL) map_cut(r.at, r.end, 0);
+        }
+        oldest = until;
+    }
 }
 
 void map_pour(unsigned char *to, const range *r, uint64_t at, uint64_t end) {

@@ -9,6 +9,7 @@ typedef struct {
     unsigned char value[8]; /* of a splat: the byte at address a is value[a % width] */
     uint8_t width;          /* 0: the bytes are in memory */
     uint8_t worth;
+    uint32_t turn; /* when it was put here: set by map_put */
 } range;
 
 extern range *map_ranges; /* sorted, disjoint */
@@ -19,6 +20,7 @@ size_t map_first_after(uint64_t at); /* the first range that ends after `at` */
 /* Takes [at, end) out of the map; memory of what was there is zeroed unless it is to be written. */
 void map_cut(uint64_t at, uint64_t end, int keep_bytes);
 void map_put(range new); /* where nothing is */
+void map_give_up(uint64_t target); /* old, large ranges, until so many bytes are held */
 void map_pour(unsigned char *to, const range *r, uint64_t at, uint64_t end); /* its bytes */
 int map_worst(uint64_t at, uint64_t end);
 void map_materialise(uint64_t at, uint64_t end); /* splats become bytes in memory */
