@@ -75,7 +75,7 @@ def reading(row: dict[str, Any], python: Path, folder: Path, cache: Path) -> dic
 
 
 def _keep(readings: list[dict[str, Any]], file: Path) -> None:
-    """Write the readings, beside those of other rows that the file has, in the order of the rows."""
+    """Write the readings beside those of other rows that the file has, in the rows' order."""
     known = {r["id"]: r for r in json.loads(file.read_text())} if file.exists() else {}
     known |= {r["id"]: r for r in readings}
     ordered = [known[row["id"]] for row in all_rows() if row["id"] in known]
