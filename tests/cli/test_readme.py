@@ -73,6 +73,9 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         if "copy" not in command.split():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
+    if "copy" not in command.split():
+        (tmp_path / "cuda" / "bin").mkdir(parents=True)
+        (tmp_path / "cuda" / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     cli("probe", "m")  # so that there is a run to show
     ended = cli(*shlex.split(command)[1:])
