@@ -89,7 +89,7 @@ for step in range(9):
     net(torch.randn(8, 1024, device="cuda")).float().pow(2).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(f"rank {rank} step {step}\n", end="", flush=True)
+    print(f"rank {rank} step {step}\\n", end="", flush=True)
 """
 )
 
