@@ -21,6 +21,8 @@ from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
+from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
+from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -32,9 +34,10 @@ from oomdoctor.worker.simulating.shallow import IrregularLayersError
 SEEDS = range(5)
 _EVENTS = 3_000_000  # of one replay, about three seconds: some hundred steps of a large model
 _GRAIN = 128  # tokens that attention kernels round a length up to
+_TOLD = 3  # numbers of a block whose size follows from them: rows; results and terms of a sum
 # Into how many parts the longest length is divided; the four upper ones are recorded. Where short
-# steps differ in more than sizes (kernels choose by length, as the embedding's does at 3,072
-# tokens), all are taken to do what the longest do.
+# steps differ in more than sizes (kernels choose by length), all are taken to do what the longest
+# do.
 _DIVISIONS = (4, 16)
 
 
@@ -48,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bytes of blocks over the length: the parabola through those at three lengths.
+    """Numbers over the length: the parabola through those at three lengths.
 
     Every size is a product of dimensions of which at most two are the length.
     """
@@ -59,12 +62,39 @@ class Growth:
     first: list[int]
 
     def at(self, length: int) -> list[int]:
-        """Bytes of each block."""
+        """Each number at a length."""
         one, two = length - self.lengths[0], length - self.lengths[1]
         return [
             size + round(one * (slope + two * bend))
             for size, slope, bend in zip(self.first, self.linear, self.squared, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of blocks over the length. `growth` has a number for each block, then those of `told`.
+
+    Some sizes have steps, which no curve has: kernels choose by the number of rows. What these
+    depend on grows evenly; they follow from it on a card of this `capability`.
+    """
+
+    growth: Growth
+    told: list[tuple[int, TapeBlock]]
+    capability: Capability
+
+    def at(self, length: int) -> list[int]:
+        """Bytes of each block; 0 if its kernel does not take it at this length."""
+        numbers = self.growth.at(length)
+        sizes = numbers[: len(numbers) - _TOLD * len(self.told)]
+        sizes = [max(1, size) for size in sizes]
+        own = iter(numbers[len(sizes) :])
+        for (block, recorded), rows, results, terms in zip(self.told, own, own, own, strict=True):
+            if recorded.row_sum is not None:
+                row_sum = recorded.row_sum._replace(results=results, terms=terms)
+                sizes[block] = scratch_bytes(row_sum, self.capability)
+            else:
+                sizes[block] = recorded.of_rows(sizes[block], rows)
+        return sizes
 
 
 class _OtherSizesError(UnsupportedError):
@@ -79,7 +109,7 @@ class Step:
     """
 
     origin: list[int]
-    growth: Growth
+    sizes: Sizes
     first: list[Part]
     steady: list[Part]
 
@@ -134,7 +164,7 @@ def _recorded_step(job: ProbeJob, longest: int, *, shallow: bool) -> Step:
             if all(layout.order == layouts[0].order for layout in layouts):
                 # Below some length, a kernel may need no blocks of its own.
                 with suppress(_OtherSizesError):
-                    return _grown(lengths, layouts)
+                    return _grown(lengths, layouts, card.compute_capability)
     raise UnsupportedError("steps of differing lengths differ in more than sizes")
 
 
@@ -156,17 +186,41 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
         made = recorder.record(job.simulation.micro_batch_sizes[0], card)
         rung.add(length, made.tape, made.taken)
     accumulates = job.config.accumulation_steps() > 1
-    return [rung.layout(length, accumulates=accumulates, resized=resized) for length in lengths]
+    return [
+        rung.layout(
+            length, accumulates=accumulates, resized=resized, capability=card.compute_capability
+        )
+        for length in lengths
+    ]
 
 
-def _grown(lengths: Sequence[int], layouts: Sequence[Layout]) -> Step:
-    low, middle, proof, high = layouts
+def _grown(lengths: Sequence[int], layouts: Sequence[Layout], capability: Capability) -> Step:
     one, two, proven, three = lengths
-    growth = _growth((one, two, three), low.sizes, middle.sizes, high.sizes)
-    for block, told, size in zip(proof.blocks, growth.at(proven), proof.sizes, strict=True):
-        if told != size:
-            raise _OtherSizesError(f"{block.operator} takes {size} bytes at {proven}, not {told}")
-    return Step(low.order.origin, growth, *_parts(low))
+    low, middle, proof, high = map(_numbers, layouts)
+    growth = _growth((one, two, three), low, middle, high)
+    layout = layouts[0]
+    blocks = itertools.chain(layout.blocks, *([told] * _TOLD for _, told in _told(layout)))
+    for block, expected, number in zip(blocks, growth.at(proven), proof, strict=True):
+        if expected != number:
+            raise _OtherSizesError(
+                f"{block.operator} takes {number} bytes at {proven}, not {expected}"
+            )
+    sizes = Sizes(growth, _told(layout), capability)
+    return Step(layout.order.origin, sizes, *_parts(layout))
+
+
+def _told(layout: Layout) -> list[tuple[int, TapeBlock]]:
+    """The blocks whose bytes follow from numbers of rows."""
+    return [(n, block) for n, block in enumerate(layout.blocks) if block.rows or block.row_sum]
+
+
+def _numbers(layout: Layout) -> list[int]:
+    """What grows with the length: bytes of blocks, and of some the numbers they follow from."""
+    sizes, told = list(layout.sizes), []
+    for number, block in _told(layout):
+        sizes[number] = block.size
+        told += [block.rows, *(block.row_sum[:2] if block.row_sum is not None else (0, 0))]
+    return sizes + told
 
 
 def _growth(
@@ -185,9 +239,12 @@ def _growth(
 def _parts(layout: Layout) -> tuple[list[Part], list[Part]]:
     """The windows of the first step and those of the steady one, without empty blocks."""
     order, parts = layout.order, []
+    some = [*layout.sizes]
+    for number, _ in _told(layout):
+        some[number] = 1  # at some lengths
     ends = [start for start, _, _ in order.windows[1:]] + [len(order.events)]
     for (start, _, phase), end in zip(order.windows, ends, strict=True):
-        events = [e for e in order.events[start:end] if layout.sizes[order.origin[abs(e) - 1]]]
+        events = [e for e in order.events[start:end] if some[order.origin[abs(e) - 1]]]
         parts.append(Part(events, phase == "forward"))
     names = [window[1:] for window in order.windows]
     begin = next(i for i, (step, _) in enumerate(names) if step == "steady")
@@ -202,9 +259,10 @@ def played(step: Step, lengths: Iterator[int], allocator: CachingAllocator) -> i
     Where the device runs out, it is what was reserved until then: the run had other lengths.
     """
     parts = step.first
+    absent: set[int] = set()
     try:
         for length in lengths:
-            _play(step, parts, itertools.chain((length,), lengths), allocator)
+            _play(step, parts, itertools.chain((length,), lengths), allocator, absent)
             parts = step.steady
     except OutOfDeviceMemory:
         pass
@@ -212,18 +270,29 @@ def played(step: Step, lengths: Iterator[int], allocator: CachingAllocator) -> i
 
 
 def _play(
-    step: Step, parts: Sequence[Part], lengths: Iterator[int], allocator: CachingAllocator
+    step: Step,
+    parts: Sequence[Part],
+    lengths: Iterator[int],
+    allocator: CachingAllocator,
+    absent: set[int],
 ) -> None:
-    """One step; each of its micro-steps takes the next length, or at their end the last one."""
+    """One step; each of its micro-steps takes the next length, or at their end the last one.
+
+    `absent` are births of blocks that their kernels did not take.
+    """
     allocate, free, origin = allocator.allocate, allocator.free, step.origin
     length = next(lengths)
-    following, sizes = itertools.chain((length,), lengths), step.growth.at(length)
+    following, sizes = itertools.chain((length,), lengths), step.sizes.at(length)
     for part in parts:
         if part.begins_micro_step:
             length = next(following, length)
-            sizes = step.growth.at(length)
+            sizes = step.sizes.at(length)
         for event in part.events:
-            if event > 0:
-                allocate(event, max(1, sizes[origin[event - 1]]))
+            if event < 0:
+                if -event not in absent:
+                    free(-event)
+            elif sizes[origin[event - 1]]:
+                absent.discard(event)
+                allocate(event, sizes[origin[event - 1]])
             else:
-                free(-event)
+                absent.add(event)

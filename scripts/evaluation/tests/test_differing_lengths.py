@@ -139,16 +139,18 @@ def test_a_size_that_grows_otherwise_is_refused() -> None:
         return Layout(order, outline_of(order), [TapeBlock(size, "temporary", "aten::mul")], [size])
 
     with pytest.raises(UnsupportedError, match="mul takes 31 bytes at 3, not 30"):
-        differing_lengths._grown([1, 2, 3, 4], [layout(size) for size in (10, 20, 31, 40)])
+        differing_lengths._grown([1, 2, 3, 4], [layout(size) for size in (10, 20, 31, 40)], (8, 0))
 
 
 @pytest.mark.slow
-def test_short_steps_may_take_other_kernels(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("length", [4096, 3200, 2048])
+def test_short_steps_may_take_other_kernels(tmp_path: Path, monkeypatch: Any, length: int) -> None:
     # Above 3,072 tokens the gradient of the embedding is made with blocks of its own.
     config = ROW["config"] | {"max_position_embeddings": 4096, "vocab_size": 512}
     case = case_of(tmp_path, seq_len=4096, config=config)
-    monkeypatch.setattr(Lengths, "batches", lambda *_: iter([4096] * 4))
-    assert predicted(case) == predicted(replace(case, lengths=None))
+    monkeypatch.setattr(Lengths, "batches", lambda *_: iter([length] * 4))
+    short = replace(case, config=replace(case.config, sequence_length=length), lengths=None)
+    assert predicted(case) == predicted(short)
 
 
 def test_lengths_are_spread_as_the_source_tells() -> None:
