@@ -194,12 +194,22 @@ def _type(field: dict[str, Any]) -> str:
 
 
 def memory_errors() -> str:
-    """How far predicted peaks were off, by method and kind of peak."""
+    """How far predicted peaks were from those on the emulated GPU, by method and kind of peak."""
     rows = [
-        (r.method, r.metric, str(r.count), f"{r.absolute_median:.1%}", f"{r.p95:.1%}")
-        for r in evidence.prediction_errors()
+        (
+            r.method or "every",
+            r.metric,
+            r.compute_capability or "every",
+            r.torch or "every",
+            str(r.count),
+            f"{r.absolute_median:.3%}",
+            f"{r.p95:.3%}",
+        )
+        for r in evidence.peak_errors()
+        if r.reference == "emulated" and (r.torch or r.compute_capability)
     ]
-    return table(("method", "peak", "runs", "median error", "95% within"), rows)
+    head = ("method", "peak", "compute capability", "torch", "rungs", "median error", "95% within")
+    return table(head, rows)
 
 
 def speed_errors() -> str:

@@ -8,21 +8,26 @@ from typing import Literal
 from oomdoctor.records.config import Method
 
 Origin = Literal["measured", "published"]
-PeakMetric = Literal["allocated", "reserved", "device"]
+Reference = Literal["emulated", "published"]
+PeakMetric = Literal["allocated", "reserved"]
 Slower = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorRecord:
-    """Errors of predicted peaks of one kind, relative to the measured bytes.
+class PeakErrorRecord:
+    """Errors of peaks of one kind, relative to those they were compared with.
 
-    `origin` is "measured" for our own runs with the same libraries, "published" for runs that
-    others reported. `p95` is the 95th percentile of the absolute errors.
+    `reference` is "emulated" for predictions beside the same rungs on the emulated GPU, "published"
+    for the emulated GPU beside runs of real ones that others published. What is None is of every
+    kind: `method`, `compute_capability` of the cards, `torch` (major and minor number: "2.12").
+    `p95` is the 95th percentile of the absolute errors.
     """
 
-    origin: Origin
-    method: Method
+    reference: Reference
     metric: PeakMetric
+    method: Method | None
+    compute_capability: str | None
+    torch: str | None
     count: int
     signed_median: float
     absolute_median: float

@@ -1,6 +1,7 @@
 """The recorded prediction errors, from the package's data files.
 
-`scripts/evaluation/accuracy.py --write` makes the file of peaks, `speed.py --write` that of times.
+`scripts/evaluation/peak_errors.py --write` makes the file of peaks, `speed.py --write` that of
+times.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from importlib import resources
 from typing import Any
 
 from oomdoctor.records.codec import from_json
-from oomdoctor.records.evidence import ErrorRecord, SpeedErrorRecord
+from oomdoctor.records.evidence import PeakErrorRecord, SpeedErrorRecord
 
 
 @cache
-def prediction_errors() -> tuple[ErrorRecord, ...]:
-    """The error of every kind of predicted peak that was compared with measurements."""
-    return tuple(from_json(ErrorRecord, row) for row in _rows("prediction_errors.json"))
+def peak_errors() -> tuple[PeakErrorRecord, ...]:
+    """The errors of every kind of predicted peak, and those of the emulated GPU."""
+    return tuple(from_json(PeakErrorRecord, row) for row in _rows("peak_errors.json"))
 
 
 @cache

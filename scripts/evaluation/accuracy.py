@@ -2,7 +2,6 @@
 
     python scripts/evaluation/accuracy.py
     python scripts/evaluation/accuracy.py --only mistral7b-lora --detail
-    python scripts/evaluation/accuracy.py --write oomdoctor/data/prediction_errors.json
 
 Predicts our own GPU runs (tests/data/measured) and runs that others published
 (tests/data/published_memory.json) and prints the error of each reading, predicted / measured - 1,
@@ -66,7 +65,7 @@ class Row:
 
 
 def main() -> int:
-    """Predict, print, write what was asked for, judge."""
+    """Predict, print, judge."""
     options = parse_options()
     cases, apart = chosen_cases(options)
     found = outcomes(
@@ -78,8 +77,6 @@ def main() -> int:
         print(json.dumps(document(found, rows, reasons), indent=2))
     else:
         print_report(found, rows, reasons, detail=options.detail)
-    if options.write is not None:
-        options.write.write_text(json.dumps(evidence(rows), indent=2) + "\n")
     if not rows:
         return 4
     return 0 if all(goal["met"] for goal in goals(rows)) and not false_fits(found) else 3
@@ -96,7 +93,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--detail", action="store_true", help="what each peak is made of")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", type=Path, help="write the errors by method and metric here")
     return parser.parse_args()
 
 
@@ -152,8 +148,8 @@ def left_out(apart: Iterable[LeftOut], found: Iterable[Outcome]) -> dict[str, st
     return reasons | {outcome.case.id: outcome.fault for outcome in found if outcome.fault}
 
 
-def evidence(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The errors by method and metric, for `oomdoctor.system.evidence`."""
+def kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The errors by method and metric."""
     groups = grouped(rows, lambda r: (r.case.origin, r.case.config.method, r.metric))
     return [
         {"origin": origin, "method": method, "metric": metric, **figures.document()}
@@ -184,7 +180,7 @@ def document(
             {"stack": stack, **figures.document()}
             for (stack,), figures in grouped(rows, lambda r: (r.case.stack,)).items()
         ],
-        "kinds": evidence(rows),
+        "kinds": kinds(rows),
         "goals": goals(rows),
         "false_fits": false_fits(found),
         "left_out": reasons,

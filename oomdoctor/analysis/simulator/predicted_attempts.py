@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from oomdoctor.analysis.memory.overhead import Range
 from oomdoctor.analysis.search.micro_batch import divisors
-from oomdoctor.analysis.simulator.uncertainty import uncertainty_of
+from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.evidence import ErrorRecord
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 from oomdoctor.units import format_bytes, format_percent
@@ -65,7 +64,7 @@ def attempts_of_prediction(
 
 
 def with_borderline_note(
-    result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
+    result: ProbeResult, context: Range, usable_bytes: int, errors: PeakErrors
 ) -> ProbeResult:
     """The row, with a note if its peak is closer to the limit than the prediction error."""
     if not is_borderline(result, context, usable_bytes, errors):
@@ -76,7 +75,7 @@ def with_borderline_note(
 
 
 def is_borderline(
-    result: ProbeResult, context: Range, usable_bytes: int, errors: Sequence[ErrorRecord]
+    result: ProbeResult, context: Range, usable_bytes: int, errors: PeakErrors
 ) -> bool:
     """Whether a predicted peak is closer to the limit than the prediction error."""
     if result.peak_device_bytes is None or result.evidence != "predicted":
@@ -88,9 +87,9 @@ def is_borderline(
     return low <= usable_bytes < high
 
 
-def _error(result: ProbeResult, errors: Sequence[ErrorRecord]) -> float:
+def _error(result: ProbeResult, errors: PeakErrors) -> float:
     """The share that the predicted peak may be off by."""
-    known = uncertainty_of(result.config.method, "reserved", errors).share
+    known = errors.of(result.config.method, "reserved").share
     return _ASSUMED_ERROR if known is None else known
 
 

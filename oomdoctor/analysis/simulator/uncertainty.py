@@ -1,9 +1,8 @@
-"""How far a predicted peak or time may be off, from the recorded errors of its kind.
+"""How far a predicted time may be off, from the recorded errors of its kind.
 
 The figure is the 95th percentile of the recorded errors. Our own runs take precedence over
-published ones. If a kind of peak has few runs, the kind with the widest errors of the same metric
-is used, and the sentence says so. Errors of times are recorded by architecture. On another one, or
-if the host is the bottleneck, the known spread between kernels or hosts is added.
+published ones. Errors are recorded by architecture. On another one, or if the host is the
+bottleneck, the known spread between kernels or hosts is added.
 """
 
 from __future__ import annotations
@@ -13,15 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.speed.efficiency import efficiency_of
-from oomdoctor.records.config import Method
 from oomdoctor.records.costs import Bound, EstimatedTime
-from oomdoctor.records.evidence import (
-    ErrorRecord,
-    PeakMetric,
-    Slower,
-    SpeedErrorRecord,
-    Uncertainty,
-)
+from oomdoctor.records.evidence import Slower, SpeedErrorRecord, Uncertainty
 
 if TYPE_CHECKING:
     from oomdoctor.records.machine import GpuFacts
@@ -32,37 +24,6 @@ _WHOSE = {"measured": "of our own", "published": "published by others"}
 # for the host, whose processor is unknown.
 _SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
 _UNMEASURED = 1.5  # factor if a card's efficiencies were taken from a related card
-
-
-def uncertainty_of(
-    method: Method, metric: PeakMetric, records: Sequence[ErrorRecord]
-) -> Uncertainty:
-    """The share by which a peak of this method and metric may be off, and the reason."""
-    own_kind = [r for r in records if (r.method, r.metric) == (method, metric)]
-    for origin in _WHOSE:
-        record = next((r for r in own_kind if r.origin == origin and r.count >= _ENOUGH), None)
-        if record is not None:
-            return Uncertainty(record.p95, _sentence(record))
-    same_metric = [r for r in records if r.metric == metric]
-    widest = max(same_metric or records, key=lambda r: r.p95, default=None)
-    if widest is None:
-        return Uncertainty(None, "no prediction has been compared with a measurement yet")
-    return Uncertainty(widest.p95, f"{_few_runs(method, metric, own_kind)}; {_sentence(widest)}")
-
-
-def _few_runs(method: Method, metric: PeakMetric, found: Sequence[ErrorRecord]) -> str:
-    count = sum(record.count for record in found)
-    runs = "no run was" if not count else "1 run was" if count == 1 else f"{count} runs were"
-    few = "" if not count else "only "
-    return f"little evidence: {few}{runs} compared for {method}, {metric}"
-
-
-def _sentence(record: ErrorRecord) -> str:
-    runs = "1 run" if record.count == 1 else f"{record.count} runs"
-    return (
-        f"{runs} {_WHOSE[record.origin]} ({record.method}, {record.metric}): "
-        f"95% within {record.p95:.1%}, half within {record.absolute_median:.1%}"
-    )
 
 
 def time_uncertainty(

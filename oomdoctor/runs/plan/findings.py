@@ -8,6 +8,7 @@ from dataclasses import replace
 from oomdoctor.analysis.dataset.distribution import shapes_of
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
 from oomdoctor.analysis.search.precision import emulated, ladder_for
+from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     prediction_for,
@@ -32,7 +33,7 @@ from oomdoctor.runs.early_bounds import with_bound
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
-from oomdoctor.system.evidence import prediction_errors
+from oomdoctor.system.evidence import peak_errors
 from oomdoctor.units import format_bytes
 
 Key = tuple[str, str]  # name of the card, key of the rung's configuration
@@ -214,4 +215,9 @@ class Findings:
         row = with_bound(row, rung, context)
         if row.tokens_per_s is not None:
             row = replace(row, calibrated_by=card.calibrated_by)
-        return with_borderline_note(row, card.context, card.usable_bytes, prediction_errors())
+        return with_borderline_note(row, card.context, card.usable_bytes, self.errors(card))
+
+    def errors(self, card: Card) -> PeakErrors:
+        """How far peaks on a card may be off with the installed torch."""
+        torch = self.inspection.versions.get("torch") if self.inspection else None
+        return PeakErrors(peak_errors(), card.capability, torch)

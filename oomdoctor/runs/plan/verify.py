@@ -22,7 +22,6 @@ from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.system.evidence import prediction_errors
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 _MOST_SIZES = 3
@@ -83,7 +82,7 @@ def _that_matter(known: Findings, card: Card) -> list[Rung]:
         and row.micro_batch_size is not None
         and (
             row.key in best
-            or is_borderline(row, card.context, card.usable_bytes, prediction_errors())
+            or is_borderline(row, card.context, card.usable_bytes, known.errors(card))
         )
     ]
 

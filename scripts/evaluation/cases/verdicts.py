@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from cases.case import NO_LIMIT, Case, Reading, predicted_bytes, simulated
 from oomdoctor.analysis.memory.overhead import Range, context_bytes
 from oomdoctor.analysis.search.ladder import Context
+from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     with_borderline_note,
@@ -34,7 +35,7 @@ from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import Prediction, Target
 from oomdoctor.runs.cards import Card
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.evidence import prediction_errors
+from oomdoctor.system.evidence import peak_errors
 
 SHARES = (-0.02, 0.10, 0.25)  # more than was measured
 HEADROOM = 0.02  # the default of `plan --headroom`
@@ -120,7 +121,8 @@ def _verdict(case: Case, card: Card, prediction: Prediction) -> Verdict:
     attempts = attempts_of_prediction(case.config, prediction, card.target(), itself)
     rung, context = Rung(case.id, case.config), Context(card.usable_bytes, "cuda")
     row = conclude(rung, attempts, None, context, _request(case, rung), "predicted")
-    noted = with_borderline_note(row, card.context, card.usable_bytes, prediction_errors())
+    errors = PeakErrors(peak_errors(), card.capability, None)
+    noted = with_borderline_note(row, card.context, card.usable_bytes, errors)
     return Verdict(noted.outcome == "fits", noted.notes != row.notes)
 
 

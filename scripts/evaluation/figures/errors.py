@@ -20,7 +20,11 @@ class Figures:
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, to a hundredth of a percent."""
-        return {name: round(value, 4) for name, value in asdict(self).items()}
+        return {name: round(value, 4) for name, value in self.exact().items()}
+
+    def exact(self) -> dict[str, Any]:
+        """As JSON has it, not rounded."""
+        return asdict(self)
 
 
 def figures_of(errors: Sequence[float]) -> Figures:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from oomdoctor.system.evidence import prediction_errors, speed_errors
+from oomdoctor.system.evidence import peak_errors, speed_errors
 
 
 def test_the_package_has_errors_of_every_method() -> None:
-    records = prediction_errors()
-    assert {record.method for record in records} == {"full", "lora", "qlora"}
-    kinds = [(record.origin, record.method, record.metric) for record in records]
+    predictions = [r for r in peak_errors() if r.reference == "emulated"]
+    assert {record.method for record in predictions} == {"full", "lora", "qlora"}
+    kinds = [(r.method, r.metric, r.compute_capability, r.torch) for r in predictions]
     assert len(kinds) == len(set(kinds))
+    assert any(record.reference == "published" for record in peak_errors())
 
 
-def test_figures_are_shares_of_the_measured_bytes() -> None:
-    for record in prediction_errors():
+def test_figures_are_shares_of_the_bytes_they_were_compared_with() -> None:
+    for record in peak_errors():
         assert record.count > 0
         assert 0 <= abs(record.signed_median) <= record.p95 < 1
         assert 0 <= record.absolute_median <= record.p95

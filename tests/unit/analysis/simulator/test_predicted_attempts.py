@@ -9,6 +9,7 @@ from analysis_make import GIB, measurement, request, rung, timing
 
 from oomdoctor.analysis.memory.overhead import Range
 from oomdoctor.analysis.search.ladder import Context
+from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     sizes_to_predict,
@@ -16,7 +17,7 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.evidence import ErrorRecord
+from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 
@@ -124,7 +125,7 @@ def test_what_is_nearer_than_the_error_says_so(peak, outcome, word):
     found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
     row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
     row = replace(row, peak_device_bytes=round(peak * GIB), outcome=outcome)
-    notes = with_borderline_note(row, CONTEXT, 9 * GIB, ()).notes
+    notes = with_borderline_note(row, CONTEXT, 9 * GIB, PeakErrors((), None, None)).notes
     assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
 
 
@@ -133,7 +134,21 @@ def test_recorded_errors_say_how_exact_a_prediction_is():
     found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
     row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
     row = replace(row, peak_device_bytes=8 * GIB)
-    off = ErrorRecord("measured", "full", "reserved", 40, 0.0, 0.005, 0.15)
-    assert with_borderline_note(row, CONTEXT, 9 * GIB, (replace(off, p95=0.01),)).notes == ()
-    (note,) = with_borderline_note(row, CONTEXT, 9 * GIB, (off,)).notes
-    assert note == "borderline: predictions like this are off by up to 15.0%"
+    off = PeakErrorRecord(
+        "emulated",
+        "reserved",
+        "full",
+        None,
+        None,
+        40,
+        signed_median=0.0,
+        absolute_median=0.0,
+        p95=0.15,
+    )
+
+    def notes(p95: float) -> tuple[str, ...]:
+        errors = PeakErrors((replace(off, p95=p95),), "8.0", "2.12.1")
+        return with_borderline_note(row, CONTEXT, 9 * GIB, errors).notes
+
+    assert notes(0.01) == ()
+    assert notes(0.15) == ("borderline: predictions like this are off by up to 15.0%",)
