@@ -47,3 +47,8 @@ def frames_here(thread: int | None = None) -> list[dict[str, Any]]:
         {"filename": one.filename, "line": one.lineno, "name": one.name}
         for one in reversed(found[-_MOST_FRAMES:])
     ]
+
+
+def script_file() -> str | None:
+    """The file of the script that runs, which may lie among the installed packages."""
+    return getattr(sys.modules.get("__main__"), "__file__", None)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.monitor.inside.failure import script_file
+
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
 _MOST_BYTES = 64  # a flag, a count, a length; more is data that is kept or saved
@@ -39,8 +41,10 @@ def _on_read(address: int, size: int, worth: int) -> None:
     with suppress(Exception):
         frame = sys._getframe(1)
         inner, user = frame, frame
+        script = script_file()
         for _ in range(_MOST_FRAMES):
-            if not user.f_code.co_filename.startswith((*_libraries, "<")):
+            file = user.f_code.co_filename
+            if file == script or not file.startswith((*_libraries, "<")):
                 break
             if user.f_back is None:
                 return

@@ -19,7 +19,12 @@ from typing import Any
 from oomdoctor.monitor.inside import reads
 from oomdoctor.monitor.inside.agreement import agree
 from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
-from oomdoctor.monitor.inside.failure import frames_here, last_exception, on_out_of_memory
+from oomdoctor.monitor.inside.failure import (
+    frames_here,
+    last_exception,
+    on_out_of_memory,
+    script_file,
+)
 from oomdoctor.monitor.inside.folder import rank_and_world, replace_file
 from oomdoctor.monitor.inside.history import History, read_all, start
 from oomdoctor.monitor.inside.position import Position
@@ -28,6 +33,7 @@ _MOST_STEPS = 200  # in the record: the first and the last ones
 _MOST_FRAMES = 60
 _INTERVAL_S = 5.0  # between two readings without an optimizer step
 trainers = 0  # transformers' Trainers that are training now; they are stopped as a callback does
+engines = 0  # steps of DeepSpeed's engines that are being taken; they say themselves when they end
 
 
 class Watch:
@@ -62,14 +68,21 @@ class Watch:
         self._write()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if os.getpid() != self.pid:
+        if os.getpid() != self.pid or engines:
             return
+        # Several optimizers take turns; a step has ended once one of them comes round again.
+        self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        if self._counts[id(optimizer)] > self._step:
+            self.end_step()
+
+    def end_step(self) -> None:
+        """Take note that an optimizer step has ended.
+
+        Raises:
+            SystemExit: the training ends here, unless a Trainer ends it.
+        """
         stop: str | None = None
         try:
-            # Several optimizers take turns; a step has ended once one of them comes round again.
-            self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
-            if self._counts[id(optimizer)] <= self._step:
-                return
             self._step += 1
             self._read()
             self._end_step()
@@ -199,6 +212,7 @@ class Watch:
             "unknown_reads": reads.unknown_reads(),
             "notes": self._notes,
             "library_folders": _library_folders(),
+            "script": script_file(),
             "devices": [self._device(history) for history in self._histories.values()],
         }
         replace_file(self._folder / f"process-{self.pid}.json", json.dumps(record))

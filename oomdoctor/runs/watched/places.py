@@ -32,11 +32,16 @@ _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
 _SHOWN_FRAMES = 40
 
 
-def user_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
-    """The innermost line of the user's own code; in the backward pass, what called it."""
+def user_line(
+    peak: dict[str, Any], libraries: list[str], script: str | None = None
+) -> Place | None:
+    """The innermost line of the user's own code; in the backward pass, what called it.
+
+    The script that was started is the user's, also if a package installed it.
+    """
     for frames in (peak["frames"], peak["backward_frames"] if _in_backward(peak) else []):
         for frame in frames:
-            if not _is_library(frame["filename"], libraries):
+            if frame["filename"] == script or not _is_library(frame["filename"], libraries):
                 return _place(frame)
     return None
 

@@ -99,7 +99,7 @@ def rank_memory(
                 peak_phase=phase_of_peak(peak),
                 peak_module=peak.get("module"),
                 peak_step=peak.get("step"),
-                where=user_line(peak, libraries),
+                where=user_line(peak, libraries, record.get("script")),
                 library_where=library_line(peak, libraries),
                 headroom_bytes=_left(usable_bytes, others + reserved),
                 retries=device["retries"],
@@ -140,7 +140,7 @@ def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -
         least_bytes=last["allocated_bytes"] + last["requested_bytes"],
         phase=phase_of_peak(last),
         module=last["module"],
-        where=user_line(last, libraries),
+        where=user_line(last, libraries, record.get("script")),
         step=last["step"],
         caught=went_on and not ended_by_it,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oomdoctor.monitor.inside.weights import serve
 from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint, write_shards
 from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
 
@@ -98,3 +99,22 @@ except OSError as error:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "as ever: OSError" in done.stdout
     assert len(list((tmp_path / "served").glob("*/model.safetensors"))) == 1
+
+
+def test_where_deepspeed_changes_modules_another_process_makes_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    made = []
+    monkeypatch.setattr(serve, "make", lambda *given: made.append(given))
+    monkeypatch.setattr(serve.subprocess, "run", lambda words, **_: _run_here(words, monkeypatch))
+    monkeypatch.setitem(sys.modules, "deepspeed", json)
+    folder = serve.served_folder(str(model), tmp_path / "served")
+    assert made == [(str(model), folder, None)]
+
+
+def _run_here(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["-c", *words[3:]])
+    exec(words[2], {})

@@ -18,6 +18,8 @@ def _watch() -> None:
         after_import("torch", _torch)
         after_import("transformers.trainer", _trainer)
         after_import("transformers", _transformers)
+        after_import("deepspeed.runtime.engine", _engine)
+        after_import("deepspeed.runtime.pipe.engine", _pipeline_engine)
 
 
 def _transformers() -> None:
@@ -36,6 +38,18 @@ def _trainer() -> None:
     from oomdoctor.monitor.inside.trainer import add_callback
 
     add_callback()
+
+
+def _engine() -> None:
+    from oomdoctor.monitor.inside.engines import mark_steps
+
+    mark_steps("deepspeed.runtime.engine")
+
+
+def _pipeline_engine() -> None:
+    from oomdoctor.monitor.inside.engines import mark_steps
+
+    mark_steps("deepspeed.runtime.pipe.engine")
 
 
 def _run_hidden() -> None:

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -84,7 +85,9 @@ def served_folder(name: str, folder: Path, revision: str | None = None) -> Path 
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / _MARK).exists():
-            _make(name, target, revision)
+            # zero.Init changes how modules are made, and lets ranks wait for each other there.
+            here = "deepspeed" not in sys.modules
+            (make if here else _make_apart)(name, target, revision)
     return target
 
 
@@ -92,7 +95,19 @@ def _has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
 
 
-def _make(name: str, target: Path, revision: str | None) -> None:
+def _make_apart(name: str, target: Path, revision: str | None) -> None:
+    """Make the folder in a process of its own."""
+    code = (
+        "import sys, pathlib; from oomdoctor.monitor.inside.weights.serve import make; "
+        "make(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] or None)"
+    )
+    environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+    words = [sys.executable, "-c", code, name, str(target), revision or ""]
+    subprocess.run(words, env=environment, capture_output=True, check=True)
+
+
+def make(name: str, target: Path, revision: str | None) -> None:
+    """Make the folder of a model: its config, its weights without data and a tokenizer."""
     from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint
     from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
     from oomdoctor.records.model import ModelRef

@@ -178,6 +178,13 @@ def test_frames_that_are_not_python_are_passed_over() -> None:
     assert user_line(peak, LIBRARIES) == Place("/home/me/train.py", 3, "<module>")
 
 
+def test_a_script_that_a_package_installed_is_the_users_own() -> None:
+    script = "/venv/lib/site-packages/trl/scripts/sft.py"
+    peak = _peak("forward", [TORCH, _frame(script, 9)])
+    assert user_line(peak, ["/venv/lib"]) is None
+    assert user_line(peak, ["/venv/lib"], script) == Place(script, 9, "f")
+
+
 def test_files_below_the_working_directory_are_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

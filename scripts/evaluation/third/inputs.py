@@ -1,0 +1,185 @@
+"""Small data sets, models and settings for the scripts. The same words at each run."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+TEXT = (
+    "a card counts each block that the step of this model asks for and gives back the rest so "
+    "rows of data wait in short queues while one long rank loads its share of the weights"
+)
+WORDS = TEXT.split()
+ROWS = 64
+LLAMA = {  # Llama 3.2 1B, as torchtune's recipe builds it
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 128256,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+METRIC = '''
+import datasets
+import evaluate
+
+class Metric(evaluate.Metric):
+    """Stands in for a metric of the hub: counts predictions."""
+
+    def _info(self):
+        kinds = {KINDS}
+        return evaluate.MetricInfo(description="", citation="", features=datasets.Features(kinds))
+
+    def _compute(self, predictions, references):
+        return {"score": float(len(predictions)), "accuracy": 0.0, "f1": 0.0}
+'''
+
+
+def make(folder: Path) -> None:
+    """Fill a folder that does not exist yet."""
+    folder.mkdir(parents=True)
+    chance = random.Random(11)
+    _lines(folder / "chat" / "train.jsonl", lambda _: {"messages": _chat(chance)})
+    _lines(folder / "pairs" / "train.jsonl", lambda _: _pair(chance))
+    _lines(folder / "kto" / "train.jsonl", lambda i: _judged(chance, i))
+    _lines(folder / "prompts" / "train.jsonl", lambda _: _prompt(chance))
+    _lines(folder / "instruct" / "train.jsonl",
+           lambda _: {"input": _text(chance, 30), "output": _text(chance, 60)})  # fmt: skip
+    _lines(folder / "translation.json", lambda _: _translation(chance))
+    text = folder / "text" / "train.txt"
+    text.parent.mkdir()
+    text.write_text("\n".join(_text(chance, 120) for _ in range(8 * ROWS)))
+    rows = [f"{_text(chance, 12)},{_text(chance, 15)},{i % 2}" for i in range(ROWS)]
+    (folder / "pairs.csv").write_text("sentence1,sentence2,label\n" + "\n".join(rows) + "\n")
+    for stage in (2, 3):
+        (folder / f"zero{stage}.json").write_text(json.dumps(_deepspeed(stage)))
+    _gpt2(folder / "gpt2")
+    _llama(folder / "llama")
+    _tiktoken(folder / "tokenizer.model")
+    _characters(folder / "shakespeare_char", chance)
+    sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
+    _metric(folder / "metrics" / "accuracy", label, label)
+    _metric(folder / "metrics" / "sacrebleu", sequence, f"datasets.Sequence({sequence})")
+
+
+def _text(chance: random.Random, most: int) -> str:
+    return " ".join(chance.choice(WORDS) for _ in range(chance.randint(most // 3, most)))
+
+
+def _said(chance: random.Random, role: str, most: int) -> dict[str, str]:
+    return {"role": role, "content": _text(chance, most)}
+
+
+def _chat(chance: random.Random) -> list[dict[str, str]]:
+    return [_said(chance, "user", 60), _said(chance, "assistant", 200)]
+
+
+def _prompt(chance: random.Random) -> dict[str, Any]:
+    return {"prompt": [_said(chance, "user", 40)], "solution": "4"}
+
+
+def _pair(chance: random.Random) -> dict[str, Any]:
+    answers = {name: [_said(chance, "assistant", 120)] for name in ("chosen", "rejected")}
+    return {"prompt": [_said(chance, "user", 40)], **answers}
+
+
+def _judged(chance: random.Random, index: int) -> dict[str, Any]:
+    answer = [_said(chance, "assistant", 120)]
+    return {"prompt": [_said(chance, "user", 40)], "completion": answer, "label": index % 2 == 0}
+
+
+def _translation(chance: random.Random) -> dict[str, Any]:
+    return {"translation": {"en": _text(chance, 30), "fr": _text(chance, 30)}}
+
+
+def _lines(file: Path, row: Callable[[int], dict[str, Any]]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row(i)) + "\n" for i in range(ROWS)))
+
+
+def _deepspeed(stage: int) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": stage},
+    }
+
+
+def _gpt2(folder: Path) -> None:
+    from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
+
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": 50257,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tokenizer(folder, config)
+
+
+def _llama(folder: Path) -> None:
+    from oomdoctor.monitor.inside.weights.checkpoint import write_shards
+
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    write_shards(folder, _llama_weights(), 5e9)
+
+
+def _llama_weights() -> Iterable[tuple[str, list[int], str, int]]:
+    width, inner, words = 2048, 8192, 128256
+    layer = {
+        "self_attn.q_proj": [width, width],
+        "self_attn.k_proj": [512, width],
+        "self_attn.v_proj": [512, width],
+        "self_attn.o_proj": [width, width],
+        "mlp.gate_proj": [inner, width],
+        "mlp.up_proj": [inner, width],
+        "mlp.down_proj": [width, inner],
+        "input_layernorm": [width],
+        "post_attention_layernorm": [width],
+    }
+    names = {"model.embed_tokens": [words, width], "model.norm": [width]}
+    names |= {f"model.layers.{i}.{name}": shape for i in range(16) for name, shape in layer.items()}
+    for name, shape in names.items():
+        size = shape[0] * (shape[1] if len(shape) == 2 else 1)
+        yield f"{name}.weight", shape, "BF16", 2 * size
+
+
+def _tiktoken(file: Path) -> None:
+    """A tokenizer file of Llama 3's form: every byte, and no longer tokens that occur."""
+    from base64 import b64encode
+
+    tokens = [bytes([i]) for i in range(256)]
+    tokens += [b"\xff\xfe" + struct.pack(">I", i) for i in range(128000 - len(tokens))]
+    file.write_text("".join(f"{b64encode(t).decode()} {i}\n" for i, t in enumerate(tokens)))
+
+
+def _characters(folder: Path, chance: random.Random) -> None:
+    """nanoGPT's data: numbers of characters, in two bytes each."""
+    import pickle
+
+    folder.mkdir()
+    for name in ("train", "val"):
+        numbers = [chance.randrange(65) for _ in range(20_000)]
+        (folder / f"{name}.bin").write_bytes(struct.pack(f"<{len(numbers)}H", *numbers))
+    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65}))
+
+
+def _metric(folder: Path, predictions: str, references: str) -> None:
+    folder.mkdir(parents=True)
+    kinds = f'{{"predictions": {predictions}, "references": {references}}}'
+    (folder / f"{folder.name}.py").write_text(METRIC.replace("{KINDS}", kinds))

@@ -1,0 +1,70 @@
+"""Runs one script under `oomdoctor run --emulate`, and reads the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from third.rows import Row
+from third.sources import place
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 1200
+
+
+def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dict[str, Any]:
+    """How a script ended and its peaks in bytes; `folder` is empty and keeps what it printed."""
+    script = place(row, script, inputs, folder)
+    # The launchers beside the interpreter are found first, as in an environment that is active.
+    known = {"script": script, "inputs": inputs, "python": python.parent / "python"}
+    command = [word.format(**known) for word in shlex.split(row.command)]
+    report_file = folder / "report.json"
+    words = [sys.executable, "-m", "oomdoctor", "run", "--python", str(python)]
+    words += ["--emulate", row.cards, "--steps", row.steps, *row.options]
+    began = time.monotonic()
+    with (folder / "log.txt").open("w") as log:
+        ended = subprocess.run(
+            [*words, "--report", str(report_file), "--", *command],
+            cwd=folder,
+            env=_environment(row, python),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    report = json.loads(report_file.read_text()) if report_file.exists() else {"ranks": []}
+    return {
+        "name": row.name,
+        "from": f"{row.repository}@{row.commit[:8]}" if row.repository else row.package,
+        "command": row.command,
+        "cards": row.cards,
+        "steps_asked": row.steps,
+        "result": _result(ended.returncode, report),
+        "ranks": [_rank(rank) for rank in report["ranks"]],
+        "host_seconds": round(time.monotonic() - began),
+    }
+
+
+def _environment(row: Row, python: Path) -> dict[str, str]:
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **own, **dict(row.environment)}
+
+
+def _result(code: int, report: dict[str, Any]) -> str:
+    """One word: `ended`, `oom` or `failed`."""
+    if any(rank["outcome"] == "oom" for rank in report["ranks"]):
+        return "oom"
+    return "ended" if code == 0 and report["ranks"] else "failed"
+
+
+def _rank(rank: dict[str, Any]) -> dict[str, Any]:
+    kept = ("rank", "steps", "peak_allocated_bytes", "peak_reserved_bytes")
+    return {name: rank[name] for name in kept}

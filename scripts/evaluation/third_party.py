@@ -1,0 +1,118 @@
+"""Do training scripts that nobody here wrote run unchanged on the emulated GPU?
+
+    python scripts/evaluation/third_party.py --make --fetch
+    python scripts/evaluation/third_party.py --only trl --python trained/bin/python
+
+Each row is a stock script: TRL's, torchtune's, transformers' examples, nanoGPT, Lightning,
+accelerate, DeepSpeed on two ranks. It runs under `oomdoctor run --emulate`, on small data sets that
+are made here, with checkpoints without data. The table says how it ended and its peaks.
+
+Nothing is downloaded unless `--make` asks for the environment (about 1 GB) and `--fetch` for the
+repositories. Each row takes one to three minutes and up to 2 GiB of host memory. Exit code 0 when
+all rows ended, 3 when one did not, 2 when a script is missing.
+
+--write FILE keeps the figures, for the documentation and the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from third import inputs, sources
+from third.rows import ROWS
+from third.running import run
+
+GIB = 1 << 30
+
+
+def main() -> int:
+    options = _options()
+    rows = [row for row in ROWS if any(name in row.name for name in options.only)]
+    if options.fetch:
+        sources.fetch(options.sources)
+    python = options.python or options.venv / "bin" / "python"
+    if options.make:
+        python = sources.make_environment(options.venv)
+    readings, missing = [], []
+    with tempfile.TemporaryDirectory() as made:
+        given = Path(made) / "inputs"
+        inputs.make(given)
+        for row in rows:
+            script = sources.script_of(row, python, options.sources)
+            if script is None:
+                missing.append(row.name)
+                continue
+            folder = Path(made) / row.name
+            folder.mkdir()
+            readings.append(run(row, python.absolute(), script.absolute(), given, folder))
+            print(_line(readings[-1]), flush=True)
+            if options.logs:
+                options.logs.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / "log.txt", options.logs / f"{row.name}.txt")
+            if options.write:
+                _keep(readings, options.write)
+            shutil.rmtree(folder)
+    for name in missing:
+        print(f"missing  {name}: its script is not there; see --make, --fetch and --sources")
+    ended = sum(reading["result"] == "ended" for reading in readings)
+    print(f"{ended} of {len(readings)} scripts ran to their end")
+    return 2 if missing else 0 if ended == len(readings) else 3
+
+
+def _keep(readings: list[dict[str, Any]], file: Path) -> None:
+    """Write the readings beside those of other rows that the file has, in the rows' order."""
+    known = {r["name"]: r for r in json.loads(file.read_text())} if file.exists() else {}
+    known |= {r["name"]: r for r in readings}
+    ordered = [known[row.name] for row in ROWS if row.name in known]
+    file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
+def table(readings: list[dict[str, Any]]) -> str:
+    """The table of docs/emulation.md."""
+    lines = [
+        "| script | from | cards | result | peak allocated | peak reserved |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in readings:
+        top = max(r["ranks"], key=lambda rank: rank["peak_allocated_bytes"], default=None)
+        peaks = " | ".join(_peaks(top))
+        lines.append(f"| {r['name']} | {r['from']} | {r['cards']} | {r['result']} | {peaks} |")
+    return "\n".join(lines)
+
+
+def _peaks(rank: dict[str, Any] | None) -> tuple[str, str]:
+    if rank is None:
+        return "-", "-"
+    allocated, reserved = rank["peak_allocated_bytes"], rank["peak_reserved_bytes"]
+    return f"{allocated / GIB:.2f} GiB", f"{reserved / GIB:.2f} GiB"
+
+
+def _line(r: dict[str, Any]) -> str:
+    peaks = ", ".join(
+        f"rank {rank['rank']}: {' / '.join(_peaks(rank))} after {rank['steps']} steps"
+        for rank in r["ranks"]
+    )
+    return f"{r['name']:28} {r['result']:8} {r['host_seconds']:4} s  {peaks}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[""], help="rows with one of these texts")
+    parser.add_argument("--python", type=Path, help="an interpreter with the packages of the rows")
+    parser.add_argument("--venv", type=Path, default=Path(".venv-third"))
+    parser.add_argument("--make", action="store_true", help="make the environment; downloads")
+    parser.add_argument("--sources", type=Path, default=Path(".third"), help="the repositories")
+    parser.add_argument("--fetch", action="store_true", help="check out repositories; downloads")
+    parser.add_argument("--logs", type=Path, help="keep what the scripts print in a folder")
+    parser.add_argument("--write", type=Path, help="keep the figures in a file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
