@@ -158,6 +158,9 @@ a.float().floor_divide(b.float())
 (a.float() / 4).exp()
 torch.outer(b[0].float(), 1 / 10000 ** (torch.arange(0, 8, 2, device=a.device).float() / 8)).cos()
 torch.sort(a, dim=1, stable=True).indices
+changed(torch.ones(300_000, dtype=torch.long, device=a.device), torch.zero_)[::70_000]
+torch.full((300, 900), 7, device=a.device).fill_(a[0, 0])[::70, ::300]
+changed(torch.zeros(300_000, dtype=torch.int, device=a.device), lambda x: x[5:9].fill_(3))[:12]
 """
 CODE = """
 generator = torch.Generator().manual_seed(1)

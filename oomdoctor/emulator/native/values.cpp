@@ -26,6 +26,7 @@ const Names kLeaves = {"copy_"};
 const Names kHarmless = {"resize_", "resize_as_", "resize", "record_stream", "_resize_output_", "requires_grad_",
                          "retain_grad", "rename_", "detach_", "set_data"};
 const Names kOverwrites = {"copy_", "fill_", "zero_", "random_"};
+const Names kFills = {"fill_", "zero_"};
 const Names kTruths = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isposinf", "isneginf", "isfinite",
                        "signbit", "logical_not", "logical_and", "logical_or", "logical_xor", "all", "any", "argmax",
                        "argmin", "topk", "sort", "nonzero", "nonzero_static", "count_nonzero", "searchsorted",
@@ -76,6 +77,7 @@ void describe(Op& op) {
   op.computable = ours && !op.random && (makes || op.mutates) && op.name.rfind("empty", 0) != 0 &&
       handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   op.overwrites = kOverwrites.count(op.name);
+  op.fills = kFills.count(op.name);
   op.truth = kTruths.count(op.name);
   op.selects = kSelecting.count(op.name);
   op.factory = kFactories.count(op.name);
@@ -174,6 +176,8 @@ Inputs inspect(const Op& op, c10::ArrayRef<c10::IValue> args) {
   return in;
 }
 
+bool worth_a_splat(const at::Tensor& t) { return t.nbytes() > kWrittenBytes && t.is_contiguous() && t.element_size() <= 8; }
+
 std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IValue> args) {
   // A copy from or to the host is made by the stand-in of the runtime; it only has to know what is
   // worth keeping.
@@ -198,6 +202,8 @@ std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IVal
   auto results = std::make_unique<Results>();
   Quiet quiet;
   bool done = op.rule && op.rule(call, *results);
+  // One element says it all. (Compilers fill a large buffer hundreds of times while they try kernels.)
+  if (op.fills && worth_a_splat(args[0].toTensor())) done = compute_uniform(call, *results);
   if (!done && !in.large && (in.worth != EMU_UNKNOWN || whole)) done = compute(call, *results);
   if (!done && in.large) done = compute_uniform(call, *results);
   if (!done) {

@@ -9,7 +9,6 @@
 namespace emulated {
 namespace {
 
-constexpr size_t kWrittenBytes = 64 << 10; // a larger uniform tensor is not written to memory
 // A range of the map for each row of a slice would cost more than it tells: a slice of many rows is
 // taken as a whole, with what lies between the rows.
 constexpr int64_t kMostRuns = 256;

@@ -17,6 +17,7 @@ namespace emulated {
 // 16 Mi; floats rarely steer anything.
 constexpr int64_t kMostIntegers = 16 << 20;
 constexpr int64_t kMostFloats = 64 << 10;
+constexpr size_t kWrittenBytes = 64 << 10; // a larger uniform tensor is not written to memory
 
 struct Call;
 struct Results;
@@ -34,6 +35,7 @@ struct Op {
   bool computable = false;       // by the same operator on the CPU
   bool random = false;
   bool overwrites = false;       // does not read what it writes to
+  bool fills = false;            // with one value
   bool truth = false;            // makes integers or booleans of floats
   bool selects = false;          // floats that are known stay known beside unknown ones
   bool factory = false;          // takes no tensor

@@ -1,4 +1,4 @@
-"""Where the scripts are: in an environment of their own, and in checkouts of repositories."""
+"""Where the scripts are: in an environment, and in checkouts of repositories."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def script_of(row: Row, python: Path, sources: Path) -> Path | None:
 
 
 def place(row: Row, script: Path, inputs: Path, folder: Path) -> Path:
-    """The script beside the data that it looks for there, in a working directory of its own."""
+    """The script beside the data that it looks for there, in the working directory."""
     for metric in (inputs / "metrics").iterdir():
         (folder / metric.name).symlink_to(metric)
     if not row.repository.endswith("nanoGPT"):

@@ -96,7 +96,7 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _make_apart(name: str, target: Path, revision: str | None) -> None:
-    """Make the folder in a process of its own."""
+    """Make the folder in another process."""
     code = (
         "import sys, pathlib; from oomdoctor.monitor.inside.weights.serve import make; "
         "make(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] or None)"
