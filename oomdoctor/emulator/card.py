@@ -34,13 +34,16 @@ class Card:
 class Devices:
     """`count` equal cards. Other processes hold `foreign_bytes` of each from the start.
 
-    `mig` makes them instances of one GPU in MIG mode, of the size that the card states.
+    `mig` makes them instances of one GPU in MIG mode, of the size that the card states. With
+    `alone`, a process stands for all ranks of its collectives: the others are taken to give what it
+    gives.
     """
 
     card: Card
     count: int = 1
     foreign_bytes: int = 0
     mig: bool = False
+    alone: bool = False
 
 
 def split_count(text: str) -> tuple[int, str]:
@@ -81,5 +84,6 @@ def described(devices: Devices) -> str:
         "context_bytes": card.context_bytes,
         "count": devices.count,
         "mig": int(devices.mig),
+        "alone": int(devices.alone),
     }
     return "".join(f"{key} {value}\n" for key, value in facts.items())

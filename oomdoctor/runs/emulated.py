@@ -30,10 +30,14 @@ UUID = f"GPU-{uuid.UUID(bytes=b'emulated' + bytes(8))}"
 
 @dataclass(frozen=True, slots=True)
 class EmulatedGpus:
-    """Some GPUs of one kind: the card as `plan` knows it, and how many there are."""
+    """Some GPUs of one kind: the card as `plan` knows it, and how many there are.
+
+    With `alone`, one rank runs and stands for all.
+    """
 
     card: Card
     count: int
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -41,8 +45,8 @@ class EmulatedGpus:
         return self.card.name if self.count == 1 else f"{self.count} x {self.card.name}"
 
 
-def emulated_gpus(text: str) -> EmulatedGpus:
-    """The GPUs that `--emulate` names.
+def emulated_gpus(text: str, *, alone: bool = False) -> EmulatedGpus:
+    """The GPUs that `--emulate` names; with `alone` (`--ranks 1`), one rank runs.
 
     Raises:
         ValueError: the card is unknown, or the number is 0 or above 64.
@@ -50,7 +54,7 @@ def emulated_gpus(text: str) -> EmulatedGpus:
     count, name = split_count(text)
     card = card_named(name, 0.0)
     check_vendor(card)
-    return EmulatedGpus(card, count)
+    return EmulatedGpus(card, count, alone)
 
 
 def check_vendor(card: Card) -> None:
@@ -77,7 +81,7 @@ def devices_of(gpus: EmulatedGpus) -> Devices:
         l2_bytes=facts.l2_bytes if facts else None,
         bus_bits=facts.memory_bus_bits if facts else None,
     )
-    return Devices(emulated, count=gpus.count)
+    return Devices(emulated, count=gpus.count, alone=gpus.alone)
 
 
 def first_device(gpus: EmulatedGpus) -> Device:

@@ -93,6 +93,50 @@ for step in range(9):
 """
 )
 
+ALONE = (
+    MODEL
+    + """
+import json, os
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group()
+n, told = dist.get_world_size(), {}
+told["world"] = n
+x = torch.tensor([3, 10], device="cuda"); dist.all_reduce(x); told["sum"] = x.tolist()
+objects = [None] * n
+dist.all_gather_object(objects, {"k": [1, 2]}); told["gathered"] = [len(objects), objects[-1]]
+dist.gather_object("text", objects, 0); told["to_first"] = [len(objects), objects[-1]]
+x = torch.empty(n, dtype=torch.long, device="cuda")
+dist.all_to_all_single(x, torch.arange(n, device="cuda") + 7); told["alike"] = x.tolist()
+group = dist.new_group(backend="gloo")
+x = torch.ones(1); dist.all_reduce(x, group=group)
+dist.all_gather_object(objects, 5, group=group); dist.barrier(group=group)
+told["gloo"] = [x.item(), len(objects), objects[-1]]
+mesh = init_device_mesh("cuda", (8, 8), mesh_dim_names=("a", "b"))
+x = torch.ones(1, dtype=torch.long, device="cuda"); dist.all_reduce(x, group=mesh["b"].get_group())
+told["mesh"] = x.item()
+try:
+    dist.broadcast_object_list([None], 1)
+except RuntimeError as error:
+    told["refused"] = str(error)
+net = model().cuda()
+for layer in net:
+    fully_shard(layer)
+fully_shard(net)
+dcp.save({"net": net.state_dict()}, checkpoint_id="saved")
+told["saved"] = os.path.exists("saved/.metadata")
+print(json.dumps(told), flush=True)
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(9):
+    net(torch.randn(8, 1024, device="cuda")).float().pow(2).mean().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+)
 
 RUN = [sys.executable, "-m", "oomdoctor", "run", "--report", "report.json", "--emulate"]
 
@@ -253,11 +297,51 @@ def test_a_signal_leaves_a_partial_summary(watched: Watched) -> None:
     assert "Interrupted" in error
 
 
+def _torchrun(ranks: int, kind: str) -> tuple[str, ...]:
+    return ("torchrun", "--standalone", "--nproc-per-node", str(ranks), "train.py", kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_one_rank_needs_what_it_needs_among_all(watched: Watched, kind: str) -> None:
+    # NCCL's watchdog, which looks every 100 ms, holds DDP's first buckets until it has looked.
+    script = RANKS.replace("    optimizer.step()", "    time.sleep(0.5); optimizer.step()")
+    script, words = "import time\n" + script, _torchrun(4, kind)
+    (alone,) = watched.run("4xT4", script, *words, options=("--ranks", "1"))[0].ranks
+    first = watched.run("4xT4", script, *words)[0].ranks[0]
+    assert alone.peak_allocated_bytes == first.peak_allocated_bytes
+    assert alone.peak_reserved_bytes == first.peak_reserved_bytes
+    assert alone.steps_memory == first.steps_memory
+
+
+def test_one_rank_stands_for_64(watched: Watched) -> None:
+    report, out, error = watched.run("64xT4", ALONE, *_torchrun(64, ""), options=("--ranks", "1"))
+    assert report.exit_code_of_command == 0, error
+    (rank,) = report.ranks
+    assert (rank.rank, rank.stopped) == (0, "steady")
+    # The whole model, then its parts: less than its weights, gradients and two moments.
+    assert rank.peak_allocated_bytes < 3 * 4 * 4 * (1024 * 1024 + 1024)
+    assert [warning.code for warning in report.warnings] == ["one_rank"]
+    assert "only rank 0 of 64 ran" in error
+    told = json.loads(out.splitlines()[0])
+    assert told == {
+        "world": 64,
+        "sum": [192, 640],
+        "gathered": [64, {"k": [1, 2]}],
+        "to_first": [64, "text"],
+        "alike": [7] * 64,
+        "gloo": [64.0, 64, 5],
+        "mesh": 8,
+        "refused": "oomdoctor: broadcast_object_list from rank 1 needs the other ranks, which do "
+        "not run: leave out --ranks 1",
+        "saved": True,
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_stop_after_the_same_step(watched: Watched, kind: str) -> None:
-    words = ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py", kind)
-    report, out, error = watched.run("2xT4", RANKS, *words)
+    report, out, error = watched.run("2xT4", RANKS, *_torchrun(2, kind))
     assert [rank.rank for rank in report.ranks] == [0, 1]
     first, second = report.ranks
     assert (first.stopped, first.steps) == (second.stopped, second.steps) == ("steady", first.steps)

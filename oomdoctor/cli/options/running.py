@@ -44,6 +44,16 @@ class RunOptions:
             "never (all).",
         ),
     ] = "steady"
+    ranks: Annotated[
+        str,
+        option(
+            "--ranks",
+            metavar="all|1",
+            panel=COMMON,
+            help="With 1, only the first rank runs and the others are taken to do the same: many "
+            "GPUs in the host memory of one process.",
+        ),
+    ] = "all"
     weights: Annotated[
         str,
         option(

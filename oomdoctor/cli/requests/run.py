@@ -24,7 +24,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
         OomDoctorError: an option is wrong, or there is no such command (exit 2).
     """
     reader = Reader("run", quiet=options.quiet)
-    gpus = _gpus(reader, options.emulate)
+    gpus = _gpus(reader, options.emulate, alone=_alone(reader, options.ranks))
     steps = _steps(reader, options.steps)
     weights = _weights(reader, options.weights)
     reader.check()
@@ -38,18 +38,24 @@ def watch_request(options: RunOptions) -> WatchRequest:
     return WatchRequest(command, gpus, chosen_python(options.python, command), steps, weights)
 
 
-def _gpus(reader: Reader, text: str | None) -> EmulatedGpus | None:
+def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:
     if text is None:
         reader.fault("--emulate", "is missing; name a card such as 'RTX 4090', or a size")
         return None
     try:
-        gpus = emulated_gpus(text)
+        gpus = emulated_gpus(text, alone=alone)
     except ValueError as error:
         reader.fault("--emulate", str(error))
         return None
     if gpus.card.facts is None and (note := size_note(text)) is not None:
         reader.note("--emulate", note)
     return gpus
+
+
+def _alone(reader: Reader, text: str) -> bool:
+    if text not in ("all", "1"):
+        reader.fault("--ranks", f"is all or 1, not {text!r}")
+    return text == "1"
 
 
 def _weights(reader: Reader, text: str) -> Weights:

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t context_bytes;    /* what a process takes before its first allocation */
     int count;                 /* devices */
     int mig;                   /* 1: the devices are MIG instances of one GPU */
+    int alone;                 /* 1: a process stands for all ranks of its communicators */
 } emu_card;
 
 typedef enum { EMU_DEVICE = 1, EMU_MANAGED, EMU_HOST, EMU_ADDRESSES } emu_kind;

@@ -4,6 +4,9 @@
  * compare lengths, counts and pickled objects through integers and bytes, and a barrier is a sum of one
  * float. Gradients and parameters are longer floats and hold nothing; what receives them is unknown. As on a real GPU, who only sends does
  * not wait for who receives, and in a group all sends are made before anything is awaited.
+ *
+ * A process may be asked to stand for all ranks (`alone`). Then nothing is awaited, and the others are
+ * taken to give what this rank gives. What only another rank could know is unknown.
  */
 #include "emu.h"
 #include "nccl_reduce.h"
@@ -26,6 +29,7 @@ typedef struct { char internal[128]; } unique_id;
 typedef struct {
     uint64_t id;
     int size, rank, device, splits;
+    int alone; /* no other rank has a process */
     wire **to_all;         /* from each rank to all others */
     wire **sends, **gets; /* between this rank and each other */
 } comm;
@@ -50,35 +54,35 @@ int ncclGetUniqueId(unique_id *id) {
     return 0;
 }
 static wire *out_to_all(comm *c, int from);
-static int make(void **out, uint64_t id, int size, int rank) {
+static int make(void **out, uint64_t id, int size, int rank, int alone) {
     if (size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
     comm *c = calloc(1, sizeof *c);
-    *c = (comm){.id = id, .size = size, .rank = rank, .device = *emu_current()};
+    *c = (comm){.id = id, .size = size, .rank = rank, .device = *emu_current(), .alone = alone};
     c->to_all = calloc((size_t)size, sizeof *c->to_all);
     c->sends = calloc((size_t)size, sizeof *c->sends);
     c->gets = calloc((size_t)size, sizeof *c->gets);
     *out = c;
-    return size > 1 && size <= WIRE_READERS && !out_to_all(c, rank) ? ncclSystemError : 0; /* "I am here" */
+    return !alone && size > 1 && size <= WIRE_READERS && !out_to_all(c, rank) ? ncclSystemError : 0; /* "I am here" */
 }
 static uint64_t number_of(unique_id id) {
     uint64_t number;
     memcpy(&number, id.internal, sizeof number);
     return number;
 }
-int ncclCommInitRank(void **out, int n, unique_id id, int rank) { return make(out, number_of(id), n, rank); }
+int ncclCommInitRank(void **out, int n, unique_id id, int rank) { return make(out, number_of(id), n, rank, emu_the_card()->alone); }
 int ncclCommInitRankConfig(void **out, int n, unique_id id, int rank, void *config) {
     (void)config;
-    return make(out, number_of(id), n, rank);
+    return make(out, number_of(id), n, rank, emu_the_card()->alone);
 }
 int ncclCommInitRankScalable(void **out, int n, int rank, int ids, unique_id *id, void *config) {
     (void)ids, (void)config;
-    return make(out, number_of(*id), n, rank);
+    return make(out, number_of(*id), n, rank, emu_the_card()->alone);
 }
 int ncclCommInitAll(void **out, int n, const int *devices) {
     unique_id id;
     ncclGetUniqueId(&id);
     for (int i = 0; i < n; i++) {
-        int code = make(&out[i], number_of(id), n, i);
+        int code = make(&out[i], number_of(id), n, i, 0);
         if (code) return code;
         ((comm *)out[i])->device = devices ? devices[i] : i;
     }
@@ -147,7 +151,7 @@ static int put(wire *w, comm *c, int peer, const void *data, uint64_t bytes, uin
 /* --- collectives, in two halves: what a rank gives, and what it gets --- */
 
 enum { BROADCAST, GATHER, ALL_REDUCE, SCATTER, REDUCE, SEND, RECEIVE, ALL_TO_ALL, SPLIT };
-typedef struct {
+typedef struct job {
     int what, type, op, root;
     comm *c;
     uint64_t from, to, count; /* elements from one rank to another */
@@ -155,6 +159,7 @@ typedef struct {
     int travels;
     unsigned char *mine; /* this rank's data, and its worth */
     int worth;
+    const struct job *twin; /* what another rank sends to this one, where it does what this one does */
 } job;
 
 static uint64_t parts_given(const job *j) { return j->what == SCATTER || j->what == ALL_TO_ALL ? (uint64_t)j->c->size : 1; }
@@ -168,6 +173,7 @@ static int give(job *j) {
     if (j->what == SPLIT) memcpy(j->mine, (void *)j->from, all), j->worth = EMU_KNOWN;
     else j->worth = emu_values_take(j->mine, j->from, all);
     int code = 0;
+    if (c->alone) return 0;
     switch (j->what) {
     case SEND: return put(pair(c, c->rank, j->root), c, j->root, j->mine, j->bytes, (uint32_t)j->worth);
     case REDUCE:
@@ -180,10 +186,16 @@ static int give(job *j) {
     }
 }
 
+static int awaits_one(const job *j) { return j->what == RECEIVE || (j->what == BROADCAST && j->root != j->c->rank); }
+
 /* The message of rank `from` to this one; this rank's own data if it is this one. */
 static int message_of(job *j, int from, wire_message *m) {
     comm *c = j->c;
-    if (from == c->rank && j->what != RECEIVE) {
+    if (c->alone && awaits_one(j)) {
+        *m = j->twin ? (wire_message){(uint32_t)j->twin->worth, j->bytes, j->twin->mine} : (wire_message){0, 0, NULL};
+        return 0;
+    }
+    if (c->alone || (from == c->rank && j->what != RECEIVE)) {
         *m = (wire_message){(uint32_t)j->worth, j->bytes * parts_given(j), j->mine};
         return 0;
     }
@@ -214,14 +226,14 @@ static int get(job *j) {
         wire_message m = {0, 0, NULL};
         if ((code = message_of(j, i, &m))) break;
         uint64_t offset = j->what == SCATTER ? (uint64_t)c->rank * j->bytes : 0;
-        if (j->what == ALL_TO_ALL && i == c->rank) offset = (uint64_t)i * j->bytes;
+        if (j->what == ALL_TO_ALL && (c->alone || i == c->rank)) offset = (uint64_t)c->rank * j->bytes;
         if (reduces) {
             if ((int)m.worth < worth) worth = (int)m.worth;
             if (nccl_sums(j->type)) nccl_reduce(sum, m.data && offset + j->bytes <= m.bytes ? (unsigned char *)m.data + offset : NULL, j->count,
                         j->type, j->op, i == first);
         } else if (j->what == SPLIT) memcpy((void *)(j->to + (uint64_t)i * j->bytes), m.data, j->bytes);
         else land(j->to + (j->what == GATHER || j->what == ALL_TO_ALL ? (uint64_t)i * j->bytes : 0), &m, offset, j->bytes);
-        if (m.data != j->mine) free(m.data);
+        if (!c->alone && m.data != j->mine) free(m.data);
     }
     if (reduces && !code) {
         if (j->op == 4 && nccl_sums(j->type)) nccl_divide(sum, j->count, j->type, c->size);
@@ -238,13 +250,25 @@ static __thread int depth;
 static __thread job *queue;
 static __thread size_t queued, room;
 
+/* In the same group, others send to this rank what it sends to itself, or else to anybody, and
+ * broadcast what it broadcasts. */
+static const job *twin_of(const job *taken, const job *jobs, size_t n) {
+    int gives = taken->what == RECEIVE ? SEND : BROADCAST;
+    const job *found = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (jobs[i].what != gives || jobs[i].c != taken->c || jobs[i].bytes != taken->bytes || !jobs[i].mine) continue;
+        if (!found || jobs[i].root == taken->c->rank) found = &jobs[i];
+    }
+    return found;
+}
 static int run(job *jobs, size_t n) {
     int code = 0;
     for (size_t i = 0; i < n && !code; i++) code = give(&jobs[i]);
-    for (size_t i = 0; i < n; i++) {
-        if (!code) code = get(&jobs[i]);
-        free(jobs[i].mine);
+    for (size_t i = 0; i < n && !code; i++) {
+        if (jobs[i].c->alone && awaits_one(&jobs[i])) jobs[i].twin = twin_of(&jobs[i], jobs, n);
+        code = get(&jobs[i]);
     }
+    for (size_t i = 0; i < n; i++) free(jobs[i].mine);
     return code;
 }
 static int start(job j) {
@@ -318,7 +342,7 @@ int ncclCommSplit(void *given, int color, int key, void **out, void *config) {
     }
     free(all);
     *out = NULL;
-    return code ? code : color < 0 ? 0 : make(out, id, size, rank);
+    return code ? code : color < 0 ? 0 : make(out, id, size, rank, c->alone);
 }
 int ncclCommShrink(void *given, int *excluded, int n, void **out, void *config, int flags) {
     (void)config, (void)flags;
@@ -328,5 +352,5 @@ int ncclCommShrink(void *given, int *excluded, int n, void **out, void *config, 
         if (excluded[i] == c->rank) return ncclInvalidArgument;
         rank -= excluded[i] < c->rank;
     }
-    return make(out, mixed(mixed(c->id, (uint64_t)++c->splits), 77), c->size - n, rank);
+    return make(out, mixed(mixed(c->id, (uint64_t)++c->splits), 77), c->size - n, rank, c->alone);
 }

@@ -37,6 +37,7 @@ static void set_field(const char *key, const char *value) {
         {"blocks_per_multiprocessor", &card.blocks_per_multiprocessor},
         {"registers_per_multiprocessor", &card.registers_per_multiprocessor},
         {"bus_bits", &card.bus_bits}, {"count", &card.count}, {"mig", &card.mig},
+        {"alone", &card.alone},
     };
     struct { const char *key; uint64_t *bytes; } sizes[] = {
         {"shared_per_multiprocessor", &card.shared_per_multiprocessor},

@@ -12,6 +12,7 @@
     engines     DeepSpeed's engines
     failure     out-of-memory errors, and the exception that ended the process
     reads       values that the script read from the device although they are unknown
+    alone       one rank runs and answers for all (`--ranks 1`); alone_gloo is its part for gloo
     folder      the folder that is shared with the parent; files are replaced as a whole
 
 The process must not notice: nothing is printed, and an error in here is only noted in the record.

@@ -18,6 +18,7 @@ from typing import Any
 
 from oomdoctor.monitor.inside import reads
 from oomdoctor.monitor.inside.agreement import agree
+from oomdoctor.monitor.inside.alone import VARIABLE
 from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
 from oomdoctor.monitor.inside.failure import (
     frames_here,
@@ -112,7 +113,7 @@ class Watch:
             return None  # the Trainer was asked to stop, and may evaluate and save
         wish = wants_to_stop(self._asked["steps"], self._step, list(self._steps.values()))
         rank, world = rank_and_world()
-        if world > 1 and rank is not None and self._asked["steps"] == "steady":
+        if world > 1 and rank is not None and self._asks_others():
             if self._step > self._asked["patience"]:
                 return None
             answer = agree(self._folder, rank, world, self._step, wish is not None)
@@ -122,6 +123,9 @@ class Watch:
             wish = wish if answer else None
         self.stopped = wish
         return wish
+
+    def _asks_others(self) -> bool:
+        return self._asked["steps"] == "steady" and VARIABLE not in os.environ
 
     def _read(self) -> None:
         """Read the trace, and note where the training was at a new peak."""

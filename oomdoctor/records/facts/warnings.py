@@ -42,6 +42,7 @@ CODES = {
     "unknown_values": "run: the command may have failed because an emulated GPU computes no values",
     "gpu_unused": "run: no process of the command used the GPU",
     "not_steady": "run: memory differed from step to step, so the training ran to its end",
+    "one_rank": "run: --ranks 1 let one rank stand for all",
     "model_source": "a note about where the facts of the model come from (probe and plan)",
     "model": "a note about where the facts of the model come from (explain)",
     "slurm": "what Slurm's accounting says about a job",
@@ -287,6 +288,14 @@ def gpu_unused() -> Warn:
         "gpu_unused",
         "no process of the command used the GPU; if it should have, check that it trains on CUDA "
         "and does not start Python with -I, -E or -S",
+    )
+
+
+def one_rank(ranks: int) -> Warn:
+    """One rank stood for all."""
+    return Warn(
+        "one_rank",
+        f"only rank 0 of {ranks} ran; the others are taken to do what it did, and to need as much",
     )
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from oomdoctor import __version__
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
-from oomdoctor.records.facts.warnings import gpu_unused, not_steady, unknown_values
+from oomdoctor.records.facts.warnings import (
+    gpu_unused,
+    not_steady,
+    one_rank,
+    unknown_values,
+)
 from oomdoctor.records.report import SCHEMA, Picks, Report, Status, Tool, Warn
 from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
 from oomdoctor.runs import emulated
@@ -122,8 +127,16 @@ def _next(
     name = next_larger(max(needed), least) if needed else would_do
     if name is None or name == request.gpus.card.name:
         return ()
-    gpus = name if request.gpus.count == 1 else f"{request.gpus.count}x{name}"
-    return (shlex.join(["oomdoctor", "run", "--emulate", gpus, "--", *request.command]),)
+    return (line_of(request, name, alone=request.gpus.alone),)
+
+
+def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
+    """The same request on another card, as a line to type; with `alone`, one rank runs."""
+    words = ["--emulate", card if request.gpus.count == 1 else f"{request.gpus.count}x{card}"]
+    words += ["--ranks", "1"] if alone else []
+    words += ["--steps", str(request.steps)] if request.steps != "steady" else []
+    words += ["--weights", request.weights] if request.weights != "real" else []
+    return shlex.join(["oomdoctor", "run", *words, "--", *request.command])
 
 
 def _status(ended: Ended, ran_out: bool) -> Status:
@@ -142,6 +155,9 @@ def _warnings(
     failed: bool,
 ) -> list[Warn]:
     found = emulated.warnings(request.gpus)
+    ranks_asked = max((one.record["world"] for one in processes), default=1)
+    if request.gpus.alone and ranks_asked > 1:
+        found.append(one_rank(ranks_asked))
     if not ranks and not failed:
         found.append(gpu_unused())
     value = about_a_value(list(processes)) if failed else None

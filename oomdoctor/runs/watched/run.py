@@ -11,7 +11,7 @@ from oomdoctor.errors import machine_error
 from oomdoctor.records.report import Report
 from oomdoctor.runs.emulated import EmulatedGpus, check_possible, emulating
 from oomdoctor.runs.watched.command import run_command
-from oomdoctor.runs.watched.report import WatchRequest, report_of
+from oomdoctor.runs.watched.report import WatchRequest, line_of, report_of
 from oomdoctor.runs.watched.session import session_folder, watching_environment
 from oomdoctor.runs.watched.tail import Tail
 from oomdoctor.system.environment import command_environment
@@ -31,30 +31,33 @@ def run_watched(request: WatchRequest, on_start: Callable[[str], None]) -> Repor
     clock, started = time.monotonic(), datetime.now(UTC)
     python = str(request.python)
     check_possible(python, "--emulate")
-    refuse_too_many(request.gpus.count, available_memory())
+    refuse_too_many(request, available_memory())
     on_start(_first_line(request.gpus))
     tail = Tail()
     with session_folder() as folder:
         with emulating(request.gpus, python, folder) as variables:
-            watching = watching_environment(folder, request.steps, request.weights)
+            watching = watching_environment(
+                folder, request.steps, request.weights, alone=request.gpus.alone
+            )
             ended = run_command(request.command, command_environment(variables | watching), tail)
         elapsed_s = time.monotonic() - clock
         return report_of(request, folder, ended, tail, started, elapsed_s)
 
 
-def refuse_too_many(count: int, available_bytes: int) -> None:
+def refuse_too_many(request: WatchRequest, available_bytes: int) -> None:
     """Refuse GPUs whose processes would not fit into the memory of this machine.
 
     Raises:
         OomDoctorError: one process a GPU needs more host memory than is available (exit 5).
     """
-    needed = count * RANK_HOST_BYTES
-    if count > 1 and needed > available_bytes:
+    gpus = request.gpus
+    count, needed = gpus.count, gpus.count * RANK_HOST_BYTES
+    if count > 1 and not gpus.alone and needed > available_bytes:
         raise machine_error(
             "host_memory",
             f"{count} GPUs need {count} processes with about {format_bytes(needed)} of host "
             f"memory, and {format_bytes(available_bytes)} is available",
-            f"emulate at most {max(1, available_bytes // RANK_HOST_BYTES)} GPUs here",
+            f"let one rank stand for all: {line_of(request, gpus.card.name, alone=True)}",
         )
 
 
@@ -63,7 +66,9 @@ def _first_line(gpus: EmulatedGpus) -> str:
     sized = f"a GPU with {size}" if gpus.count == 1 else f"{gpus.count} GPUs with {size} each"
     what = f"{gpus.name} ({size})" if gpus.card.facts is not None else sized
     line = f"oomdoctor {__version__}: emulating {what}"
-    if gpus.count > 1:
+    if gpus.count > 1 and gpus.alone:
+        line += "; one rank runs and stands for all"
+    elif gpus.count > 1:
         host = format_bytes(gpus.count * RANK_HOST_BYTES)
         line += f"; {gpus.count} processes need about {host} of host memory"
     return line

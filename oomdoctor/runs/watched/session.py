@@ -47,12 +47,12 @@ def session_folder() -> Iterator[Path]:
 
 
 def watching_environment(
-    folder: Path, steps: str | int, weights: Weights = "real"
+    folder: Path, steps: str | int, weights: Weights = "real", *, alone: bool = False
 ) -> dict[str, str]:
     """The variables that make every Python process of a command watch itself.
 
     `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
-    `from_pretrained` loads checkpoints without data.
+    `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs.
     """
     package = Path(__file__).resolve().parents[2]
     library = folder / "lib"
@@ -62,7 +62,8 @@ def watching_environment(
     asked = {"steps": steps, "patience": PATIENCE, "weights": weights}
     (folder / "watch.json").write_text(json.dumps(asked))
     path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
-    return {"OOMDOCTOR_WATCH": str(folder), "PYTHONPATH": path}
+    found = {"OOMDOCTOR_WATCH": str(folder), "PYTHONPATH": path}
+    return found | {"OOMDOCTOR_ALONE": "1"} if alone else found
 
 
 def _remove_left_over(base: Path) -> None:

@@ -42,7 +42,7 @@ _TELLING: dict[str, re.Pattern[str]] = {
 # The last matrix product computes the logits, which belong to the loss.
 _LOGITS = re.compile(r"modeling_\w+\.py .*\bself\.(?:lm_head|embed_out|output_projection)\(")
 _LIBRARY = re.compile(
-    r"site-packages/|dist-packages/|/lib/python\d|/Lib/|^<(?!ipython|module|stdin)|torchinductor_"
+    r"site-packages/|oomdoctor/monitor/|dist-packages/|/lib/python\d|/Lib/|^<(?!ipython|module|stdin)|torchinductor_"
     r"|/transformers_modules/|unsloth_compiled_cache|\.pyx$|\.pxi$|^/usr/lib/|__torch__"
     r"|\.venv/lib|/conda/envs/[^/]+/lib/"
 )

@@ -15,11 +15,24 @@ def _watch() -> None:
     if folder:
         from oomdoctor.monitor.inside.imports import after_import
 
+        if os.environ.get("OOMDOCTOR_ALONE"):
+            _alone()
         after_import("torch", _torch)
         after_import("transformers.trainer", _trainer)
         after_import("transformers", _transformers)
         after_import("deepspeed.runtime.engine", _engine)
         after_import("deepspeed.runtime.pipe.engine", _pipeline_engine)
+
+
+def _alone() -> None:
+    from oomdoctor.monitor.inside import alone
+    from oomdoctor.monitor.inside.imports import after_import
+
+    if alone.is_another_rank():
+        alone.stand_aside()
+    after_import("torch.distributed.rendezvous", alone.answer_rendezvous)
+    after_import("torch.distributed.distributed_c10d", alone.answer_collectives)
+    after_import("torch.distributed.checkpoint.default_planner", alone.answer_checkpoints)
 
 
 def _transformers() -> None:
