@@ -41,5 +41,5 @@ def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instrume
     known = (card_of_capability(gpu.compute_capability or "8.0") for gpu in gpus())
     choices = Choices((*map(card_of, request.targets or (None,)), *known))
     operators = OperatorLog(trace, choices if request.as_cuda else None)
-    trace.watcher, trace.before_results = operators.note, operators.note_before
+    trace.watcher, trace.steps_of = operators.note, operators.steps
     return Instruments(progress, Marks(progress), where, trace, choices, operators)

@@ -18,6 +18,7 @@ from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY
 from oomdoctor.worker.tracing.categories import category_of
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Result, Step
 from oomdoctor.worker.tracing.tensors import plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 # Called with operator, args, kwargs, result and, on a simulated device, the kind of the call.
 Watcher = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], None]
-
+# Called with the same before the results are recorded: what the kernel does with memory.
+StepsOf = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], Sequence[Step]]
 
 # Kernels that allocate their results from the last to the first (Dropout.cu: the mask comes first).
 _LAST_RESULT_FIRST = frozenset(("aten::native_dropout",))
@@ -58,7 +60,8 @@ class AllocationTrace:
         self.tokens = tokens
         self.where = where
         self.watcher = watcher
-        self.before_results: Callable[..., None] | None = None  # like the watcher, but earlier
+        self.steps_of: StepsOf | None = None
+        self.taken: list[int] = []  # the blocks that the last kernel took internally
         self.phase = "init"
         self.live = 0
         self.peak = 0
@@ -160,46 +163,69 @@ class AllocationTrace:
         if attends and self.phase != "eval":
             self.attention_ops.add(name)
         owners = self._owners(args)
-        if self.before_results is not None:
-            self.before_results(func, args, kwargs, result)
+        steps = () if self.steps_of is None else self.steps_of(func, args, kwargs, result, kind)
         results = result if isinstance(result, list | tuple) else (result,)
-        made_in_order = enumerate(tensors_in(results))
-        for position, tensor in (
-            reversed(list(made_in_order)) if name in _LAST_RESULT_FIRST else made_in_order
-        ):
-            made = self._note(tensor, name, None, owners[position % len(owners)])
-            if made is not None and self.phase == "load":
-                self._note_source(made, args)
+        self._play(name, steps, list(tensors_in(results)), owners, args)
         if self.watcher is not None:
             here = None if self.where is None else self.where.region
             self.region_of_operator = here or owners[0].region
             self.watcher(func, args, kwargs, result, kind)
 
-    def note_hidden(self, name: str, sizes: Iterable[int]) -> None:
-        """Record blocks that a kernel takes and frees internally, all of them at the same time."""
-        self.free_hidden(self.take_hidden(name, sizes))
+    def _play(
+        self,
+        name: str,
+        steps: Sequence[Step],
+        results: Sequence[torch.Tensor],
+        owners: Sequence[Place],
+        args: Sequence[Any],
+    ) -> None:
+        """Record what an operator allocates and frees."""
+        left = dict(enumerate(results))
+        if name in _LAST_RESULT_FIRST:
+            left = dict(reversed(left.items()))
+        held: list[int] = []
+        freed: set[int] = set()
 
-    def take_hidden(self, name: str, sizes: Iterable[int]) -> list[int]:
-        """Record the births of blocks that a kernel takes internally; returns the blocks."""
+        def note(positions: Iterable[int]) -> None:
+            for position in positions:
+                made = self._note(left.pop(position), name, None, owners[position % len(owners)])
+                if made is not None and self.phase == "load":
+                    self._note_source(made, args)
+
+        for step in steps:
+            if isinstance(step, OnHost):
+                self._leave_out(left.pop(step.position))
+        if not any(isinstance(step, Result) for step in steps):
+            note(list(left))
+        for step in steps:
+            if isinstance(step, Result):
+                note(list(left) if step.position == OTHERS else [step.position])
+            elif isinstance(step, Freed):
+                freed.add(step.taken)
+                self.free_hidden([held[step.taken]])
+            elif isinstance(step, Lasting):
+                self.note_lasting(step.name, step.size)
+            elif not isinstance(step, OnHost):
+                held.append(self._take(name, step))
+        note(list(left))
+        self.free_hidden([block for at, block in enumerate(held) if at not in freed])
+        self.taken = held
+
+    def _take(self, name: str, size: int) -> int:
+        """Record the birth of a block that a kernel takes internally; returns the block."""
         module, region = self._place()
-        born = [
-            self.tape.born(
-                TapeBlock(
-                    int(size),
-                    TEMPORARY,
-                    name,
-                    module,
-                    region,
-                    getattr(size, "rows", 0),
-                    getattr(size, "row_sum", None),
-                    getattr(size, "segments", 0),
-                ),
-                region,
-            )
-            for size in sizes
-        ]
-        self._count(sum(self.tape.blocks[block].allocated for block in born))
-        return born
+        block = TapeBlock(
+            int(size),
+            TEMPORARY,
+            name,
+            module,
+            region,
+            getattr(size, "rows", 0),
+            getattr(size, "row_sum", None),
+            getattr(size, "segments", 0),
+        )
+        self._count(block.allocated)
+        return self.tape.born(block, region)
 
     def free_hidden(self, blocks: Sequence[int]) -> None:
         """Record the deaths of such blocks, the last first, as C++ does."""

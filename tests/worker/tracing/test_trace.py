@@ -9,6 +9,15 @@ from hypothesis import strategies as st
 
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, WEIGHTS
+from oomdoctor.worker.tracing.steps import (
+    OTHERS,
+    Freed,
+    Lasting,
+    OnHost,
+    Result,
+    Step,
+    with_lasting,
+)
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.tracing.whereabouts import Whereabouts
 
@@ -166,15 +175,29 @@ def test_the_mask_of_dropout_is_allocated_before_its_output() -> None:
     assert len(kept) == 2
 
 
-def test_what_a_kernel_takes_first_is_older_than_its_results_and_dies_after_them() -> None:
+def recorded(*steps: Step) -> AllocationTrace:
     trace = AllocationTrace("cpu")
-    held: list[int] = []
-    trace.before_results = lambda *_: held.extend(trace.take_hidden("scratch", [100, 200]))
-    trace.watcher = lambda *_: trace.free_hidden(held)
+    trace.steps_of = lambda *_: steps
     with trace.recording():
         result = torch.ones(256)
+    trace.finish()
+    del result
+    return trace
+
+
+def test_what_a_kernel_takes_first_is_older_than_its_results_and_dies_after_them() -> None:
+    trace = recorded(100, 200, Result(OTHERS))
     assert trace.tape.events == [1, 2, 3, -2, -1]
     assert [block.size for block in trace.tape.blocks] == [100, 200, KIB]
     assert trace.live == KIB
     assert trace.peak == KIB + 300
-    del result
+
+
+def test_the_steps_of_a_kernel_are_recorded_in_order() -> None:
+    assert recorded(100).tape.events == [1, 2, -2]  # after the results, if no step says otherwise
+    assert recorded(100, 200, Result(0), Freed(0), 300).tape.events == [1, 2, 3, -1, 4, -4, -2]
+    assert recorded(OnHost(0)).tape.events == []
+    lasting = with_lasting((100, Result(0), Freed(0)), Lasting("workspace", 50))
+    trace = recorded(*lasting)
+    assert trace.tape.events == [1, 2, 3, -1]
+    assert trace.live == KIB + 50

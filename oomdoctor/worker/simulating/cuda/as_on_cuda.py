@@ -14,11 +14,12 @@ from oomdoctor.worker.simulating.cuda import (
     autocast,
     dropout,
     flash_package,
+    host_numbers,
     liger,
     paged_states,
 )
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.device import sums
+from oomdoctor.worker.simulating.device import layer_norm, sums
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 
@@ -36,6 +37,8 @@ def as_on_cuda(
     with ExitStack() as stack:
         stack.enter_context(autocast.cuda_autocast())
         stack.enter_context(sums.sums_in_place())
+        stack.enter_context(host_numbers.told_apart())
+        stack.enter_context(layer_norm.cuda_statistics())
         stack.enter_context(dropout.cuda_dropout())
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:

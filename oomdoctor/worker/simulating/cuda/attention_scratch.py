@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, Result, Step
+
 if TYPE_CHECKING:
     import torch
 
@@ -51,11 +53,12 @@ def cudnn(named: Mapping[str, Any]) -> tuple[int, ...]:
     return (*copy, size)
 
 
-def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[int, ...]:
+def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[Step, ...]:
     """attention_backward.cu `_efficient_attention_backward`, mem_eff_attention/kernel_backward.h.
 
     delta in fp32 and `Params::workspace_size`: staging for dQ in tiles, and for dK and dV if the
-    kernel does not hold them in registers (torch 2.1-2.13).
+    kernel does not hold them in registers (torch 2.1-2.13). Where the kernel does not compute delta
+    (`kKernelComputesDelta`), it is the sum of a product in fp32.
     """
     query, key, value = named["query"], named["key"], named["value"]
     batch, heads, length, dim = query.shape
@@ -70,8 +73,20 @@ def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[in
         splits = splits if capability >= (7, 0) else 1
         width = _up(dim, tile_i) + _up(value.shape[-1], tile_i)
         stage += FLOAT * splits * tile_j * width
+    steps: list[Step] = [*_copies(named["grad_out_"]), Result(OTHERS)]
+    taken = len(steps) - 1
     delta = FLOAT * batch * heads * length
-    return (*_copies(named["grad_out_"]), delta, batch * heads * _up(stage, 16))
+    if not half or (capability == (7, 0) and not in_registers):
+        product = FLOAT * named["out"].numel()
+        made = [*((product, product) if half else ()), product, delta]
+        is_copied = heads > 1 and length > 1
+        steps += [*made, *((delta,) if is_copied else ())]
+        kept = taken + len(made) - (not is_copied)
+        steps += [Freed(at) for at in reversed(range(taken, taken + len(made))) if at != kept]
+    else:
+        steps.append(delta)
+        kept = taken
+    return (*steps, batch * heads * _up(stage, 16), Freed(kept))
 
 
 def _cutlass_tiles(

@@ -13,6 +13,7 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention, kernels
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
+from oomdoctor.worker.tracing.steps import Step
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -40,18 +41,18 @@ class Choices:
         self._keep(card for card in self._others if choose_backend(call, card) == chosen)
         return chosen
 
-    def hidden(
+    def steps(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> tuple[int, ...]:
-        """Bytes of the blocks that a kernel holds while it runs, see `kernels`."""
+    ) -> tuple[Step, ...]:
+        """What a kernel does with memory while it runs, see `kernels`."""
         if not kernels.has_rule(func):
             return ()
-        found = kernels.hidden_blocks(func, args, kwargs, result, self.card)
+        found = kernels.steps_of(func, args, kwargs, result, self.card)
         if kernels.differs_by_card(func):
             self._keep(
                 card
                 for card in self._others
-                if kernels.hidden_blocks(func, args, kwargs, result, card) == found
+                if kernels.steps_of(func, args, kwargs, result, card) == found
             )
         return found
 

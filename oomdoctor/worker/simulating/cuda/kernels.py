@@ -1,4 +1,4 @@
-"""Memory that a CUDA kernel takes and frees inside one operator, which fake tensors do not show.
+"""What a CUDA kernel does with memory inside one operator, which fake tensors do not show.
 
 Every rule names the upstream source it was read from. An operator without a rule has no scratch, or
 scratch that is left out on purpose:
@@ -14,12 +14,15 @@ scratch that is left out on purpose:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.worker.simulating.cuda import attention_scratch as attention
+from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
 from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 if TYPE_CHECKING:
     import torch
@@ -30,15 +33,11 @@ _ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")
 
 
 class Scratch(int):
-    """Bytes of a block that a kernel holds, with what `TapeBlock` says of them.
-
-    `first` is whether it is allocated before the results.
-    """
+    """Bytes of a block that a kernel holds, with what `TapeBlock` says of them."""
 
     rows: int = 0
     segments: int = 0
     row_sum: RowSum | None = None
-    first: bool = False
 
 
 def _scratch(size: int, **values: Any) -> Scratch:
@@ -47,8 +46,8 @@ def _scratch(size: int, **values: Any) -> Scratch:
     return block
 
 
-Rule = Callable[[Mapping[str, Any], Card], tuple[int, ...]]
-_TAKE_FIRST = frozenset(("aten::_foreach_norm", "aten::embedding_dense_backward"))
+Rule = Callable[[Mapping[str, Any], Card], tuple[Step, ...]]
+_OF_RESULTS = frozenset(("aten::lift_fresh",))
 # Only these rules differ by card.
 _OF_CARDS = frozenset(("aten::_scaled_dot_product_efficient_attention_backward",))
 
@@ -64,19 +63,12 @@ def differs_by_card(func: OpOverload) -> bool:
     return func._schema.name in _OF_CARDS
 
 
-def takes_first(func: OpOverload) -> bool:
-    """Whether the kernel of `func` takes some of these blocks before it allocates its results."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and schema.name in _TAKE_FIRST
-
-
-def hidden_blocks(
+def steps_of(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any, card: Card
-) -> tuple[int, ...]:
-    """Bytes (unrounded) of each block that the CUDA kernel of `func` holds while it runs.
+) -> tuple[Step, ...]:
+    """What the CUDA kernel of `func` does with memory while it runs.
 
-    All blocks are alive at the same time as the results and are free when `func` returns. Only
-    shapes, strides and dtypes are read, so fake tensors work. An unknown operator gives ().
+    Only shapes, strides and dtypes are read, so fake tensors work. An unknown operator gives ().
     """
     if not has_rule(func):
         return ()
@@ -85,6 +77,8 @@ def hidden_blocks(
     named = {argument.name: argument.default_value for argument in schema.arguments}
     named.update(zip(names, args, strict=False))
     named.update(kwargs or {})
+    if schema.name in _OF_RESULTS:
+        named["result"] = result
     return _RULES[schema.name](named, card)
 
 
@@ -93,34 +87,62 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _lift_fresh(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    return (OnHost(0),) if is_on_host(named["result"]) else ()
+
+
+def _embedding(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """Embedding.cpp `embedding_symint`: `reshape(-1)` copies indices that are no flat memory."""
+    indices = named["indices"]
+    return () if _is_flat(indices) else (tensor_bytes(indices), Result(0))
+
+
+def _embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """Embedding.cu `embedding_dense_backward_cuda`, EmbeddingBackwardKernel.cu (torch 1.11-2.13).
 
     Up to 3,072 tokens (`SORTED_ROWS`), one kernel works in place. Above that, the indices are
-    sorted and cut into segments (six index arrays in all, and two numbers). Each segment is summed
-    in parts of ten rows, and one fp32 row is kept for each part; how many there are at most is
-    known without reading them (as 2.12.1 allocates). The sort's own buffers are smaller and are
-    freed before those rows are allocated.
+    sorted and cut into segments. Each segment is summed in parts of ten rows, and one fp32 row is
+    kept for each part; how many there are at most is known without reading them. What the sort and
+    the scans take for themselves is left out: except for the sort, it is a few KiB.
     """
     grad, indices = named["grad_output"], named["indices"]
-    copy = () if grad.is_contiguous() else (_scratch(tensor_bytes(grad), first=True),)
+    copies = [tensor_bytes(tensor) for tensor in (grad, indices) if not tensor.is_contiguous()]
     tokens, index = indices.numel(), tensor_bytes(indices)
     row = grad.shape[-1] * max(4, grad.element_size())
     segments = named["num_weights"]
     # Where they are sorted in any case, there may be less, but never more.
     rows = 0 if named["scale_grad_by_freq"] else tokens
-    indices_first = _scratch(index, rows=rows, first=True)
     partial = {"rows": rows, "segments": segments if rows else 0}
+    sorted_indices, order, positions = (_scratch(index, rows=rows) for _ in range(3))
+    begins, keys, parts, offsets = (_scratch(index, rows=rows) for _ in range(4))
+    first = len(copies)
     return (
-        *copy,
-        *(indices_first,) * 2,
-        *(_scratch(size, rows=rows) for size in (index, 8, index, index, 8)),
-        _scratch(index, **partial),
-        _scratch(tokens * row, **partial),
+        *copies,
+        *(sorted_indices, order, positions, Freed(first + 2), Result(0)),
+        *(begins, _scratch(8, rows=rows), keys, Freed(first + 5), parts, offsets),
+        *(_scratch(8, rows=rows), _scratch(index, **partial), _scratch(tokens * row, **partial)),
     )
 
 
-def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _index(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """TensorAdvancedIndexing.cpp `AdvancedIndex`: on CUDA all indices get the same strides."""
+    import torch
+
+    indices = [index for index in named["indices"] if index is not None]
+    if len(indices) < 2 or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return ()
+    alike = torch.broadcast_tensors(*indices)
+    if len({index.stride() for index in alike}) == 1:
+        return ()
+    return (*(tensor_bytes(index) for index in alike if not index.is_contiguous()), Result(0))
+
+
+def _is_infinite(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """TensorCompare.cpp `isinf`: the absolute values are compared."""
+    return (tensor_bytes(named["self"]), Result(0))
+
+
+def _index_put(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """Indexing.cu `index_put_with_sort_kernel`, used when values are accumulated (torch 2.0-2.13).
 
     It allocates linear, sorted, original and counted indices and the second buffers of the radix
@@ -142,7 +164,7 @@ def _index_put(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     return (*copies, *(8 * count,) * 4, 16 * count)
 
 
-def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl` (torch 2.1-2.13).
 
     One partial sum per chunk of 65,536 elements. Every tensor gets as many chunks as the largest
@@ -152,10 +174,10 @@ def _foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     if not tensors:
         return ()
     chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
-    return (_scratch(chunks * len(tensors) * max(4, tensors[0].element_size()), first=True),)
+    return (chunks * len(tensors) * max(4, tensors[0].element_size()), Result(OTHERS))
 
 
-def _reduced(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """Reduce.cuh `gpu_reduce_kernel`: partial sums and semaphores of sums over rows.
 
     Sums along contiguous memory leave a few KiB at most, which are left out. ReduceOps.cpp: a sum
@@ -196,7 +218,7 @@ def _reduced(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     )
 
 
-def _matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """cuBlasCommonArgs.h `prepare_matrix_for_cublas`, Blas.cpp: operands that are copied first."""
     operands = [
         named[name] for name in ("self", "mat1", "mat2", "batch1", "batch2") if name in named
@@ -204,7 +226,7 @@ def _matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     return tuple(tensor_bytes(operand) for operand in operands[-2:] if not _fits_cublas(operand))
 
 
-def _addmm(named: Mapping[str, Any], card: Card) -> tuple[int, ...]:
+def _addmm(named: Mapping[str, Any], card: Card) -> tuple[Step, ...]:
     """Like `_matmul`. With a bias vector it uses cuBLASLt (CUDABlas.cpp `gemm_and_bias`).
 
     Before torch 2.11 cuBLASLt had a separate workspace of 1 MiB. Up to 2.6 it was freed after the
@@ -212,6 +234,13 @@ def _addmm(named: Mapping[str, Any], card: Card) -> tuple[int, ...]:
     """
     separate = torch_release() < (2, 11) and named["self"].dim() == 1
     return (*_matmul(named, card), *((MIB,) if separate else ()))
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    """Whether a view with one dimension shows the same elements (`reshape` then copies nothing)."""
+    sizes, strides = tensor.shape, tensor.stride()
+    kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    return all(outer == size * stride for (_, outer), (size, stride) in pairwise(kept))
 
 
 def _fits_cublas(matrix: torch.Tensor) -> bool:
@@ -223,33 +252,40 @@ def _fits_cublas(matrix: torch.Tensor) -> bool:
     return bool(row_major or column_major or rows == 1 or columns == 1)
 
 
-def _safe_softmax(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
-    """SoftMax.cpp `_safe_softmax` (torch 2.6-2.13): which scores are masked, one byte each."""
-    return (int(named["self"].numel()),)
+def _safe_softmax(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """SoftMax.cpp `_safe_softmax` (torch 2.6-2.13): which scores and which rows are masked, one
+    byte each, and the number that masked rows get."""
+    scores = named["self"]
+    rows = scores.numel() // max(1, scores.shape[named["dim"]])
+    return (int(scores.numel()), int(rows), scores.element_size())
 
 
-def _softmax_backward(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _softmax_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """SoftMax.cu `softmax_backward_cuda_out`: the product of the gradient and the output."""
     grad = named["grad_output"]
     return (grad.numel() * max(grad.element_size(), named["output"].element_size()),)
 
 
-def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
 
     Nested constants are added, twice in fp32. Fused kernels avoid this up to 1,536 tokens on some
     cards and shapes. The backward pass always dequantizes, so the peak stays the same.
+    Python frees the constants before the weight.
     """
     tokens = named["A"].numel() // named["A"].shape[-1]
     if tokens <= 4:  # `_GEMM_4BIT_CUSTOM_FLOOR_M`: always fused
         return ()
     rows, columns = named["shapeB"]
     nested = named["absmax_8bit"]
-    constants = () if nested is None else (4 * nested.numel(),) * 2
-    return (*constants, rows * columns * named["A"].element_size())
+    weight = rows * columns * named["A"].element_size()
+    if nested is None:
+        return (weight, Result(0))
+    constants = 4 * nested.numel()
+    return (constants, constants, weight, Result(0), Freed(1), Freed(0))
 
 
-def _int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """bitsandbytes backends/default/ops.py `int8_scaled_mm`: an int32 product, then fp16.
 
     The fp16 result is a separate block if the caller wants another dtype (0.46-0.50).
@@ -259,7 +295,7 @@ def _int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
     return (4 * elements,) if as_asked else (4 * elements, 2 * elements)
 
 
-def _int8_quant(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
+def _int8_quant(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """bitsandbytes backends/cuda/ops.py `int8_vectorwise_quant`: |A| and the mask of outliers."""
     if not named["threshold"]:
         return ()
@@ -267,6 +303,10 @@ def _int8_quant(named: Mapping[str, Any], _: Card) -> tuple[int, ...]:
 
 
 _RULES: dict[str, Rule] = {
+    "aten::lift_fresh": _lift_fresh,
+    "aten::embedding": _embedding,
+    "aten::index": _index,
+    "aten::isinf": _is_infinite,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
@@ -280,6 +320,8 @@ _RULES: dict[str, Rule] = {
     "aten::addmm": _addmm,
     "aten::_safe_softmax": _safe_softmax,
     "aten::_softmax_backward_data": _softmax_backward,
+    # Without a CUDA graph, attention.cu keeps seed and offset on the host.
+    "aten::_scaled_dot_product_efficient_attention": lambda *_: (OnHost(2), OnHost(3)),
     "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
     "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
     "aten::_scaled_dot_product_efficient_attention_backward": (

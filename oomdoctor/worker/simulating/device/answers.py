@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomdoctor.worker.simulating.device import known_values, sums
+from oomdoctor.worker.simulating.device import known_values, layer_norm, sums
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,8 @@ def answers_of(func: OpOverload) -> Answers | None:
         before = _positions
     elif func is torch.ops.aten.add.Tensor:
         before = sums.sum_of_gradients
+    elif func is torch.ops.aten.native_layer_norm.default:
+        before = layer_norm.normalized
     after: list[Note] = []
     if str(func).startswith(_TRUE):
         after.append(_holds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,12 +14,17 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.worker.simulating.cuda import kernels
-from oomdoctor.worker.simulating.cuda.kernels import hidden_blocks
+from oomdoctor.worker.simulating.cuda.kernels import steps_of
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
+from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
 
 A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
 MIB = 1024**2
 aten = torch.ops.aten
+
+
+def taken_of(steps: Sequence[Step]) -> tuple[int, ...]:
+    return tuple(step for step in steps if isinstance(step, int))
 
 
 class Recorder(TorchDispatchMode):
@@ -32,7 +38,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        blocks = hidden_blocks(func, args, kwargs, result, self.card)
+        blocks = taken_of(steps_of(func, args, kwargs, result, self.card))
         if blocks:
             self.hidden[func._schema.name] = blocks
         workspace = workspace_name(func)
@@ -48,30 +54,58 @@ def fake() -> Any:
 
 
 def blocks(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[Any, ...]:
-    return hidden_blocks(func, args, kwargs, func(*args, **kwargs), card)
+    return taken_of(steps(func, *args, card=card, **kwargs))
+
+
+def steps(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[Step, ...]:
+    return steps_of(func, args, kwargs, func(*args, **kwargs), card)
 
 
 @pytest.mark.parametrize("tokens", [3072, 3073])
 def test_embedding_backward_keeps_rows_once_it_sorts(fake: None, tokens: int) -> None:
     grad = torch.empty(1, tokens, 64, dtype=torch.bfloat16)
     indices = torch.zeros(1, tokens, dtype=torch.long)
-    found = blocks(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
-    assert [block.first for block in found] == [True, True, *[False] * 7]
-    taken = [
-        TapeBlock(size, "", rows=size.rows, segments=size.segments).allocated for size in found
-    ]
-    parts = 3073 // 10 + 1000
-    index = 8 * 3073
-    sorted_blocks = [index, index, index, 8, index, index, 8, 8 * parts, 4 * 64 * parts]
-    assert taken == ([0] * 9 if tokens == 3072 else sorted_blocks)
+    found = steps(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
+    parts, index = 3073 // 10 + 1000, 8 * 3073
+    sorting = [index, index, index, Freed(2), Result(0)]
+    summing = [index, 8, index, Freed(5), index, index, 8, 8 * parts, 4 * 64 * parts]
+    expected = [*sorting, *summing]
+    if tokens == 3072:
+        expected = [0 if isinstance(step, int) else step for step in expected]
+    assert [_allocated(step) for step in found] == expected
 
 
-def test_embedding_backward_copies_a_strided_gradient(fake: None) -> None:
+def _allocated(step: Any) -> Any:
+    if not isinstance(step, int):
+        return step
+    block = TapeBlock(step, "", rows=step.rows, segments=step.segments)  # type: ignore[attr-defined]
+    return block.allocated
+
+
+def test_embedding_backward_copies_what_is_strided(fake: None) -> None:
     grad = torch.empty(64, 100, dtype=torch.bfloat16).t()
-    indices = torch.zeros(100, dtype=torch.long)
-    found = blocks(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
-    assert found[0] == 100 * 64 * 2
-    assert (found[0].first, found[0].rows) == (True, 0)
+    indices = torch.zeros(1, dtype=torch.long).expand(100)
+    found = steps(aten.embedding_dense_backward.default, grad, indices, 1000, -1, False)
+    assert found[:2] == (100 * 64 * 2, 800)
+    assert found[5] == Freed(4)
+
+
+def test_indices_that_are_no_flat_memory_are_copied(fake: None) -> None:
+    table, rows = torch.empty(9, 4), torch.zeros(1, 6, dtype=torch.long)
+    assert steps(aten.embedding.default, table, rows) == ()
+    assert steps(aten.embedding.default, table, rows.expand(2, 6)) == (96, Result(0))
+    assert steps(aten.index.Tensor, torch.empty(9, 6), [rows, rows[:, :1]]) == (48, Result(0))
+    assert steps(aten.index.Tensor, torch.empty(9, 6), [rows, rows]) == ()
+
+
+def test_an_infinite_number_is_found_by_its_absolute_value(fake: None) -> None:
+    assert steps(aten.isinf.default, torch.empty(3)) == (12, Result(0))
+
+
+def test_efficient_attention_keeps_its_seed_on_the_host(fake: None) -> None:
+    rows = torch.empty(2, 4, 32, 64, dtype=torch.bfloat16)
+    func = aten._scaled_dot_product_efficient_attention.default
+    assert steps(func, rows, rows, rows, None, True) == (OnHost(2), OnHost(3))
 
 
 def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> None:

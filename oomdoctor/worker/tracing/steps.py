@@ -1,0 +1,49 @@
+"""What a kernel does with memory while it runs, in order.
+
+A step is the size of a block that it takes (unrounded bytes), or one of these. Blocks that are not
+freed by a step die at the end, the last first, as C++ does. Results without a step are allocated
+before all steps if none has one, else after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+OTHERS = -1  # the position of all results that were not allocated before
+
+
+class Result(NamedTuple):
+    """The result at this position is allocated."""
+
+    position: int
+
+
+class OnHost(NamedTuple):
+    """The result at this position is no memory of the device."""
+
+    position: int
+
+
+class Freed(NamedTuple):
+    """The block that was taken at this position, counted from 0, is freed."""
+
+    taken: int
+
+
+class Lasting(NamedTuple):
+    """A block is taken that stays until the process ends."""
+
+    name: str
+    size: int
+
+
+Step = int | Result | OnHost | Freed | Lasting
+
+
+def with_lasting(steps: Sequence[Step], lasting: Lasting) -> tuple[Step, ...]:
+    """The steps with a lasting block, which is taken last, when all others are held."""
+    end = len(steps)
+    while end and isinstance(steps[end - 1], Freed):
+        end -= 1
+    return (*steps[:end], lasting, *steps[end:])

@@ -1,0 +1,38 @@
+"""A number without a device is on the host; one with a device, and every table, is not."""
+
+from __future__ import annotations
+
+import torch
+
+from oomdoctor.worker.simulating.cuda.host_numbers import told_apart
+from oomdoctor.worker.tracing.trace import AllocationTrace
+
+
+def counted(make: object) -> int:
+    from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
+    from oomdoctor.worker.tracing.steps import OnHost
+
+    trace = AllocationTrace("cpu")
+    trace.steps_of = lambda func, args, kwargs, result, kind: (
+        (OnHost(0),) if func._schema.name == "aten::lift_fresh" and is_on_host(result) else ()
+    )
+    with told_apart(), trace.recording():
+        kept = make()  # type: ignore[operator]
+    trace.finish()
+    del kept
+    return trace.live
+
+
+def test_who_names_a_device_makes_the_number_there() -> None:
+    assert counted(lambda: torch.tensor(1.0)) == 0
+    assert counted(lambda: torch.tensor(1.0, device="cpu")) == 0
+    assert counted(lambda: torch.tensor(1.0, device=torch.device("cpu"))) == 4
+    assert counted(lambda: torch.tensor([1.0, 2.0])) == 8
+
+
+def test_a_default_device_counts_too() -> None:
+    def made() -> torch.Tensor:
+        with torch.device("cpu"):
+            return torch.tensor(1.0)
+
+    assert counted(made) == 4
