@@ -38,6 +38,20 @@ def reason_against(python: Path, compiler: str | None = None) -> OomDoctorError 
     return _against_torch(interpreter) or _against_system(interpreter, compiler)
 
 
+def lacks_cuda_libraries(python: Path) -> bool:
+    """Whether torch is a CUDA build that cannot be imported, because it has no CUDA libraries.
+
+    Decided by files alone, in the layouts of pip, of wheels that bring their libraries, and of
+    conda; False where torch is not found.
+    """
+    prefix = python.absolute().parent.parent
+    for torch in prefix.glob("lib/python3*/site-packages/torch/lib/libtorch_cuda.so"):
+        packages = torch.parents[2]
+        places = (*packages.glob("nvidia/*/lib"), torch.parent, prefix / "lib")
+        return not any(any(place.glob("libcudart*.so*")) for place in places)
+    return False
+
+
 def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:
     small = f"make a small one and pass it with --python cuda/bin/python:\n{SMALL_BUILD}"
     if interpreter.torch is None:

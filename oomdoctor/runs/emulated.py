@@ -15,7 +15,7 @@ from pathlib import Path
 from oomdoctor.emulator.card import Card as EmulatedCard
 from oomdoctor.emulator.card import Devices, split_count
 from oomdoctor.emulator.enter import entered
-from oomdoctor.emulator.possible import reason_against
+from oomdoctor.emulator.possible import lacks_cuda_libraries, reason_against
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.warnings import smallest_variant
 from oomdoctor.records.machine import EMULATED, Gpu
@@ -111,6 +111,11 @@ def warnings(gpus: EmulatedGpus) -> list[Warn]:
 def why_not(python: str) -> OomDoctorError | None:
     """Why processes of an interpreter cannot run on an emulated GPU; None if they can."""
     return reason_against(Path(python), variable("CC"))
+
+
+def needed_to_import(python: str) -> bool:
+    """Whether torch can be imported only on the stand-ins for its CUDA libraries."""
+    return lacks_cuda_libraries(Path(python)) and not is_emulating() and why_not(python) is None
 
 
 def check_possible(python: str, option: str) -> None:

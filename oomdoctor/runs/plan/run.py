@@ -144,14 +144,19 @@ def _predict(
 
 @contextmanager
 def _emulated(known: Findings, folder: RunFolder) -> Iterator[dict[str, str]]:
-    """The variables of processes that see the emulated card; none if nothing is checked on it."""
-    if not known.plan.verify:
+    """The variables of processes that can see the emulated card.
+
+    None if nothing is checked on it, unless the interpreter's torch cannot be imported otherwise.
+    """
+    if not known.plan.verify and not emulated.needed_to_import(known.request.python):
         yield {}
         return
-    (card,) = known.cards
-    with emulated.emulating(
-        emulated.EmulatedGpus(card, 1), known.request.python, folder.path
-    ) as variables:
+    if known.plan.verify:
+        (card,) = known.cards
+        gpus = emulated.EmulatedGpus(card, 1)
+    else:
+        gpus = emulated.emulated_gpus("T4")  # simulations are hidden from it
+    with emulated.emulating(gpus, known.request.python, folder.path) as variables:
         yield variables
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.emulator.possible import find_compiler, reason_against
+from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
 from oomdoctor.errors import ExitCode
 
 
@@ -74,3 +74,26 @@ def test_an_interpreter_that_does_not_answer_is_named(tmp_path: Path) -> None:
     reason = reason_against(tmp_path / "missing")
     assert reason is not None
     assert "missing" in reason.message
+
+
+@pytest.mark.parametrize(
+    ("there", "lacks"),
+    [
+        ((), False),
+        (("torch/lib/libtorch_cpu.so",), False),
+        (("torch/lib/libtorch_cuda.so",), True),
+        (("torch/lib/libtorch_cuda.so", "nvidia/cu13/lib/libcudart.so.13"), False),
+        (("torch/lib/libtorch_cuda.so", "nvidia/cuda_runtime/lib/libcudart.so.12"), False),
+        (("torch/lib/libtorch_cuda.so", "torch/lib/libcudart-9335f6a2.so.12"), False),
+        (("torch/lib/libtorch_cuda.so", "../../libcudart.so.12"), False),
+    ],
+)
+def test_cuda_libraries_are_looked_for_where_torch_would(
+    there: tuple[str, ...], lacks: bool, tmp_path: Path
+) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    for name in there:
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).touch()
+    assert lacks_cuda_libraries(tmp_path / "bin" / "python") is lacks
