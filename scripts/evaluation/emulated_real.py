@@ -80,7 +80,7 @@ def _keep(readings: list[dict[str, Any]], file: Path) -> None:
     known |= {r["id"]: r for r in readings}
     ordered = [known[row["id"]] for row in all_rows() if row["id"] in known]
     file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-    print(table(ordered))
+    print(table(ordered), device_table(ordered), sep="\n\n")
 
 
 def table(readings: list[dict[str, Any]]) -> str:
@@ -95,6 +95,19 @@ def table(readings: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {r['id']} | {r['measured_bytes']:,} | {r['allocated_bytes']:,} | {shown} |"
         )
+    return "\n".join(lines)
+
+
+def device_table(readings: list[dict[str, Any]]) -> str:
+    """The table of docs/emulation.md on reserved memory, beside what nvidia-smi showed."""
+    lines = [
+        "| published run | nvidia-smi, bytes | emulated, reserved bytes | the rest |",
+        "|---|---|---|---|",
+    ]
+    for r in readings:
+        if (shown := r["measured_device_bytes"]) is not None:
+            rest = shown - r["reserved_bytes"]
+            lines.append(f"| {r['id']} | {shown:,} | {r['reserved_bytes']:,} | {rest:,} |")
     return "\n".join(lines)
 
 
