@@ -66,9 +66,11 @@ def make(folder: Path) -> None:
     _llama(folder / "llama")
     _tiktoken(folder / "tokenizer.model")
     _characters(folder / "shakespeare_char", chance)
+    _glue(folder / "beside" / "nyu-mll" / "glue", chance)
     sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
-    _metric(folder / "metrics" / "accuracy", label, label)
-    _metric(folder / "metrics" / "sacrebleu", sequence, f"datasets.Sequence({sequence})")
+    _metric(folder / "beside" / "accuracy", label, label)
+    _metric(folder / "beside" / "glue", label, label)
+    _metric(folder / "beside" / "sacrebleu", sequence, f"datasets.Sequence({sequence})")
 
 
 def _text(chance: random.Random, most: int) -> str:
@@ -177,6 +179,28 @@ def _characters(folder: Path, chance: random.Random) -> None:
         numbers = [chance.randrange(65) for _ in range(20_000)]
         (folder / f"{name}.bin").write_bytes(struct.pack(f"<{len(numbers)}H", *numbers))
     (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65}))
+
+
+def _glue(folder: Path, chance: random.Random) -> None:
+    """A data set of the hub, with the columns of GLUE's MRPC."""
+    folder.mkdir(parents=True)
+    lines = ["---", "configs:", "- config_name: mrpc", "  data_files:"]
+    for split in ("train", "validation", "test"):
+        _lines(folder / f"{split}.jsonl", lambda i: _sentences(chance, i))
+        lines += [f"  - split: {split}", f"    path: {split}.jsonl"]
+    # The example asks how many names the labels have.
+    lines += ["dataset_info:", "- config_name: mrpc", "  features:"]
+    for column in ("sentence1", "sentence2"):
+        lines += [f"  - name: {column}", "    dtype: string"]
+    lines += ["  - name: label", "    dtype:", "      class_label:", "        names:"]
+    lines += ["          '0': different", "          '1': equivalent"]
+    lines += ["  - name: idx", "    dtype: int32", "---", ""]
+    (folder / "README.md").write_text("\n".join(lines))
+
+
+def _sentences(chance: random.Random, index: int) -> dict[str, Any]:
+    texts = {name: _text(chance, 20) for name in ("sentence1", "sentence2")}
+    return {**texts, "label": index % 2, "idx": index}
 
 
 def _metric(folder: Path, predictions: str, references: str) -> None:

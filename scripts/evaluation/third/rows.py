@@ -26,7 +26,7 @@ class Row:
     cards: str = CARD
     options: tuple[str, ...] = ()
     steps: str = "3"
-    environment: tuple[tuple[str, str], ...] = ()
+    older: bool = False  # with an older torchao
 
 
 NANOGPT = ("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291")
@@ -76,13 +76,13 @@ ROWS = (
          "--max_length 512 --use_peft True"),
     _trl("trl-grpo", "grpo", "--dataset_name {inputs}/prompts --per_device_train_batch_size 4 "
          "--num_generations 4 --max_completion_length 48 --use_peft True "
-         "--reward_funcs accuracy_reward"),
+         "--reward_funcs think_format_reward"),
     Row("torchtune-lora",
         "tune run lora_finetune_single_device --config llama3_2/1B_lora_single_device "
-        + _TUNE, package="torchtune"),
+        + _TUNE, package="torchtune", older=True),
     Row("torchtune-lora-distributed",
         "tune run --nproc_per_node 2 lora_finetune_distributed --config llama3_2/1B_lora "
-        + _TUNE, package="torchtune", cards=f"2x{CARD}"),
+        + _TUNE, package="torchtune", older=True, cards=f"2x{CARD}"),
     Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT),
     Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT),
     Row("nanogpt-2-ranks", "torchrun --standalone --nproc-per-node 2 {script} --compile=False "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from third.rows import Row
-from third.sources import place
+from third.sources import OLDER, place
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 1200
@@ -54,8 +54,10 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
 
 def _environment(row: Row, python: Path) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": str(ROOT)}
-    return {**os.environ, **own, **dict(row.environment)}
+    older = [str(python.parents[1] / OLDER)] if row.older else []
+    modules = os.pathsep.join([str(ROOT), *older])
+    own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": modules}
+    return {**os.environ, **own}
 
 
 def _result(code: int, report: dict[str, Any]) -> str:

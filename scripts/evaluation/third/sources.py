@@ -9,6 +9,8 @@ from pathlib import Path
 
 from third.rows import ROWS, Row
 
+# torchtune's last release needs an older torchao than the others: a folder of the environment.
+OLDER = "older"
 HERE = Path(__file__).parent
 SITE = ("import sysconfig; print(sysconfig.get_path('purelib'))",)
 
@@ -26,6 +28,7 @@ def make_environment(folder: Path) -> Path:
     # It looks at torch when it is installed, which does not load without CUDA's libraries.
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "deepspeed==0.19.8"], check=True,
                    env={"PATH": "/usr/bin:/bin", "DS_BUILD_OPS": "0"})  # fmt: skip
+    subprocess.run([*pip, "--no-deps", "--target", folder / OLDER, "torchao==0.12.0"], check=True)
     done.touch()
     return python
 
@@ -63,8 +66,8 @@ def script_of(row: Row, python: Path, sources: Path) -> Path | None:
 
 def place(row: Row, script: Path, inputs: Path, folder: Path) -> Path:
     """The script beside the data that it looks for there, in the working directory."""
-    for metric in (inputs / "metrics").iterdir():
-        (folder / metric.name).symlink_to(metric)
+    for beside in (inputs / "beside").iterdir():
+        (folder / beside.name).symlink_to(beside)
     if not row.repository.endswith("nanoGPT"):
         return script
     shutil.copytree(script.parent, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))

@@ -66,6 +66,20 @@ def test_the_stand_in_tokenizer_has_the_models_vocabulary(tmp_path: Path) -> Non
     assert "hi" in chat
 
 
+def test_the_stand_in_tokenizer_of_bert_can_pad_without_new_words(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    bert = {"model_type": "bert", "vocab_size": 300, "hidden_size": 8, "num_attention_heads": 2}
+    facts = {"architectures": ["BertModel"], "num_hidden_layers": 1, "intermediate_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(bert | facts))
+    served = serve.served_folder(str(tmp_path), tmp_path / "served")
+    assert served is not None
+    tokenizer = AutoTokenizer.from_pretrained(served)
+    assert len(tokenizer) == 300
+    assert tokenizer.pad_token_id == 0
+    assert len({tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id, 0}) == 4
+
+
 def test_from_pretrained_is_served_a_folder_with_only_a_config(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()

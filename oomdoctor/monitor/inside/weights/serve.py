@@ -121,7 +121,9 @@ def make(name: str, target: Path, revision: str | None) -> None:
     config, model_class, dtype = _model_of(spec)
     write_checkpoint(target, config, model_class, dtype)
     if not any(target.glob("tokenizer*")) and not (target / "vocab.txt").exists():
-        write_tokenizer(target, spec.config)
+        # The file of a config leaves out what its class says, such as BERT's padding token.
+        given = {key: value for key, value in spec.config.items() if value is not None}
+        write_tokenizer(target, {**config.to_dict(), **given})
     (target / _MARK).write_text(json.dumps({"id": spec.id, "source": spec.source}))
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 _CHARACTERS = 4
 _DEFAULT_WORDS = 32_000
+# Models whose rows begin and end with a token.
+_MASKED = ("bert", "roberta", "distilbert", "electra", "deberta-v2")
 _TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
@@ -52,7 +54,7 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
     }
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     settings |= {key: word for key, word in names.items() if word in special}
-    if text_config.get("model_type") in ("bert", "roberta", "distilbert", "electra", "deberta-v2"):
+    if text_config.get("model_type") in _MASKED:
         settings |= {"mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
@@ -66,7 +68,8 @@ def _special_tokens(config: Mapping[str, Any], size: int) -> dict[str, int]:
         number = number[0] if isinstance(number, list) and number else number
         if isinstance(number, int) and 0 <= number < size and number not in found.values():
             found[word] = number
-    for word in ("</s>", "<unk>", "<mask>"):
+    first = ("<s>",) if config.get("model_type") in _MASKED else ()
+    for word in (*first, "</s>", "<unk>", "<mask>"):
         if word not in found:
             free = (n for n in range(size) if n not in found.values())
             found[word] = next(free)
