@@ -116,10 +116,10 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         error = interrupted()
     except OomDoctorError as raised:
-        _show_traceback(raised)
+        output.show_traceback(raised)
         error = raised
     except Exception as raised:  # noqa: BLE001 - nothing may get past here
-        _show_traceback(raised)
+        output.show_traceback(raised)
         error = _usage_error(raised) or _internal_error(raised)
     output.say_error(error.message, error.hint)
     if wants_json(arguments) and error.code != "output_failed":
@@ -168,15 +168,6 @@ def _internal_error(error: Exception) -> OomDoctorError:
         "run it again with OOMDOCTOR_DEBUG=1 and report the traceback",
         ExitCode.INTERNAL,
     )
-
-
-def _show_traceback(error: Exception) -> None:
-    from oomdoctor.system.environment import variable
-
-    if variable("OOMDOCTOR_DEBUG") not in (None, "", "0"):
-        import traceback
-
-        output.say("".join(traceback.format_exception(error)).rstrip())
 
 
 def _print_envelope(

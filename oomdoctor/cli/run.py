@@ -10,6 +10,7 @@ import typer
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.running import RunOptions
 from oomdoctor.cli.streams import output
+from oomdoctor.errors import OomDoctorError
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
@@ -35,14 +36,28 @@ def run(options: RunOptions) -> None:
     from oomdoctor.runs.watched.run import run_watched
 
     request = watch_request(options)
-    report = run_watched(request, on_start=_silent if options.quiet else output.say)
+    start = _silent if options.quiet else output.say
+    report = run_watched(request, on_start=start, on_crash=output.show_traceback)
+    try:
+        _tell(report, options)
+    except OomDoctorError as error:  # the command's exit code is kept whatever happens to us
+        output.say_error(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001
+        output.show_traceback(error)
+        message = f"the summary could not be shown: {type(error).__name__}: {error}"
+        output.say_error(message, "run it again with OOMDOCTOR_DEBUG=1 and report the traceback")
+    raise typer.Exit(report.exit_code)
+
+
+def _tell(report: Report, options: RunOptions) -> None:
     if options.report is not None:
         output.write_file(options.report, _rendered(report, "json", output.screen(sys.stderr)))
     if not options.quiet:
         screen = output.screen(sys.stderr)
         page = _rendered(report, "table", screen, verbose=options.verbose)
         output.write_patiently("\n" + page)
-    raise typer.Exit(report.exit_code)
+    elif report.errors:
+        output.say_error(report.errors[0].message, report.errors[0].hint)
 
 
 def _silent(line: str) -> None:

@@ -134,5 +134,5 @@ def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
     monkeypatch.setattr(f"{requests}.found_command", lambda word: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
     monkeypatch.setattr(
-        "oomdoctor.runs.watched.run.run_watched", lambda request, on_start: golden("cpu")
+        "oomdoctor.runs.watched.run.run_watched", lambda request, on_start, on_crash: golden("cpu")
     )

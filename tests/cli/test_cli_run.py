@@ -17,6 +17,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
 
@@ -34,6 +35,10 @@ def emulating(*_):
     yield {"EMULATION": "here"}
 watched.emulating = emulating
 watched.check_possible = lambda *_: None
+if "--break" in sys.argv:
+    sys.argv.remove("--break")
+    from oomdoctor.runs.watched import report
+    report.read_processes = lambda folder: 1 / 0
 sys.exit(run(["run", "--emulate", "T4", *sys.argv[1:]]))
 """
 
@@ -75,6 +80,31 @@ def test_one_file_for_both_streams_keeps_their_order(tmp_path):
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
 def test_the_exit_code_is_that_of_the_command(script, code):
     assert _wrapped("--quiet", "--", "sh", "-c", script).returncode == code
+
+
+def test_the_exit_code_outlives_a_summary_that_fails(tmp_path):
+    path = tmp_path / "report.json"
+    environment = {**os.environ, "OOMDOCTOR_DEBUG": "1"}
+    words = ("--break", "--report", str(path), "--", "sh", "-c", "exit 7")
+    ended = _wrapped(*words, env=environment)
+    assert ended.returncode == 7
+    assert "in read_processes" in ended.stderr or "in <lambda>" in ended.stderr
+    assert "could not be made (ZeroDivisionError: division by zero)" in " ".join(
+        ended.stderr.split()
+    )
+    document = json.loads(path.read_text())
+    jsonschema.validate(document, SCHEMA)
+    assert (document["status"], document["exit_code"]) == ("error", 7)
+    assert [error["code"] for error in document["errors"]] == ["summary_failed"]
+
+
+def test_a_report_that_cannot_be_written_changes_no_exit_code(cli, monkeypatch, watched, tmp_path):
+    def fails(path, text):
+        raise OomDoctorError("output_failed", "cannot write it: disk full")
+
+    monkeypatch.setattr("oomdoctor.cli.streams.output.write_file", fails)
+    ended = cli("run", "--emulate", "T4", "--report", str(tmp_path / "r.json"), "--", "true")
+    assert ended.code == 0 and "disk full" in ended.err
 
 
 def test_the_command_reads_our_standard_input():

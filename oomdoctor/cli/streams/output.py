@@ -180,6 +180,16 @@ def say_error(message: str, hint: str | None) -> None:
         say("hint:  " + hint.replace("\n", "\n" + INDENT))
 
 
+def show_traceback(error: Exception) -> None:
+    """Show where an error came from, if OOMDOCTOR_DEBUG asks for it."""
+    from oomdoctor.system.environment import variable
+
+    if variable("OOMDOCTOR_DEBUG") not in (None, "", "0"):
+        import traceback
+
+        say("".join(traceback.format_exception(error)).rstrip())
+
+
 def replace_closed_streams() -> None:
     """Connect a stream that is closed from the start (`2>&-`) to the null device.
 

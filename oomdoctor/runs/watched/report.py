@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from oomdoctor.records.facts.warnings import (
     one_rank,
     unknown_values,
 )
-from oomdoctor.records.report import SCHEMA, Picks, Report, Status, Tool, Warn
+from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Status, Tool, Warn
 from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
 from oomdoctor.runs import emulated
 from oomdoctor.runs.emulated import EmulatedGpus
@@ -58,8 +58,74 @@ def report_of(
     tail: Tail,
     started: datetime,
     elapsed_s: float,
+    on_crash: Callable[[Exception], None],
 ) -> Report:
-    """The report; `folder` is what the processes shared."""
+    """The report; `folder` is what the processes shared.
+
+    If it cannot be made, `on_crash` gets the error, and the report has it and the command's exit
+    code.
+    """
+    bare = _without_summary(request, ended, started, elapsed_s)
+    try:
+        return _with_summary(bare, request, folder, ended, tail)
+    except Exception as error:  # noqa: BLE001 - how the command ended must not be lost
+        on_crash(error)
+        return replace(bare, errors=(_crashed(error, ended.exit_code),))
+
+
+def _crashed(error: Exception, exit_code: int) -> Fault:
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return Fault(
+        "summary_failed",
+        f"the summary could not be made ({type(error).__name__}: {first}); the command ended with "
+        f"exit code {exit_code}",
+        "run it again with OOMDOCTOR_DEBUG=1 and report the traceback",
+    )
+
+
+def _without_summary(
+    request: WatchRequest, ended: Ended, started: datetime, elapsed_s: float
+) -> Report:
+    """The report of a command of which nothing is known but how it ended."""
+    card, context = request.gpus.card, request.gpus.card.context.likely
+    return Report(
+        schema=SCHEMA,
+        command="run",
+        status=_status(ended, ran_out=False),
+        exit_code=ended.exit_code,
+        tool=Tool("oomdoctor", __version__),
+        started_at=started.isoformat(timespec="seconds"),
+        elapsed_s=round(elapsed_s, 3),
+        run_dir=None,
+        request=None,
+        machine=None,
+        model=None,
+        budget=None,
+        results=(),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        next_commands=(),
+        warnings=(),
+        errors=(),
+        device=RunDevice(
+            kind="emulated",
+            gpu_name=card.facts.name if card.facts is not None else None,
+            gpus=request.gpus.count,
+            total_bytes=card.total_bytes,
+            compute_capability=card.capability,
+            context_bytes=context,
+            usable_bytes=card.total_bytes - context,
+        ),
+        command_line=request.command,
+        exit_code_of_command=ended.exit_code,
+    )
+
+
+def _with_summary(
+    bare: Report, request: WatchRequest, folder: Path, ended: Ended, tail: Tail
+) -> Report:
+    """The report with what the processes left, and what the command printed."""
     card = request.gpus.card
     processes = read_processes(folder)
     context = card.context.likely
@@ -78,38 +144,12 @@ def report_of(
     built_for = [word for one in processes for word in one.record["architectures"]]
     least = least_capability(card.capability, built_for)
     smallest = smallest_gpu(ranks, events, least, settings)
-    return Report(
-        schema=SCHEMA,
-        command="run",
-        status=_status(ended, ran_out),
-        exit_code=ended.exit_code,
-        tool=Tool("oomdoctor", __version__),
-        started_at=started.isoformat(timespec="seconds"),
-        elapsed_s=round(elapsed_s, 3),
-        run_dir=None,
-        request=None,
-        machine=None,
-        model=None,
-        budget=None,
-        results=(),
-        ranking=(),
-        ranking_reasons={},
-        picks=Picks(None, None, None),
+    return replace(
+        bare,
+        status=_status(ended, ran_out=ran_out),
         next_commands=_next(request, ranks, smallest, least),
         warnings=tuple(_warnings(request, processes, ranks, failed=failed)),
-        errors=(),
         diagnoses=diagnoses_of(tail, request.command) if ran_out or failed else (),
-        device=RunDevice(
-            kind="emulated",
-            gpu_name=card.facts.name if card.facts is not None else None,
-            gpus=request.gpus.count,
-            total_bytes=card.total_bytes,
-            compute_capability=card.capability,
-            context_bytes=context,
-            usable_bytes=usable,
-        ),
-        command_line=request.command,
-        exit_code_of_command=ended.exit_code,
         ranks=ranks,
         smallest_gpu=smallest,
     )
@@ -139,7 +179,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     return shlex.join(["oomdoctor", "run", *words, "--", *request.command])
 
 
-def _status(ended: Ended, ran_out: bool) -> Status:
+def _status(ended: Ended, *, ran_out: bool) -> Status:
     if ended.signal is not None:
         return "interrupted"
     if ran_out:

@@ -22,8 +22,13 @@ from oomdoctor.units import GIB, format_bytes
 RANK_HOST_BYTES = round(0.6 * GIB)
 
 
-def run_watched(request: WatchRequest, on_start: Callable[[str], None]) -> Report:
-    """Run the command to its end; `on_start` gets a line to show before its first output.
+def run_watched(
+    request: WatchRequest,
+    on_start: Callable[[str], None],
+    on_crash: Callable[[Exception], None],
+) -> Report:
+    """Run the command to its end; `on_start` gets a line to show before its first output,
+    `on_crash` the error if the summary cannot be made. The command's exit code is kept then.
 
     Raises:
         OomDoctorError: the GPUs cannot be emulated here, or the command cannot be started.
@@ -41,7 +46,7 @@ def run_watched(request: WatchRequest, on_start: Callable[[str], None]) -> Repor
             )
             ended = run_command(request.command, command_environment(variables | watching), tail)
         elapsed_s = time.monotonic() - clock
-        return report_of(request, folder, ended, tail, started, elapsed_s)
+        return report_of(request, folder, ended, tail, started, elapsed_s, on_crash)
 
 
 def refuse_too_many(request: WatchRequest, available_bytes: int) -> None:
