@@ -23,7 +23,7 @@ def env(json_: answer.ListJson = False) -> None:
     torch nor CUDA.
     """
     from oomdoctor.render.lists.environment import Emulation, Environment, render_environment
-    from oomdoctor.runs.emulated import why_not
+    from oomdoctor.runs.emulated import why_not, without_values
     from oomdoctor.system import environment
     from oomdoctor.system.interpreters.kept import kept_environments
     from oomdoctor.system.machine.capabilities import capabilities, installed_versions
@@ -46,6 +46,7 @@ def env(json_: answer.ListJson = False) -> None:
             python=sys.executable,
             reason=reason.message if reason is not None else None,
             hint=reason.hint if reason is not None else None,
+            without_values=without_values(sys.executable) if reason is None else None,
         ),
     )
     output.publish_listing(partial(render_environment, found), json_)

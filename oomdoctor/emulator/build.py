@@ -50,6 +50,20 @@ def built(interpreter: Interpreter, compiler: str, cache: Path) -> Path:
     return folder
 
 
+def without_values(interpreter: Interpreter, compiler: str, cache: Path) -> str | None:
+    """Why the stand-ins for an interpreter know no values of small tensors; None if they do.
+
+    Before they are built, it is what can be told without building.
+    """
+    torch = interpreter.torch
+    assert torch is not None, "possible.reason_against was not asked"
+    cpp = values.find_cpp_compiler(compiler)
+    folder = cache / _key(interpreter, torch, cache, cpp)
+    if folder.is_dir():
+        return values.reason_against_values(folder)
+    return values.missing_for_values(torch, cpp)
+
+
 def _build(
     interpreter: Interpreter, torch: Path, compilers: tuple[str, str | None], out: Path, final: Path
 ) -> None:

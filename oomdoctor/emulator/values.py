@@ -37,14 +37,20 @@ def find_cpp_compiler(c_compiler: str) -> str | None:
 
 def build(torch: Path, native: Path, compiler: str | None, work: Path, out: Path) -> None:
     """Build into `out`, where the device's library is; or write down why it cannot be."""
-    if compiler is None:
-        reason: str | None = "there is no C++ compiler"
-    elif not (torch / "include" / "ATen" / "record_function.h").is_file():
-        reason = "torch came without its C++ headers"
-    else:
+    reason = missing_for_values(torch, compiler)
+    if reason is None and compiler is not None:
         reason = _compile(torch, native, compiler, work, out)
     if reason is not None:
         (out / _REASON).write_text(reason, encoding="utf-8")
+
+
+def missing_for_values(torch: Path, compiler: str | None) -> str | None:
+    """What is missing to compute values for a torch; None if nothing is known to be missing."""
+    if compiler is None:
+        return "there is no C++ compiler"
+    if not (torch / "include" / "ATen" / "record_function.h").is_file():
+        return "torch came without its C++ headers"
+    return None
 
 
 def reason_against_values(libraries: Path) -> str | None:

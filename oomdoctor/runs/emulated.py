@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from oomdoctor.emulator import build
 from oomdoctor.emulator.card import Card as EmulatedCard
 from oomdoctor.emulator.card import Devices, split_count
 from oomdoctor.emulator.enter import entered
-from oomdoctor.emulator.possible import lacks_cuda_libraries, reason_against
+from oomdoctor.emulator.interpreter import ask
+from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.facts.warnings import smallest_variant
+from oomdoctor.records.facts.warnings import no_values, smallest_variant
 from oomdoctor.records.machine import EMULATED, Gpu
 from oomdoctor.records.report import Warn
 from oomdoctor.runs.cards import Card, card_named
@@ -134,6 +136,20 @@ def check_possible(python: str, option: str) -> None:
     reason = why_not(python)
     if reason is not None:
         raise reason
+
+
+def value_warnings(python: str) -> list[Warn]:
+    """That values of small tensors are unknown in processes of an interpreter, and why."""
+    reason = without_values(python)
+    return [] if reason is None else [no_values(reason)]
+
+
+def without_values(python: str) -> str | None:
+    """Why values of small tensors are unknown with an interpreter that can be emulated, or None."""
+    compiler = find_compiler(variable("CC"))
+    if compiler is None:
+        return None
+    return build.without_values(ask(Path(python)), compiler, cache_dir() / "emulator")
 
 
 @contextmanager

@@ -52,7 +52,7 @@ OPTIONS = {
     "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
     "quiet help",
     "explain": "model seq-len micro-batch config format json output verbose quiet help",
-    "run": "emulate ranks steps weights report python verbose quiet help",
+    "run": "emulate ranks steps weights values report python verbose quiet help",
     "show": "list format json output verbose help",
     "recipes": "json help",
     "env": "json help",
@@ -64,7 +64,7 @@ COMMON = {
     "plan": "gpu recipe seq-len effective-batch json",
     "explain": "model seq-len micro-batch config json",
     "show": "list json",
-    "run": "emulate ranks steps weights",
+    "run": "emulate steps ranks weights",
 }
 # What --help may load of our own: the command line, the table of formats, the two lowest rooms.
 OURS = {

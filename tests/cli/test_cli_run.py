@@ -35,6 +35,8 @@ def emulating(*_):
     yield {"EMULATION": "here"}
 watched.emulating = emulating
 watched.check_possible = lambda *_: None
+from oomdoctor.runs import emulated
+emulated.without_values = lambda python: None
 if "--break" in sys.argv:
     sys.argv.remove("--break")
     from oomdoctor.runs.watched import report
@@ -112,7 +114,9 @@ def test_the_command_reads_our_standard_input():
 
 
 def test_the_environment_of_the_emulation_reaches_the_command():
-    assert _wrapped("--quiet", "--", "sh", "-c", "echo $EMULATION").stdout == "here\n"
+    code = "echo $EMULATION $OOMDOCTOR_EMULATED_VALUES $OOMDOCTOR_ALONE"
+    options = ("--quiet", "--values", "2.5", "--ranks", "1")
+    assert _wrapped(*options, "--", "sh", "-c", code).stdout == "here 2.5 1\n"
 
 
 def test_no_folder_is_left(tmp_path):
@@ -212,6 +216,8 @@ def test_a_report_without_a_gpu_says_so_and_fits_the_schema(tmp_path):
         (["--emulate", "65xT4", "--", "true"], "from 1 to 64 devices", "run --help"),
         (["--emulate", "MI300X", "--", "true"], "not an NVIDIA card", "run --help"),
         (["--emulate", "T4", "--steps", "few", "--", "true"], "--steps: 'few'", "run --help"),
+        (["--emulate", "T4", "--ranks", "2", "--", "true"], "--ranks: is all or 1", "run --help"),
+        (["--emulate", "T4", "--values", "x", "--", "true"], "--values: is a number", "run --help"),
         (["--emulate", "T4", "--report", "/no/x", "--", "true"], "--report: the folder", None),
         (["--emulate", "T4", "--", "no-such-program"], "no program 'no-such-program'", "PATH"),
         (["--emulate", "T4", "--python", "nope", "--", "true"], "--python: there is no", None),

@@ -278,9 +278,13 @@ assert loss.item() > 1e30, "the loss is wrong"
     assert "no kernel runs" in error
 
 
-def test_the_exit_code_is_kept(watched: Watched) -> None:
-    script = "import torch, sys\ntorch.zeros(1 << 20, device='cuda')\nsys.exit(9)\n"
-    report, _, _ = watched.run("T4", script)
+def test_the_exit_code_is_kept_and_an_unknown_value_is_what_was_asked(watched: Watched) -> None:
+    script = """
+import sys, torch
+x = torch.randn(64, 64, device="cuda")
+sys.exit(int((x @ x).sum().item()))
+"""
+    report, _, _ = watched.run("T4", script, options=("--values", "9"))
     assert (report.exit_code, report.status) == (9, "error")
 
 

@@ -64,6 +64,15 @@ class RunOptions:
             "the right names and shapes and no data.",
         ),
     ] = "real"
+    values: Annotated[
+        str,
+        option(
+            "--values",
+            metavar="NUMBER",
+            panel=ADVANCED,
+            help="What the command reads as a number that no kernel computed, such as a loss.",
+        ),
+    ] = "0"
     report: Annotated[
         Path | None,
         option("--report", metavar="FILE", panel=OUTPUT, help="Write the report as JSON."),

@@ -27,6 +27,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
     gpus = _gpus(reader, options.emulate, alone=_alone(reader, options.ranks))
     steps = _steps(reader, options.steps)
     weights = _weights(reader, options.weights)
+    values = _number(reader, options.values)
     reader.check()
     assert gpus is not None
     if options.report is not None:
@@ -35,7 +36,8 @@ def watch_request(options: RunOptions) -> WatchRequest:
     if not command:
         raise usage_error("no_command", "there is no command to run", f"for example: {_EXAMPLE}")
     found_command(command[0])
-    return WatchRequest(command, gpus, chosen_python(options.python, command), steps, weights)
+    python = chosen_python(options.python, command)
+    return WatchRequest(command, gpus, python, steps, weights, values)
 
 
 def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:
@@ -62,6 +64,14 @@ def _weights(reader: Reader, text: str) -> Weights:
     if text not in get_args(Weights):
         reader.fault("--weights", f"is real or synthetic, not {text!r}")
     return "synthetic" if text == "synthetic" else "real"
+
+
+def _number(reader: Reader, text: str) -> float | None:
+    try:
+        return float(text) or None
+    except ValueError:
+        reader.fault("--values", f"is a number, such as 1 or nan, not {text!r}")
+        return None
 
 
 def _steps(reader: Reader, text: str) -> str | int:

@@ -39,6 +39,7 @@ CODES = {
     "time_not_believable": "measured times imply more than the card can do",
     "moe_routing": "a mixture of experts is trained with synthetic weights",
     "time_limit": "the time limit ended the run",
+    "no_values": "the emulated GPU knows no values of small tensors, such as masks and counts",
     "unknown_values": "run: the command may have failed because an emulated GPU computes no values",
     "gpu_unused": "run: no process of the command used the GPU",
     "not_steady": "run: memory differed from step to step, so the training ran to its end",
@@ -288,6 +289,15 @@ def gpu_unused() -> Warn:
         "gpu_unused",
         "no process of the command used the GPU; if it should have, check that it trains on CUDA "
         "and does not start Python with -I, -E or -S",
+    )
+
+
+def no_values(reason: str) -> Warn:
+    """Not even small integers have values on this emulated GPU."""
+    return Warn(
+        "no_values",
+        f"values of small tensors are unknown here ({reason}): masks, counts and lengths that a "
+        "script reads back are 0, so it may take another way than on a GPU",
     )
 
 

@@ -20,12 +20,16 @@ _STATES = {"ok": "yes", "missing": "missing", "unfit": "not supported"}
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Whether `python` can run on an emulated GPU; if not, why, and what to type."""
+    """Whether `python` can run on an emulated GPU; if not, why, and what to type.
+
+    `without_values` says why values of small tensors would be unknown; None if they are known.
+    """
 
     possible: bool
     python: str
     reason: str | None = None
     hint: str | None = None
+    without_values: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ def _emulation(found: Emulation | None) -> tuple[Section, ...]:
         return ()
     use = 'oomdoctor probe MODEL --emulate "RTX 4090"'
     notes = [f"possible with {found.python}: {use}"]
+    if found.without_values is not None:
+        notes.append(f"values of small tensors are unknown: {found.without_values}")
     if not found.possible:
         notes = [found.reason or "not possible here", *([found.hint] if found.hint else [])]
     return (Section("Emulated GPU", tuple(Note(text, "normal") for text in notes)),)

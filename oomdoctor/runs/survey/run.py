@@ -94,7 +94,8 @@ def _held(
     if setup.request.emulate is not None:
         gpus = emulated.emulated_gpus(setup.request.emulate)
         with emulated.emulating(gpus, setup.request.python, setup.folder.path) as variables:
-            yield replace(setup, variables=variables)
+            more = emulated.value_warnings(setup.request.python)
+            yield replace(setup, variables=variables, warnings=(*setup.warnings, *more))
         return
     gpu = setup.device.gpu
     with device_lock(

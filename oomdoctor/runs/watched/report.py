@@ -41,7 +41,8 @@ class WatchRequest:
     """What to run, on which GPUs, with which interpreter.
 
     `steps` is "steady" (stop once memory repeats), "all" or a number of optimizer steps. With
-    `weights` "synthetic", `from_pretrained` needs no checkpoint.
+    `weights` "synthetic", `from_pretrained` needs no checkpoint. An unknown number that the command
+    reads is `values`.
     """
 
     command: tuple[str, ...]
@@ -49,6 +50,7 @@ class WatchRequest:
     python: Path
     steps: str | int
     weights: Weights = "real"
+    values: float | None = None
 
 
 def report_of(
@@ -175,6 +177,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words = ["--emulate", card if request.gpus.count == 1 else f"{request.gpus.count}x{card}"]
     words += ["--ranks", "1"] if alone else []
     words += ["--steps", str(request.steps)] if request.steps != "steady" else []
+    words += ["--values", f"{request.values:g}"] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
     return shlex.join(["oomdoctor", "run", *words, "--", *request.command])
 
@@ -194,7 +197,7 @@ def _warnings(
     *,
     failed: bool,
 ) -> list[Warn]:
-    found = emulated.warnings(request.gpus)
+    found = emulated.warnings(request.gpus) + emulated.value_warnings(str(request.python))
     ranks_asked = max((one.record["world"] for one in processes), default=1)
     if request.gpus.alone and ranks_asked > 1:
         found.append(one_rank(ranks_asked))

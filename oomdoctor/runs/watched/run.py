@@ -20,6 +20,7 @@ from oomdoctor.units import GIB, format_bytes
 
 # Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
 RANK_HOST_BYTES = round(0.6 * GIB)
+_VALUES = "OOMDOCTOR_EMULATED_VALUES"  # of the emulated device: what an unknown number reads as
 
 
 def run_watched(
@@ -44,6 +45,8 @@ def run_watched(
             watching = watching_environment(
                 folder, request.steps, request.weights, alone=request.gpus.alone
             )
+            if request.values is not None:
+                watching[_VALUES] = repr(request.values)
             ended = run_command(request.command, command_environment(variables | watching), tail)
         elapsed_s = time.monotonic() - clock
         return report_of(request, folder, ended, tail, started, elapsed_s, on_crash)
