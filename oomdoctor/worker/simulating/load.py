@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oomdoctor.analysis.simulator.tape import Region, in_canonical_order
+from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
@@ -91,5 +91,3 @@ def _settle(setup: Setup, whole: WholeModel, trace: AllocationTrace) -> None:
             following = owner.get(event - 1, following)
             tape.blocks[event - 1].region = following
     tape.regions[:] = [tape.blocks[abs(event) - 1].region for event in tape.events]
-    ordered = in_canonical_order(tape)
-    tape.events[:], tape.regions[:] = ordered.events, ordered.regions

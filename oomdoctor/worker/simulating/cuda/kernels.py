@@ -328,6 +328,9 @@ _RULES: dict[str, Rule] = {
         lambda named, card: attention.efficient(named, card.compute_capability)
     ),
     "bitsandbytes::gemm_4bit": _gemm_4bit,
+    # bitsandbytes backends/cuda/ops.py makes the constants before the packed values.
+    "bitsandbytes::quantize_4bit": lambda *_: (Result(1), Result(0)),
+    "bitsandbytes::quantize_blockwise": lambda *_: (Result(1), Result(0)),
     "bitsandbytes::int8_scaled_mm": _int8_matmul,
     "bitsandbytes::int8_vectorwise_quant": _int8_quant,
 }

@@ -186,6 +186,15 @@ def test_a_4_bit_product_dequantises_the_weight_inside_the_operator() -> None:
             assert blocks(gemm, a, packed, [64, 128], constants, 64, "nf4") == expected
 
 
+def test_4_bit_constants_are_made_before_the_packed_values() -> None:
+    pytest.importorskip("bitsandbytes")
+    with FakeTensorMode():
+        weight = torch.empty(64, 128, dtype=torch.bfloat16)
+        quantize = torch.ops.bitsandbytes.quantize_4bit.default
+        found = steps(quantize, weight, 64, "nf4", torch.uint8)
+    assert found == (Result(1), Result(0))
+
+
 def test_an_int8_product_is_int32_first() -> None:
     pytest.importorskip("bitsandbytes")
     product = torch.ops.bitsandbytes.int8_scaled_mm.default
