@@ -30,6 +30,7 @@ _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
     ("", "state_dict", "save"),
 )
 _SHOWN_FRAMES = 40
+_ALL_FRAMES = 60  # what the record keeps of a stack
 
 
 def user_line(
@@ -67,8 +68,11 @@ def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
 
 
 def _in_backward(peak: dict[str, Any]) -> bool:
-    # The thread of the backward pass has no Python stack, except where it computes again.
-    return peak["phase"] == "backward" or (peak["phase"] == "loss" and not peak["frames"])
+    # The thread of the backward pass has no Python stack, except where it computes again or runs
+    # a function that a library wrote in Python: then the script is not below.
+    frames = peak["frames"]
+    apart = len(frames) < _ALL_FRAMES and all(frame["name"] != "<module>" for frame in frames)
+    return peak["phase"] == "backward" or (peak["phase"] == "loss" and apart)
 
 
 def _is_library(file: str, libraries: list[str]) -> bool:

@@ -92,10 +92,15 @@ ROWS = (
     Row("accelerate-test", "accelerate launch --num_processes 2 --multi_gpu {script}",
         "accelerate/test_utils/scripts/test_script.py", "accelerate", cards=f"2x{CARD}",
         steps="all"),
+    Row("accelerate-collectives", "accelerate launch --num_processes 2 --multi_gpu {script}",
+        "accelerate/test_utils/scripts/test_ops.py", "accelerate", cards=f"2x{CARD}",
+        steps="all"),
+    Row("accelerate-data-loop", "accelerate launch --num_processes 2 --multi_gpu {script}",
+        "accelerate/test_utils/scripts/test_distributed_data_loop.py", "accelerate",
+        cards=f"2x{CARD}", steps="all"),
     Row("accelerate-nlp", "{python} {script} --mixed_precision bf16 "
         "--checkpointing_steps epoch --output_dir out",
-        "examples/complete_nlp_example.py", "", *ACCELERATE, options=SYNTHETIC,
-        environment=(("TESTING_MOCKED_DATALOADERS", "0"),)),
+        "examples/complete_nlp_example.py", "", *ACCELERATE, options=SYNTHETIC),
     Row("run-clm", "{python} {script} --config_name {inputs}/gpt2 "
         "--tokenizer_name {inputs}/gpt2 --train_file {inputs}/text/train.txt "
         "--validation_file {inputs}/text/train.txt --do_train --do_eval --block_size 256 "

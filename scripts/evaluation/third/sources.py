@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,11 +25,11 @@ def make_environment(folder: Path) -> Path:
     print(f"making {folder}: about 1 GB of downloads", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", "-r", HERE / "requirements.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", HERE / "requirements.txt", "wheel"], check=True)
     # It looks at torch when it is installed, which does not load without CUDA's libraries.
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "deepspeed==0.19.8"], check=True,
-                   env={"PATH": "/usr/bin:/bin", "DS_BUILD_OPS": "0"})  # fmt: skip
-    subprocess.run([*pip, "--no-deps", "--target", folder / OLDER, "torchao==0.12.0"], check=True)
+                   env={**os.environ, "DS_BUILD_OPS": "0"})  # fmt: skip
+    subprocess.run([*pip, "--no-deps", "--target", folder / OLDER, "torchao==0.16.0"], check=True)
     done.touch()
     return python
 

@@ -167,6 +167,12 @@ def test_in_the_backward_pass_the_line_is_the_one_that_called_it() -> None:
     assert user_line(again, LIBRARIES) == Place("/home/me/model.py", 12, "forward")
 
 
+def test_a_function_of_a_library_in_the_backward_pass_of_the_loss() -> None:
+    peak = _peak("loss", [_frame("/venv/lib/python3.11/x.py", 5, "backward")], [TORCH, MAIN])
+    assert phase_of_peak(peak) == "backward"
+    assert user_line(peak, LIBRARIES) == Place("/home/me/train.py", 3, "<module>")
+
+
 def test_a_peak_in_the_users_own_line_has_no_line_of_a_library() -> None:
     assert library_line(_peak("load", [MAIN]), LIBRARIES) is None
     assert user_line(_peak("load", [_frame("<frozen runpy>", 1)]), LIBRARIES) is None
