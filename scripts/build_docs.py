@@ -8,7 +8,8 @@
 - `<!-- generated: KIND ... -->` to `<!-- end -->` is a table of scripts/docs_reference.py.
 - A console block below `<!-- exact -->` is what its command prints on a terminal.
 - One below `<!-- stored: NAME -->` is the page of docs/reports/NAME.json. Its command takes long or
-  needs other libraries than a test has, so it runs only on request.
+  needs other libraries than a test has, so it runs only on request. For `run`, the `python` on PATH has
+  to have a CUDA build of torch.
 
 Both take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown, and
 `...` stands for the others.
@@ -20,6 +21,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,6 +53,7 @@ PLAIN = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 STATE = "/home/you/.local/state"
+VENV = "/home/you/venv"
 
 
 def main(arguments: list[str]) -> int:
@@ -136,15 +139,24 @@ def run_stored(names: list[str]) -> None:
         command = stored[name]
         print(command, file=sys.stderr)
         with tempfile.TemporaryDirectory() as state:
-            done = subprocess.run(
-                [sys.executable, "-m", *shlex.split(command), "--json", "--quiet"],
+            answer = Path(state) / "report.json"
+            words = shlex.split(command)
+            asks = ["--json", "--quiet", "--output", str(answer)]
+            if words[1] == "run":  # its own output is that of the script, which `python` runs
+                asks = ["--quiet", "--report", str(answer)]
+            end = words.index("--") if "--" in words else len(words)
+            subprocess.run(
+                [sys.executable, "-m", *words[:end], *asks, *words[end:]],
                 env={**os.environ, **PLAIN, "XDG_STATE_HOME": state},
                 cwd=ROOT,
-                stdout=subprocess.PIPE,
-                text=True,
+                stdout=subprocess.DEVNULL,
                 check=False,
             )
-        text = done.stdout.replace(state, STATE).replace(sys.executable, "/usr/bin/python3")
+            text = answer.read_text(encoding="utf-8")
+        python = Path(shutil.which("python") or sys.executable)
+        ours = {state: STATE, sys.executable: "/usr/bin/python3", f"{ROOT}/": ""}
+        for found_here, shown in {**ours, str(python.parent.parent): VENV}.items():
+            text = text.replace(found_here, shown)
         (REPORTS / f"{name}.json").write_text(text, encoding="utf-8")
 
 
