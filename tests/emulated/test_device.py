@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from emulated_bench import A100, GIB, H100, MIB, RTX_4090, Bench
 
 from oomdoctor.emulator.card import Devices
+from oomdoctor.emulator.enter import Session, entered
 
 
 @pytest.fixture(scope="module")
@@ -159,11 +162,45 @@ def test_no_visible_device_is_no_device(bench: Bench) -> None:
     assert told["ok"] is False
 
 
-def test_a_foreign_process_holds_memory(bench: Bench) -> None:
-    told = bench.run(
-        "tell(free=torch.cuda.mem_get_info()[0])", Devices(RTX_4090, foreign_bytes=4 * GIB)
-    )
+def test_foreign_processes_hold_memory_from_the_start_and_in_the_middle(bench: Bench) -> None:
+    code = """
+    import time
+    from pathlib import Path
+    free = lambda: torch.cuda.mem_get_info()[0]
+    tell(free=free())
+    mine = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    before = free()
+    Path(os.environ["OOMDOCTOR_EMULATED"], "started").touch()
+    while free() == before:
+        time.sleep(0.01)
+    tell(arrived=before - free(), kept=torch.cuda.memory_allocated())
+    try:
+        torch.empty(16 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        tell(error=str(error))
+    torch.empty(8 << 30, dtype=torch.uint8, device="cuda")
+    """
+    folder = bench.folder / "session-middle"
+    folder.mkdir()
+    devices = Devices(RTX_4090, foreign_bytes=4 * GIB)
+    with (
+        entered(bench.python, devices, folder, bench.cache) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        arrival = pool.submit(_arrive, session, 12 * GIB)
+        told = bench.run_in(session, code)
+        arrival.result()
     assert told["free"] == RTX_4090.total_bytes - RTX_4090.context_bytes - 4 * GIB
+    assert (told["arrived"], told["kept"]) == (8 * GIB, GIB)
+    assert "Tried to allocate 16.00 GiB" in told["error"]
+
+
+def _arrive(session: Session, size: int) -> None:
+    """Let a foreign process hold bytes, once the code says that it has started."""
+    end = time.monotonic() + 120
+    while not (session.folder / "started").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    session.hold(1, {0: size})
 
 
 def test_processes_share_a_card_and_a_forked_child_starts_without_a_context(bench: Bench) -> None:

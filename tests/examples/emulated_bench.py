@@ -46,11 +46,12 @@ class Bench:
         folder = self.folder / f"session-{len(list(self.folder.iterdir()))}"
         folder.mkdir()
         with entered(self.python, devices or Devices(A100), folder, self.cache) as session:
-            return self._run(code, session, check, variables)
+            return self.run_in(session, code, check=check, **variables)
 
-    def _run(
-        self, code: str, session: Session, check: bool, variables: dict[str, str]
+    def run_in(
+        self, session: Session, code: str, *, check: bool = True, **variables: str
     ) -> dict[str, Any]:
+        """As `run`, in a session that there is already."""
         script = session.folder / "script.py"
         script.write_text(_START + textwrap.dedent(code))
         done = subprocess.run(
