@@ -8,8 +8,8 @@
 - `<!-- generated: KIND ... -->` to `<!-- end -->` is a table of scripts/docs_reference.py.
 - A console block below `<!-- exact -->` is what its command prints on a terminal.
 - One below `<!-- stored: NAME -->` is the page of docs/reports/NAME.json. Its command takes long or
-  needs other libraries than a test has, so it runs only on request. That of `run` takes the `python`
-  on PATH, which needs a CUDA build of torch.
+  needs other libraries than a test has, so it runs only on request. That of `run` takes the
+  `python` on PATH, which needs a CUDA build of torch.
 
 Both take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown, and
 `...` stands for the others.
