@@ -20,6 +20,10 @@ KNOWN = {r["name"]: r for r in READINGS}
 NEED_VALUES = {"accelerate-test"}
 
 
+# Their data ends before three steps.
+SHORT = {"lightning", "torchtune-lora-distributed"}
+
+
 def test_readings_are_of_rows() -> None:
     order = [row.name for row in ROWS]
     assert [r["name"] for r in READINGS] == [name for name in order if name in KNOWN]
@@ -31,7 +35,7 @@ def test_all_ended_but_those_that_need_values() -> None:
 
 def test_training_was_stopped_after_the_steps_that_were_asked_for() -> None:
     for r in READINGS:
-        if r["steps_asked"] != "all" and r["name"] != "lightning":  # it has one step only
+        if r["steps_asked"] != "all" and r["name"] not in SHORT:
             assert {rank["steps"] for rank in r["ranks"]} == {int(r["steps_asked"])}, r["name"]
 
 

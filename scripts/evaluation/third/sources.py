@@ -29,7 +29,7 @@ def make_environment(folder: Path) -> Path:
     # It looks at torch when it is installed, which does not load without CUDA's libraries.
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "deepspeed==0.19.8"], check=True,
                    env={**os.environ, "DS_BUILD_OPS": "0"})  # fmt: skip
-    subprocess.run([*pip, "--no-deps", "--target", folder / OLDER, "torchao==0.16.0"], check=True)
+    subprocess.run([*pip, "--no-deps", "--target", folder / OLDER, "torchao==0.14.1"], check=True)
     done.touch()
     return python
 
