@@ -255,11 +255,18 @@ try:
     torch.empty(20 << 30, device="cuda")
 except torch.OutOfMemoryError:
     print("too large")
+x = torch.empty(16 << 20, device="cuda")
+del x
+torch.cuda.reset_peak_memory_stats()
+print(torch.cuda.max_memory_allocated())
+torch.accelerator.reset_peak_memory_stats()
 x = torch.empty(1 << 20, device="cuda")
 """
     report, out, _ = watched.run("3xT4", script)
     (rank,) = report.ranks
-    assert out == "Tesla T4 (emulated) 3\ntoo large\n"
+    assert out == "Tesla T4 (emulated) 3\ntoo large\n0\n"
+    # What the script resets for itself is still the peak of the run.
+    assert rank.peak_allocated_bytes == 64 * MIB
     assert (report.exit_code, rank.outcome) == (0, "fits")
     assert rank.oom is not None and rank.oom.caught
 

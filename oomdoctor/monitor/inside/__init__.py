@@ -5,6 +5,7 @@
     start       what happens then
     watch       one process: steps, devices, what is written and when
     history     the allocator's own trace: peaks, a curve, events for a replay
+    peaks       the peaks of a device, whatever the script resets
     position    the phase and the module, from hooks of torch
     ending      whether memory repeats, and how the training is stopped
     agreement   all ranks stop after the same step

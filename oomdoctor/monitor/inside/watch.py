@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import reads
+from oomdoctor.monitor.inside import peaks, reads
 from oomdoctor.monitor.inside.agreement import agree
 from oomdoctor.monitor.inside.alone import VARIABLE
 from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
@@ -65,6 +65,7 @@ class Watch:
         optimizer.register_optimizer_step_post_hook(self._after_step)
         on_out_of_memory(self._on_out_of_memory)
         reads.start()
+        peaks.start()
         atexit.register(self._at_exit)
         self._write()
 
@@ -226,11 +227,12 @@ class Watch:
 
         device = history.device
         stats = torch.cuda.memory_stats(device)
+        allocated, reserved = peaks.peaks_of(device)
         self._write_events(history)
         return {
             "device": device,
-            "peak_allocated_bytes": stats["allocated_bytes.all.peak"],
-            "peak_reserved_bytes": stats["reserved_bytes.all.peak"],
+            "peak_allocated_bytes": allocated,
+            "peak_reserved_bytes": reserved,
             "allocated_bytes": stats["allocated_bytes.all.current"],
             "reserved_bytes": stats["reserved_bytes.all.current"],
             "retries": stats["num_alloc_retries"],
