@@ -45,10 +45,11 @@ class Fragmentation:
 
 
 class Mark(NamedTuple):
-    """The window `name` begins at the event with this index."""
+    """The window `name` begins at the event with this index; if it `empties`, without a cache."""
 
     event: int
     name: str
+    empties: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ def replay(
 ) -> Replay:
     """Play births (size above 0) and deaths (below 0) until the end or until memory runs out.
 
-    `marks` say at which event a window begins; the peaks are reset there. `curve_points` limits
+    `marks` say at which event a window begins; the peaks are reset there, and the cache is emptied
+    if the mark says so. `curve_points` limits
     the length of the curve; 0 leaves it out, which is faster. The allocator keeps its state, and
     blocks that are already in it count.
 
@@ -74,7 +75,9 @@ def _replayed(
     windows: list[Window] = []
     peak_allocated = peak_reserved = 0
     at_peak = Fragmentation(0, 0, 0)
-    for name, count in stretches(marks):
+    for name, count, empties in stretches(marks):
+        if empties:
+            allocator.empty_cache()
         allocator.reset_peaks()
         run.play(count)
         peak_allocated = max(peak_allocated, allocator.peak_allocated_bytes)

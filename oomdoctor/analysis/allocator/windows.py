@@ -10,19 +10,22 @@ Event = tuple[int, int]
 """A block and its bytes: it is born if they are above zero, and dies if below."""
 
 
-def stretches(marks: Iterable[Mark | tuple[int, str]]) -> Iterator[tuple[str | None, int | None]]:
-    """The windows in order: name and number of events; None means until the end.
+def stretches(
+    marks: Iterable[Mark | tuple[int, str]],
+) -> Iterator[tuple[str | None, int | None, bool]]:
+    """The windows in order: name, number of events, and whether the cache is emptied before.
 
-    The events before the first mark have no name.
+    None as a number means until the end. The events before the first mark have no name.
 
     Raises:
         ValueError: the marks are not in order.
     """
     name: str | None = None
     start = 0
-    for event, next_name in marks:
-        if event < start:
-            raise ValueError(f"the mark {next_name!r} at {event} is before {start}")
-        yield name, event - start
-        name, start = next_name, event
-    yield name, None
+    empties = False
+    for mark in map(Mark._make, (each if len(each) == 3 else (*each, False) for each in marks)):
+        if mark.event < start:
+            raise ValueError(f"the mark {mark.name!r} at {mark.event} is before {start}")
+        yield name, mark.event - start, empties
+        name, start, empties = mark.name, mark.event, mark.empties
+    yield name, None, empties

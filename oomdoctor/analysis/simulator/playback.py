@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from oomdoctor.analysis.allocator import AllocatorSettings, Replay, replay_order
+from oomdoctor.analysis.allocator import AllocatorSettings, Mark, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.simulator.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
@@ -174,7 +174,10 @@ def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) 
     """Replay the layout through the caching allocator; the process may reserve up to `limit`."""
     order, sizes = layout.order, layout.sizes
     own = list(map(sizes.__getitem__, order.origin))
-    marks = [(start, f"{step} {phase}") for start, step, phase in order.windows]
+    marks = [
+        Mark(start, f"{step} {phase}", start in order.emptied)
+        for start, step, phase in order.windows
+    ]
     with without_collection():
         return replay_order(order.events, own, marks, settings, limit)
 

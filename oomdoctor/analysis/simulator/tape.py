@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from oomdoctor.analysis.simulator.reductions import RowSum
 
 Region = tuple[int, int]  # (stack of repeating layers, unit within it)
+EMPTIED = "emptied"
+"""The step of a window that begins when the allocator's cache was emptied during the load."""
 
 
 # Up to this many rows the backward pass of an embedding works in place
@@ -197,13 +199,15 @@ class Order:
 
     Blocks are numbered in the order of their birth. `repeats` are (first event, events, times):
     stretches without a window's begin that give birth to copies of the same blocks of the tape, and
-    death to copies of the same ones, several times in a row.
+    death to copies of the same ones, several times in a row. `emptied` has the first events of the
+    windows that begin with an emptied cache (`torch.cuda.empty_cache`).
     """
 
     events: list[int]
     origin: list[int]
     windows: list[tuple[int, str, str]]
     repeats: list[tuple[int, int, int]] = field(default_factory=list)
+    emptied: list[int] = field(default_factory=list)
 
     def with_sizes(self, sizes: list[int]) -> list[tuple[int, int]]:
         """The events for the allocator: (block, bytes) for a birth, (block, -bytes) for a death.

@@ -45,7 +45,8 @@ class Recorder:
         self._trace = instruments.trace
         # Blocks of gradients, each with the event before which it became its parameter's gradient.
         self._taken: dict[int, int] = {}
-        self._begin = (len(self._trace.tape.blocks), len(self._trace.tape.events))
+        tape = self._trace.tape
+        self._begin = (len(tape.blocks), len(tape.events), len(tape.windows))
         self._watch_gradients()
         self._watch_optimizer()
 
@@ -153,9 +154,10 @@ class Recorder:
         self.setup.model.zero_grad()
         forget_scale(self.setup.trainer.accelerator)
         self._instruments.enter("load", "load")
-        blocks, events = self._begin
+        blocks, events, windows = self._begin
         tape = self._trace.tape
-        del tape.blocks[blocks:], tape.events[events:], tape.regions[events:], tape.windows[1:]
+        del tape.blocks[blocks:], tape.events[events:], tape.regions[events:]
+        del tape.windows[windows:]
 
     def _watch_gradients(self) -> None:
         """Note when a gradient becomes its parameter's: a later one is added to it and freed."""

@@ -76,6 +76,8 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "not_kept": (lambda: warnings.not_kept("No space left on device"), "XDG_CACHE_HOME"),
     "unknown_values": (lambda: warnings.unknown_values("AssertionError"), "(AssertionError)"),
     "gpu_unused": (warnings.gpu_unused, "-I, -E or -S"),
+    "no_values": (lambda: warnings.no_values("no C++ compiler"), "(no C++ compiler)"),
+    "one_rank": (lambda: warnings.one_rank(64), "only rank 0 of 64 ran"),
     "not_steady": (lambda: warnings.not_steady(1200), "all 1,200 steps"),
     "quoted": (lambda: warnings.quoted("slurm", ["job 1 failed"])[0], "job 1 failed"),
     "not_read": (lambda: warnings.not_read("log_unreadable", "a is a folder"), "a is a folder"),

@@ -231,6 +231,18 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
     )
 
 
+@pytest.mark.parametrize("prepare", ["peft", "norms"])
+def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str) -> None:
+    job = simulation_job(tiny_job("dense", **_QLORA, kbit_prepare=prepare))
+    with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
+        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+        for size in (1, 2):  # the load stays on the tape
+            recorded = recorder.record(size)
+            rung.add(size, recorded.tape, recorded.taken)
+    emptied = [rung.layout(size, accumulates=False).order.emptied for size in (1, 2)]
+    assert [len(found) for found in emptied] == ([1, 1] if prepare == "peft" else [0, 0])
+
+
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
     job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:

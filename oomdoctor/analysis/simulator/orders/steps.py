@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from oomdoctor.analysis.simulator.tape import Order, Tape, TapeBlock
+from oomdoctor.analysis.simulator.tape import EMPTIED, Order, Tape, TapeBlock
 
 
 def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str) -> Tape:
@@ -84,7 +84,8 @@ def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradien
     ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
     events, origin = list(order.events), list(src)
     load = order.windows[0][1:]
-    windows = [(w[0], *(load if w[1] == _BATCH else w[1:])) for w in order.windows]
+    windows = [(w[0], *(load if w[1] in (_BATCH, EMPTIED) else w[1:])) for w in order.windows]
+    emptied = [start for start, step, _ in order.windows if step == EMPTIED]
     repeats = list(order.repeats)
     renamed = [0] * (len(src) + 1)
 
@@ -112,4 +113,4 @@ def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradien
             repeat(first, start)
             repeats.append((before, (len(events) - before) // times, times))
         repeat(start, end)
-    return Order(events, origin, windows, repeats)
+    return Order(events, origin, windows, repeats, emptied)

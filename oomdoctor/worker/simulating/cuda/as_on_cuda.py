@@ -13,6 +13,7 @@ from oomdoctor.worker.simulating.cuda import (
     attention,
     autocast,
     dropout,
+    emptied_cache,
     flash_package,
     host_numbers,
     liger,
@@ -43,6 +44,8 @@ def as_on_cuda(
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
             stack.enter_context(flash_package.simulated_attention())
+        if config.quantization != "none" and config.kbit_prepare == "peft":
+            stack.enter_context(emptied_cache.noted(trace))
         if is_paged(config.optimizer):
             stack.enter_context(paged_states.paged_states(trace, managed))
         if config.loss == "liger":

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, replay, replay_order
+from oomdoctor.analysis.allocator import (
+    AllocatorSettings,
+    CachingAllocator,
+    Mark,
+    replay,
+    replay_order,
+)
 from oomdoctor.units import MIB
 
 BOUNDARIES = (0, 1, 512, 513, MIB, MIB + 1, 3 * MIB, 10 * MIB - 512, 11 * MIB, 20 * MIB, 21 * MIB)
@@ -42,10 +48,13 @@ def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
     steps=STEPS,
     limit=st.none() | st.sampled_from((60 * MIB, 120 * MIB, 180 * MIB)),
     share=st.floats(0, 1),
+    empties=st.booleans(),
 )
-def test_both_replays_agree(name: str, steps: list[int], limit: int | None, share: float) -> None:
+def test_both_replays_agree(
+    name: str, steps: list[int], limit: int | None, share: float, empties: bool
+) -> None:
     events, sizes = run_of(steps)
-    marks = [(int(share * len(events)), "second")]
+    marks = [Mark(int(share * len(events)), "second", empties)]
     called = replay(
         [(abs(e), sizes[abs(e) - 1] * (1 if e > 0 else -1)) for e in events],
         CachingAllocator(None, SETTINGS[name], limit_bytes=limit),

@@ -40,6 +40,14 @@ def test_the_peaks_of_windows_start_from_the_present() -> None:
     assert seen.peak_allocated_bytes == 60 * MIB
 
 
+def test_a_cache_is_emptied_where_a_mark_says_so() -> None:
+    events = [(1, 30 * MIB), (2, 30 * MIB), (1, -1), (3, 20 * MIB)]
+    for empties, reserved in ((False, 60 * MIB), (True, 50 * MIB)):
+        seen = replay(events, CachingAllocator(), [Mark(0, "load"), Mark(3, "step", empties)])
+        assert seen.windows[-1] == Window("step", 50 * MIB, reserved)
+        assert seen.peak_reserved_bytes == 60 * MIB
+
+
 def test_what_comes_before_the_first_mark_counts_for_the_whole_only() -> None:
     seen = replay(EVENTS, CachingAllocator(), [(5, "late")])
     assert seen.windows == (Window("late", 56 * MIB, 60 * MIB),)

@@ -6,6 +6,7 @@ from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, wi
 from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import (
+    EMPTIED,
     Order,
     Tape,
     TapeBlock,
@@ -130,6 +131,15 @@ def test_what_a_step_makes_before_its_first_micro_step_is_in_the_phase_before_it
         ("steady", "backward"),
         ("steady", "optimizer"),
     ]
+
+
+def test_a_cache_that_the_load_empties_is_emptied_once() -> None:
+    tape = step()
+    tape.windows.insert(1, (1, EMPTIED, "load"))
+    order = with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients")
+    assert order.emptied == [1]
+    assert order.windows[1] == (1, "load", "load")
+    assert EMPTIED not in {moment for _, moment, _ in order.windows}
 
 
 def test_sizes_lie_on_the_line_through_two_tapes() -> None:
