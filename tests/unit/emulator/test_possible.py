@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
+from oomdoctor.emulator.possible import (
+    SMALL_BUILD,
+    find_compiler,
+    lacks_cuda_libraries,
+    reason_against,
+)
 from oomdoctor.errors import ExitCode
 
 
@@ -97,3 +102,9 @@ def test_cuda_libraries_are_looked_for_where_torch_would(
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).touch()
     assert lacks_cuda_libraries(tmp_path / "bin" / "python") is lacks
+
+
+def test_the_documentation_makes_the_same_small_build() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "emulation.md").read_text(encoding="utf-8")
+    for line in SMALL_BUILD.replace(" && ", "\n").splitlines():
+        assert f"\n{line}\n" in page
