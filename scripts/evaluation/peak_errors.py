@@ -24,8 +24,6 @@ from figures.errors import Figures, figures_of, percent
 from oomdoctor.system.catalogue import find_gpu
 
 STORED = Path(__file__).parents[2] / "tests" / "data" / "emulated"
-# The torch of rows that do not tell it.
-_USUAL_TORCH = "2.12.1"
 Kind = tuple[str | None, str | None, str | None]  # method, compute capability, torch
 
 
@@ -73,7 +71,7 @@ def _kinds(row: dict[str, Any]) -> Iterator[Kind]:
     method = EmulatedRung(row["card"], row["model"], row["settings"]).config.method
     gpu = find_gpu(row["card"])
     assert gpu is not None, row["card"]
-    release = ".".join(row.get("torch", _USUAL_TORCH).split(".")[:2])
+    release = ".".join(row["torch"].split(".")[:2])
     yield method, gpu.compute_capability, release
     yield method, None, release
     yield method, None, None

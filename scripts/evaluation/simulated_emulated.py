@@ -7,7 +7,8 @@
 Each rung of `emulated/rungs.py` runs its training step on the emulated card, by an unmodified CUDA
 build of torch, and is simulated in the same interpreter. Printed are both peaks, allocated and
 reserved, in bytes, their difference, and what all differences come to. `--python` is an interpreter
-with a CUDA build of torch and the training libraries. About 20 minutes on two cores for all rungs.
+with a CUDA build of torch and the training libraries; rows of other versions of torch are kept
+beside each other. About 20 minutes on two cores for all rungs.
 Exit code 0 when the goals are met, else 3; 4 when no rung has an answer.
 """
 
@@ -25,6 +26,7 @@ from emulated.both import Compared, Peaks, both
 from emulated.rungs import EmulatedRung, rungs
 from emulated.table import Row, Summary, allocated, reserved, row, row_of, summary
 
+from oomdoctor.emulator.interpreter import ask
 from oomdoctor.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +37,14 @@ def main() -> int:
     """Run, print, write what was asked for, judge."""
     options = parse_options()
     chosen = [rung for rung in rungs() if all(word in rung.name for word in options.only or ())]
-    stored = {each.rung.name: each for each in rows_in(FILE)}
+    stored = rows_in(FILE)
     if options.stored:
-        rows = [stored[rung.name] for rung in chosen if rung.name in stored]
+        names = {rung.name for rung in chosen}
+        rows = [each for each in stored if each.rung.name in names]
     else:
-        known = {name: each.emulated for name, each in stored.items()}
-        rows, failed = run(chosen, options, known if options.simulate else {})
+        torch = release(options.python.absolute())
+        known = {each.rung.name: each.emulated for each in stored if each.torch == torch}
+        rows, failed = run(chosen, torch, options, known if options.simulate else {})
         for rung, reason in failed:
             print(f"no answer: {rung.name}: {reason}")
     if not rows:
@@ -49,6 +53,14 @@ def main() -> int:
     if options.write is not None:
         write(options.write, rows)
     return 0 if meets_goals(rows) else 3
+
+
+def release(python: Path) -> str:
+    """The version of an interpreter's torch, without the part that names the build."""
+    version = ask(python).torch_version
+    if version is None:
+        raise SystemExit(f"error: {python} has no torch")
+    return version.partition("+")[0]
 
 
 def parse_options() -> argparse.Namespace:
@@ -70,7 +82,10 @@ def parse_options() -> argparse.Namespace:
 
 
 def run(
-    chosen: Sequence[EmulatedRung], options: argparse.Namespace, known: Mapping[str, Peaks]
+    chosen: Sequence[EmulatedRung],
+    torch: str,
+    options: argparse.Namespace,
+    known: Mapping[str, Peaks],
 ) -> tuple[list[Row], list[tuple[EmulatedRung, str]]]:
     """All rungs by both ways, in a few threads with workers of their own.
 
@@ -87,20 +102,20 @@ def run(
             with both(options.python.absolute(), own, cache) as workers:
                 for rung in shares[number]:
                     found[rung.name] = workers.compare(rung, known.get(rung.name))
-                    tell(rung, found[rung.name])
+                    tell(rung, torch, found[rung.name])
 
         shares = [chosen[number :: options.processes] for number in range(options.processes)]
         with ThreadPoolExecutor(options.processes) as threads:
             list(threads.map(work, range(options.processes)))
-    made_rows = [(rung, row(rung, found[rung.name])) for rung in chosen]
+    made_rows = [(rung, row(rung, torch, found[rung.name])) for rung in chosen]
     rows = [each for _, each in made_rows if each is not None]
     failed = [(rung, found[rung.name].reason or "") for rung, each in made_rows if each is None]
     return rows, failed
 
 
-def tell(rung: EmulatedRung, compared: Compared) -> None:
+def tell(rung: EmulatedRung, torch: str, compared: Compared) -> None:
     """One line a rung, as soon as it is there."""
-    made = row(rung, compared)
+    made = row(rung, torch, compared)
     if made is None:
         print(f"{rung.name:100} {compared.reason}", flush=True)
         return
@@ -123,6 +138,7 @@ def print_summaries(rows: Sequence[Row]) -> None:
     print(f"\n{'':42} {'rungs':>5} {'equal':>6} {'median':>8} {'95th':>8} {'worst':>8}   reserved")
     groups: list[tuple[str, Callable[[Row], str]]] = [
         ("all", lambda _: "all"),
+        ("torch", lambda row: row.torch),
         ("card", lambda row: row.rung.card),
         ("method", lambda row: row.rung.config.method),
         ("optimizer", lambda row: row.rung.config.optimizer),
@@ -152,11 +168,17 @@ def write(file: Path, rows: Sequence[Row]) -> None:
 
     Rows of other rungs stay, if the rungs still exist.
     """
-    kept = {each.rung.name: each for each in (*rows_in(file), *rows)}
-    ordered = [kept[rung.name] for rung in rungs() if rung.name in kept]
+    kept = {each.name: each for each in (*rows_in(file), *rows)}
+    places = {rung.name: place for place, rung in enumerate(rungs())}
+    still = [each for each in kept.values() if each.rung.name in places]
+    ordered = sorted(still, key=lambda each: (_number(each.torch), places[each.rung.name]))
     lines = ",\n".join(json.dumps(each.document()) for each in ordered)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"[\n{lines}\n]\n")
+
+
+def _number(torch: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.split(".") if part.isdigit())
 
 
 def meets_goals(rows: Sequence[Row]) -> bool:

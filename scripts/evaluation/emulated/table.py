@@ -13,11 +13,17 @@ from emulated.rungs import EmulatedRung
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rung and what both ways found."""
+    """A rung and what both ways found with a version of torch ("2.12.1")."""
 
     rung: EmulatedRung
+    torch: str
     emulated: Peaks
     simulated: Peaks
+
+    @property
+    def name(self) -> str:
+        """What tells it from all other rows."""
+        return f"{self.torch} | {self.rung.name}"
 
     @property
     def allocated(self) -> float:
@@ -39,6 +45,7 @@ class Row:
             "card": self.rung.card,
             "model": self.rung.model,
             "settings": self.rung.settings,
+            "torch": self.torch,
             "emulated": asdict(self.emulated),
             "simulated": asdict(self.simulated),
         }
@@ -58,14 +65,14 @@ class Summary:
 def row_of(entry: dict[str, Any]) -> Row:
     """A row from the file of data."""
     rung = EmulatedRung(entry["card"], entry["model"], entry["settings"])
-    return Row(rung, Peaks(**entry["emulated"]), Peaks(**entry["simulated"]))
+    return Row(rung, entry["torch"], Peaks(**entry["emulated"]), Peaks(**entry["simulated"]))
 
 
-def row(rung: EmulatedRung, compared: Compared) -> Row | None:
+def row(rung: EmulatedRung, torch: str, compared: Compared) -> Row | None:
     """The row of a rung that both ways have answered."""
     if compared.emulated is None or compared.simulated is None:
         return None
-    return Row(rung, compared.emulated, compared.simulated)
+    return Row(rung, torch, compared.emulated, compared.simulated)
 
 
 def summary(rows: Sequence[Row], difference: Callable[[Row], float]) -> Summary:

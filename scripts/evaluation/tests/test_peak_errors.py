@@ -29,6 +29,7 @@ def test_each_rung_counts_for_every_kind_that_it_is_of() -> None:
         "card": "T4",
         "model": "any",
         "settings": "method=lora,sequence_length=8",
+        "torch": "2.12.1",
         "emulated": {"allocated": 100, "reserved": 200},
         "simulated": {"allocated": 101, "reserved": 190},
     }

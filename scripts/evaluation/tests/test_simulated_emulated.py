@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,17 +49,17 @@ def test_the_stored_rows_are_of_rungs_that_exist(stored: list[Row]) -> None:
 def test_what_is_reached(stored: list[Row]) -> None:
     of, reserve = summary(stored, allocated), summary(stored, reserved)
 
-    assert of.median < 0.0002
-    assert of.equal > 0.9
-    assert of.worst < 0.0005
-    assert reserve.equal > 0.65
-    assert reserve.worst < 0.055
+    assert of.equal > 0.95
+    assert of.worst < 0.0001
+    assert reserve.equal >= 0.75
+    assert reserve.median < 0.0002
+    assert reserve.worst < 0.02
     assert all(row.agrees for row in stored)
 
 
 def test_a_summary_counts_what_is_equal_and_takes_absolute_differences() -> None:
     def row(allocated: int) -> Row:
-        return Row(A_RUNG, Peaks(100, 200, True), Peaks(allocated, 200, True))
+        return Row(A_RUNG, "2.12.1", Peaks(100, 200, True), Peaks(allocated, 200, True))
 
     found = summary([row(100), row(90), row(102), row(100)], allocated)
 
@@ -70,11 +71,12 @@ def test_a_summary_counts_what_is_equal_and_takes_absolute_differences() -> None
 def test_rows_are_put_into_a_file_beside_those_of_others(tmp_path: Path, stored: list[Row]) -> None:
     file = tmp_path / "rows.json"
     simulated_emulated.write(file, stored[:2])
-    changed = Row(stored[1].rung, stored[1].emulated, Peaks(1, 2, False))
-    simulated_emulated.write(file, [changed, stored[2]])
+    changed = replace(stored[1], simulated=Peaks(1, 2, False))
+    newer = replace(stored[0], torch="9.0.0")
+    simulated_emulated.write(file, [newer, changed, stored[2]])
 
-    assert simulated_emulated.rows_in(file) == [stored[0], changed, stored[2]]
-    assert len(file.read_text().splitlines()) == 2 + 3
+    assert simulated_emulated.rows_in(file) == [stored[0], changed, stored[2], newer]
+    assert len(file.read_text().splitlines()) == 2 + 4
     assert isinstance(json.loads(file.read_text()), list)
 
 
