@@ -74,6 +74,7 @@ def _kinds(row: dict[str, Any]) -> Iterator[Kind]:
     release = ".".join(row["torch"].split(".")[:2])
     yield method, gpu.compute_capability, release
     yield method, None, release
+    yield None, None, release
     yield method, None, None
 
 

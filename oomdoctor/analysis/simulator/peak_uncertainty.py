@@ -3,7 +3,7 @@
 Two comparisons are added: predictions beside the same rungs on the emulated GPU, and the emulated
 GPU beside published runs of real ones. Each is the 95th percentile of its absolute errors. The
 first is taken from rungs of the same method, compute capability and torch; if they are few, from
-more and more kinds of rungs, and the sentence says which.
+more and more kinds of rungs, of the same torch before others, and the sentence says which.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class PeakErrors:
         kinds = (
             (method, self.compute_capability, release),
             (method, None, release),
+            (None, None, release),
             (method, None, None),
         )
         for kind in kinds:

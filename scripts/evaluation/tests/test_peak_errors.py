@@ -43,6 +43,8 @@ def test_each_rung_counts_for_every_kind_that_it_is_of() -> None:
         ("lora", "7.5", "2.6"): 1,
         ("lora", None, "2.12"): 1,
         ("lora", None, "2.6"): 1,
+        (None, None, "2.12"): 1,
+        (None, None, "2.6"): 1,
         ("lora", None, None): 2,
     }
     assert {r["p95"] for r in reserved} == {0.05}

@@ -266,6 +266,15 @@ def _softmax_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     return (grad.numel() * max(grad.element_size(), named["output"].element_size()),)
 
 
+def _flash_attention(_: Mapping[str, Any], __: Card) -> tuple[Step, ...]:
+    """attention.cu, without a CUDA graph: while the operator returned a seed and an offset (torch
+    2.6), they were on the host; the state of the generator that it returns now is on the device."""
+    import torch
+
+    returns = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
+    return (OnHost(2), OnHost(3)) if returns[6].name == "philox_seed" else ()
+
+
 def _gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
 
@@ -322,6 +331,7 @@ _RULES: dict[str, Rule] = {
     "aten::_softmax_backward_data": _softmax_backward,
     # Without a CUDA graph, attention.cu keeps seed and offset on the host.
     "aten::_scaled_dot_product_efficient_attention": lambda *_: (OnHost(2), OnHost(3)),
+    "aten::_scaled_dot_product_flash_attention": _flash_attention,
     "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
     "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
     "aten::_scaled_dot_product_efficient_attention_backward": (

@@ -54,6 +54,13 @@ def test_a_kind_with_few_rungs_does_not_decide() -> None:
     assert PeakErrors((few, RELEASE), "8.0", "2.12.1").of("lora", "reserved").share == 0.02
 
 
+def test_of_a_release_all_methods_tell_more_than_the_method_of_all_releases() -> None:
+    release = record(method=None, torch="2.15", p95=0.1)
+    assert PeakErrors((*ALL, release), "8.0", "2.15.0").of("lora", "reserved").share == (
+        pytest.approx(0.1 + 0.002)
+    )
+
+
 def test_a_kind_that_was_never_compared_takes_the_widest() -> None:
     assert PeakErrors((OTHER, record()), "8.0", "2.12").of("full", "reserved").share == 0.05
 

@@ -108,6 +108,14 @@ def test_efficient_attention_keeps_its_seed_on_the_host(fake: None) -> None:
     assert steps(func, rows, rows, rows, None, True) == (OnHost(2), OnHost(3))
 
 
+def test_flash_attention_kept_its_seed_on_the_host_as_long_as_it_returned_one(fake: None) -> None:
+    rows = torch.empty(2, 4, 32, 64, dtype=torch.bfloat16)
+    func = aten._scaled_dot_product_flash_attention.default
+    returned = {each.name for each in func._schema.returns}
+    seeds = (OnHost(2), OnHost(3)) if "philox_seed" in returned else ()
+    assert steps(func, rows, rows, rows) == seeds
+
+
 def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> None:
     target, index = torch.empty(50, 8), torch.zeros(20, dtype=torch.long)
     put = aten.index_put.default
