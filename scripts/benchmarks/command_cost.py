@@ -58,6 +58,30 @@ def cost_of(
     )
 
 
+def shown(name: str, words: Sequence[str], folder: Path, first: Cost | None) -> Cost:
+    """Run an oomdoctor command without a network and print its line.
+
+    `folder` gets its cache, state and answer; `first` is what its CPU time is compared with.
+
+    Raises:
+        SystemExit: the command failed.
+    """
+    folder.mkdir(exist_ok=True)
+    own = {"HF_HUB_OFFLINE": "1", "XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+    command = [sys.executable, "-m", "oomdoctor", *words, "--quiet", "--json"]
+    cost = cost_of(command, environment=own, folder=folder, answer=folder / "answer.json")
+    if cost.returncode not in (0, 3, 6):
+        raise SystemExit(f"error: {' '.join(command)} ended with {cost.returncode}")
+    ratio = "" if first is None else f"{cost.cpu_s / first.cpu_s:10.2f}"
+    print(f"{name:28} {cost.wall_s:7.1f} {cost.cpu_s:7.1f} {ratio}", flush=True)
+    return cost
+
+
+def print_header(of: str) -> None:
+    """Print the head of the lines of `shown`; `of` names what their CPU time is compared with."""
+    print(f"{'command':28} {'wall s':>7} {'CPU s':>7} {of:>10}")
+
+
 def _look(root: int, ended: threading.Event, sizes: list[int]) -> None:
     while not ended.wait(_PERIOD_S):
         size = sum(_proportional_bytes(pid) for pid in _tree(root))

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from command_cost import Cost, cost_of
+from command_cost import print_header, shown
 
 KEPT_GOAL = 0.1  # of the first plan's CPU time
 SWEEP_GOAL = 2.0
@@ -38,10 +38,10 @@ def main() -> int:
     parser.add_argument("--recipe", default="default")
     parser.add_argument("--gpu", default="RTX 4090")
     options = parser.parse_args()
-    plan = (options.model, "--source", "catalogue", "--recipe", options.recipe)
+    plan = ("plan", options.model, "--source", "catalogue", "--recipe", options.recipe)
     card = ("--gpu", options.gpu)
     met = True
-    print(f"{'command':26} {'wall s':>7} {'CPU s':>7} {'of one plan':>12}")
+    print_header("of one plan")
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as empty:
         first = shown("a first plan", (*plan, *card), Path(kept), None)
         for name, change in CHANGES.items():
@@ -51,18 +51,6 @@ def main() -> int:
         cost = shown("a sweep of 7 lengths", (*plan, *card, "--sweep", _SWEEP), Path(empty), first)
         met = met and cost.cpu_s <= SWEEP_GOAL * first.cpu_s
     return 0 if met else 3
-
-
-def shown(name: str, asked: tuple[str, ...], folder: Path, first: Cost | None) -> Cost:
-    """Run a plan and print its line."""
-    own = {"HF_HUB_OFFLINE": "1", "XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
-    command = [sys.executable, "-m", "oomdoctor", "plan", *asked, "--quiet", "--json"]
-    cost = cost_of(command, environment=own, folder=folder, answer=folder / "answer.json")
-    if cost.returncode not in (0, 3, 6):
-        raise SystemExit(f"error: {' '.join(command)} ended with {cost.returncode}")
-    ratio = "" if first is None else f"{cost.cpu_s / first.cpu_s:12.2f}"
-    print(f"{name:26} {cost.wall_s:7.1f} {cost.cpu_s:7.1f} {ratio}", flush=True)
-    return cost
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from command_cost import Cost, cost_of
+from command_cost import print_header, shown
 
 ROOT = Path(__file__).parents[2]
 OTHERS = ("A100 SXM 80GB", "H100 SXM", "T4")
@@ -40,9 +40,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         quick = (*model, "--recipe", "none", "--rung", "method=lora", *one, *asked[-2:])
-        ran("the stand-ins are built", ("plan", *quick, "--gpu", "T4"), folder / "0", None)
-        ran("the same", ("probe", *quick, "--emulate", "T4"), folder / "0", None)
-        print(f"{'command':40} {'wall s':>7} {'CPU s':>7} {'of plan':>13}")
+        shown("the stand-ins are built", ("plan", *quick, "--gpu", "T4"), folder / "0", None)
+        shown("the same", ("probe", *quick, "--emulate", "T4"), folder / "0", None)
+        print_header("of plan")
         stood_in = folder / "0" / "oomdoctor" / "emulator"
         costs = {}
         for number, (name, words, of) in enumerate(
@@ -58,21 +58,8 @@ def main() -> int:
             own = folder / str(number) / "oomdoctor"
             own.mkdir(parents=True)
             (own / "emulator").symlink_to(stood_in)
-            costs[name] = ran(name, words, own.parent, costs.get(of or ""))
+            costs[name] = shown(name, words, own.parent, costs.get(of or ""))
     return 3 if costs["emulated, all sizes"].cpu_s <= costs["plan, all sizes"].cpu_s else 0
-
-
-def ran(name: str, words: tuple[str, ...], folder: Path, first: Cost | None) -> Cost:
-    """Run a command and print its line."""
-    folder.mkdir(exist_ok=True)
-    own = {"HF_HUB_OFFLINE": "1", "XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
-    command = [sys.executable, "-m", "oomdoctor", *words, "--quiet", "--json"]
-    cost = cost_of(command, environment=own, folder=folder, answer=folder / "answer.json")
-    if cost.returncode not in (0, 3, 6):
-        raise SystemExit(f"error: {' '.join(command)} ended with {cost.returncode}")
-    ratio = "" if first is None else f"{cost.cpu_s / first.cpu_s:13.2f}"
-    print(f"{name:40} {cost.wall_s:7.1f} {cost.cpu_s:7.1f} {ratio}", flush=True)
-    return cost
 
 
 if __name__ == "__main__":

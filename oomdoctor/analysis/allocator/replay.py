@@ -34,9 +34,8 @@ def replay(
     """Play births (size above 0) and deaths (below 0) until the end or until memory runs out.
 
     `marks` say at which event a window begins; the peaks are reset there, and the cache is emptied
-    if the mark says so. `curve_points` limits
-    the length of the curve; 0 leaves it out, which is faster. The allocator keeps its state, and
-    blocks that are already in it count.
+    if the mark says so. `curve_points` limits the length of the curve; 0 leaves it out, which is
+    faster. The allocator keeps its state, and blocks that are already in it count.
 
     Raises:
         KeyError: a block dies that is not alive.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import starmap
 
 from oomdoctor.analysis.allocator.records import Mark
 
@@ -23,7 +24,7 @@ def stretches(
     name: str | None = None
     start = 0
     empties = False
-    for mark in map(Mark._make, (each if len(each) == 3 else (*each, False) for each in marks)):
+    for mark in starmap(Mark, marks):
         if mark.event < start:
             raise ValueError(f"the mark {mark.name!r} at {mark.event} is before {start}")
         yield name, mark.event - start, empties

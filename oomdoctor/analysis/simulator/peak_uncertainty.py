@@ -3,7 +3,7 @@
 Two comparisons are added: predictions beside the same rungs on the emulated GPU, and the emulated
 GPU beside published runs of real ones. Each is the 95th percentile of its absolute errors. The
 first is taken from rungs of the same method, compute capability and torch; if they are few, from
-more and more kinds of rungs, of the same torch before others, and the sentence says which.
+more and more kinds of rungs, of the same torch before others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.records.config import Method
-from oomdoctor.records.evidence import PeakErrorRecord, PeakMetric, Uncertainty
+from oomdoctor.records.evidence import PeakErrorRecord, PeakMetric
 
 _ENOUGH = 5  # with fewer, a 95th percentile is just the largest of a few
 
@@ -29,17 +29,14 @@ class PeakErrors:
     compute_capability: str | None
     torch: str | None
 
-    def of(self, method: Method, metric: PeakMetric) -> Uncertainty:
-        """The share by which a peak may be off either way, and the reason."""
+    def share(self, method: Method, metric: PeakMetric) -> float | None:
+        """The share by which a peak may be off either way; None if nothing was compared."""
         prediction = self._prediction(method, metric)
         if prediction is None:
-            return Uncertainty(None, "no prediction has been compared yet")
+            return None
         # What torch reserves follows from what it allocates, by torch's own code.
         real = next((r for r in self.records if r.reference == "published"), None)
-        if real is None:
-            return Uncertainty(prediction.p95, _predicted(prediction))
-        evidence = f"{_predicted(prediction)}; {_emulated(real)}"
-        return Uncertainty(prediction.p95 + real.p95, evidence)
+        return prediction.p95 if real is None else prediction.p95 + real.p95
 
     def _prediction(self, method: Method, metric: PeakMetric) -> PeakErrorRecord | None:
         release = None if self.torch is None else ".".join(self.torch.split(".")[:2])
@@ -55,20 +52,3 @@ class PeakErrors:
                 if (r.method, r.compute_capability, r.torch) == kind and r.count >= _ENOUGH:
                     return r
         return max(known, key=lambda r: r.p95, default=None)
-
-
-def _predicted(record: PeakErrorRecord) -> str:
-    kind = (
-        record.method,
-        record.compute_capability and f"compute capability {record.compute_capability}",
-        record.torch and f"torch {record.torch}",
-    )
-    named = ", ".join(word for word in kind if word) or "every kind"
-    return (
-        f"95% of {record.count} rungs ({named}) were within {record.p95:.2%} "
-        f"of the {record.metric} peak on the emulated GPU"
-    )
-
-
-def _emulated(record: PeakErrorRecord) -> str:
-    return f"the emulated GPU was within {record.p95:.2%} of {record.count} published runs"

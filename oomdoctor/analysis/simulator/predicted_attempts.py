@@ -89,7 +89,7 @@ def is_borderline(
 
 def _error(result: ProbeResult, errors: PeakErrors) -> float:
     """The share that the predicted peak may be off by."""
-    known = errors.of(result.config.method, "reserved").share
+    known = errors.share(result.config.method, "reserved")
     return _ASSUMED_ERROR if known is None else known
 
 

@@ -6,6 +6,7 @@ they were before is kept here.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -38,7 +39,8 @@ def peaks_of(device: int) -> tuple[int, int]:
 def _keeping(reset: Any) -> Any:
     @wraps(reset)
     def kept(device: int, *args: Any) -> Any:
-        _before[device] = peaks_of(device)
+        with suppress(Exception):  # the script must not notice
+            _before[device] = peaks_of(device)
         return reset(device, *args)
 
     return kept

@@ -155,7 +155,7 @@ def _emulated(known: Findings, folder: RunFolder) -> Iterator[dict[str, str]]:
         (card,) = known.cards
         gpus = emulated.EmulatedGpus(card, 1)
     else:
-        gpus = emulated.emulated_gpus("T4")  # simulations are hidden from it
+        gpus = emulated.emulated_gpus("T4")  # which simulations do not see
     with emulated.emulating(gpus, known.request.python, folder.path) as variables:
         yield variables
 

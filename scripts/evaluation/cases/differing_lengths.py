@@ -47,6 +47,8 @@ class Part:
 
     events: list[int]
     begins_micro_step: bool
+    empties: bool
+    """Whether the cache is emptied before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ def _parts(layout: Layout) -> tuple[list[Part], list[Part]]:
     ends = [start for start, _, _ in order.windows[1:]] + [len(order.events)]
     for (start, _, phase), end in zip(order.windows, ends, strict=True):
         events = [e for e in order.events[start:end] if some[order.origin[abs(e) - 1]]]
-        parts.append(Part(events, phase == "forward"))
+        parts.append(Part(events, phase == "forward", start in order.emptied))
     names = [window[1:] for window in order.windows]
     begin = next(i for i, (step, _) in enumerate(names) if step == "steady")
     # What a step makes before its first micro-step is in a window of the phase before it.
@@ -287,6 +289,8 @@ def _play(
         if part.begins_micro_step:
             length = next(following, length)
             sizes = step.sizes.at(length)
+        if part.empties:
+            allocator.empty_cache()
         for event in part.events:
             if event < 0:
                 if -event not in absent:
