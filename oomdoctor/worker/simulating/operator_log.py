@@ -11,7 +11,7 @@ from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.simulating.costs.operators import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.cuda.kernels import differs_by_card
+from oomdoctor.worker.simulating.cuda.kernels.rules import differs_by_card
 from oomdoctor.worker.simulating.device.mode import Kind
 from oomdoctor.worker.tracing.steps import Lasting, Step, with_lasting
 from oomdoctor.worker.tracing.trace import AllocationTrace

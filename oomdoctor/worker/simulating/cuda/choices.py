@@ -10,8 +10,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.worker.simulating.cuda import attention, kernels
+from oomdoctor.worker.simulating.cuda import attention
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
+from oomdoctor.worker.simulating.cuda.kernels import rules as kernels
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
 from oomdoctor.worker.tracing.steps import Step
 

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
-from oomdoctor.worker.simulating.cuda import kernels
-from oomdoctor.worker.simulating.cuda.kernels import steps_of
+from oomdoctor.worker.simulating.cuda.kernels import products
+from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
 from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
 
@@ -175,9 +175,9 @@ def test_cublas_takes_one_workspace_for_each_thread(fake: None, card: Card, size
 
 def test_cublaslt_had_a_workspace_of_its_own(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
     call = (torch.empty(8), torch.empty(4, 6), torch.empty(6, 8))
-    monkeypatch.setattr(kernels, "torch_release", lambda: (2, 11))
+    monkeypatch.setattr(products, "torch_release", lambda: (2, 11))
     assert blocks(aten.addmm.default, *call) == ()
-    monkeypatch.setattr(kernels, "torch_release", lambda: (2, 6))
+    monkeypatch.setattr(products, "torch_release", lambda: (2, 6))
     assert blocks(aten.addmm.default, *call) == (MIB,)
 
 

@@ -1,4 +1,4 @@
-"""Accumulators that the fused attention kernels allocate in their backward pass, by backend.
+"""What the fused attention kernels hold, by backend: mostly accumulators of the backward pass.
 
 The arguments are those of `aten::_scaled_dot_product_*_attention_backward` by name. Query, key and
 value are (batch, heads, length, head dimension). The results are bytes of blocks, unrounded.
@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.worker.tracing.steps import OTHERS, Freed, Result, Step
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 if TYPE_CHECKING:
     import torch
 
 FLOAT = 4
+
+
+def flash_forward() -> tuple[Step, ...]:
+    """attention.cu, without a CUDA graph: while the operator returned a seed and an offset (torch
+    2.6), they were on the host; the state of the generator that it returns now is on the device."""
+    import torch
+
+    returns = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
+    return (OnHost(2), OnHost(3)) if returns[6].name == "philox_seed" else ()
 
 
 def flash(named: Mapping[str, Any]) -> tuple[int, ...]:

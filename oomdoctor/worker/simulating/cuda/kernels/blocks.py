@@ -1,0 +1,38 @@
+"""Blocks that a kernel holds, and bytes of tensors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.analysis.simulator.reductions import RowSum
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Scratch(int):
+    """Bytes of a block that a kernel holds, with what `TapeBlock` says of them."""
+
+    rows: int = 0
+    segments: int = 0
+    row_sum: RowSum | None = None
+
+
+def scratch(size: int, **values: Any) -> Scratch:
+    """A block of so many bytes, and what `TapeBlock` says of it besides."""
+    block = Scratch(size)
+    vars(block).update(values)
+    return block
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a dense copy."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def is_flat(tensor: torch.Tensor) -> bool:
+    """Whether a view with one dimension shows the same elements (`reshape` then copies nothing)."""
+    sizes, strides = tensor.shape, tensor.stride()
+    kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    return all(outer == size * stride for (_, outer), (size, stride) in pairwise(kept))

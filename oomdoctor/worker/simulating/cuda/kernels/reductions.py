@@ -1,0 +1,86 @@
+"""What kernels hold that sum, compare or normalize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.worker.simulating.cuda.kernels.blocks import scratch, tensor_bytes
+from oomdoctor.worker.tracing.steps import OTHERS, Result, Step
+
+_ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")
+
+
+def is_infinite(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """TensorCompare.cpp `isinf`: the absolute values are compared."""
+    return (tensor_bytes(named["self"]), Result(0))
+
+
+def foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl` (torch 2.1-2.13).
+
+    One partial sum per chunk of 65,536 elements. Every tensor gets as many chunks as the largest
+    one, so a large embedding among many small tensors makes this several MiB.
+    """
+    tensors = [tensor for tensor in named["self"] if tensor.numel()]
+    if not tensors:
+        return ()
+    chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
+    return (chunks * len(tensors) * max(4, tensors[0].element_size()), Result(OTHERS))
+
+
+def reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """Reduce.cuh `gpu_reduce_kernel`: partial sums and semaphores of sums over rows.
+
+    Sums along contiguous memory leave a few KiB at most, which are left out. ReduceOps.cpp: a sum
+    of whole numbers or truths first makes them int64.
+    """
+    tensor, dims = named["self"], named.get("dim")
+    kept = set(range(tensor.dim())) - {dim % max(1, tensor.dim()) for dim in dims or ()}
+    if not dims or not tensor.is_floating_point():
+        counted = str(tensor.dtype) not in _ALREADY_WIDE and not tensor.is_floating_point()
+        return (8 * tensor.numel(),) if counted and not named.get("dtype") else ()
+    shape, strides = tensor.shape, tensor.stride()
+    along = sorted((strides[dim], shape[dim]) for dim in kept if shape[dim] > 1)
+    across = [strides[dim] for dim in range(tensor.dim()) if dim not in kept and shape[dim] > 1]
+    if not along or not across or along[0][0] > min(across):
+        return ()
+    vector = 1
+    if along[0][0] == 1:
+        extent = 1
+        others = list(across)
+        for stride, size in along:
+            if stride == extent:
+                extent *= size
+            else:
+                others.append(stride)
+        vector = next(n for n in (4, 2, 1) if all(v % n == 0 for v in (extent, *others)))
+    results = 1
+    for _, size in along:
+        results *= size
+    of = RowSum(
+        results,
+        tensor.numel() // results,
+        vector,
+        tensor.element_size(),
+        max(4, tensor.element_size()),
+    )
+    return tuple(
+        scratch(0, row_sum=of._replace(semaphores=semaphores)) for semaphores in (False, True)
+    )
+
+
+def safe_softmax(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """SoftMax.cpp `_safe_softmax` (torch 2.6-2.13): which scores and which rows are masked, one
+    byte each, and the number that masked rows get."""
+    scores = named["self"]
+    rows = scores.numel() // max(1, scores.shape[named["dim"]])
+    return (int(scores.numel()), int(rows), scores.element_size())
+
+
+def softmax_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """SoftMax.cu `softmax_backward_cuda_out`: the product of the gradient and the output."""
+    grad = named["grad_output"]
+    return (grad.numel() * max(grad.element_size(), named["output"].element_size()),)

@@ -1,0 +1,105 @@
+"""What a CUDA kernel does with memory inside one operator, which fake tensors do not show.
+
+Every rule names the upstream source it was read from. An operator without a rule has no scratch, or
+scratch that is left out on purpose:
+
+- reductions to few numbers (Reduce.cuh), scans, sorts and top-k of routers: a few MiB at most,
+  freed at once and never alive at the peak;
+- layer_norm backward: partial sums since torch 2.8, but only above 64 Ki rows;
+- foreach and fused optimizers: their tables are kernel arguments (MultiTensorApply.cuh), and the
+  copies of foreach optimizers are results, so the trace sees them;
+- convolutions: cuDNN chooses the workspace at run time, so there is no formula for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
+from oomdoctor.worker.simulating.cuda.kernels import (
+    attention,
+    bitsandbytes,
+    indexing,
+    products,
+    reductions,
+)
+from oomdoctor.worker.tracing.steps import OnHost, Result, Step
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+Rule = Callable[[Mapping[str, Any], Card], tuple[Step, ...]]
+_OF_RESULTS = frozenset(("aten::lift_fresh",))
+# Only these rules differ by card.
+_OF_CARDS = frozenset(("aten::_scaled_dot_product_efficient_attention_backward",))
+
+
+def has_rule(func: OpOverload) -> bool:
+    """Whether there is a rule for the blocks that the kernel of `func` holds while it runs."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and schema.name in _RULES
+
+
+def differs_by_card(func: OpOverload) -> bool:
+    """Whether the blocks that the kernel of `func` holds depend on the card."""
+    return func._schema.name in _OF_CARDS
+
+
+def steps_of(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any, card: Card
+) -> tuple[Step, ...]:
+    """What the CUDA kernel of `func` does with memory while it runs.
+
+    Only shapes, strides and dtypes are read, so fake tensors work. An unknown operator gives ().
+    """
+    if not has_rule(func):
+        return ()
+    schema = func._schema
+    names = (argument.name for argument in schema.arguments)
+    named = {argument.name: argument.default_value for argument in schema.arguments}
+    named.update(zip(names, args, strict=False))
+    named.update(kwargs or {})
+    if schema.name in _OF_RESULTS:
+        named["result"] = result
+    return _RULES[schema.name](named, card)
+
+
+def _lift_fresh(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    return (OnHost(0),) if is_on_host(named["result"]) else ()
+
+
+_RULES: dict[str, Rule] = {
+    "aten::lift_fresh": _lift_fresh,
+    "aten::embedding": indexing.embedding,
+    "aten::index": indexing.index,
+    "aten::isinf": reductions.is_infinite,
+    "aten::embedding_dense_backward": indexing.embedding_backward,
+    "aten::index_put": indexing.index_put,
+    "aten::index_put_": indexing.index_put,
+    "aten::_index_put_impl_": indexing.index_put,
+    "aten::_foreach_norm": reductions.foreach_norm,
+    "aten::sum": reductions.reduced,
+    "aten::mean": reductions.reduced,
+    "aten::mm": products.matmul,
+    "aten::bmm": products.matmul,
+    "aten::baddbmm": products.matmul,
+    "aten::addmm": products.addmm,
+    "aten::_safe_softmax": reductions.safe_softmax,
+    "aten::_softmax_backward_data": reductions.softmax_backward,
+    # Without a CUDA graph, attention.cu keeps seed and offset on the host.
+    "aten::_scaled_dot_product_efficient_attention": lambda *_: (OnHost(2), OnHost(3)),
+    "aten::_scaled_dot_product_flash_attention": lambda *_: attention.flash_forward(),
+    "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
+    "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
+    "aten::_scaled_dot_product_efficient_attention_backward": (
+        lambda named, card: attention.efficient(named, card.compute_capability)
+    ),
+    "bitsandbytes::gemm_4bit": bitsandbytes.gemm_4bit,
+    # bitsandbytes backends/cuda/ops.py makes the constants before the packed values.
+    "bitsandbytes::quantize_4bit": lambda *_: (Result(1), Result(0)),
+    "bitsandbytes::quantize_blockwise": lambda *_: (Result(1), Result(0)),
+    "bitsandbytes::int8_scaled_mm": bitsandbytes.int8_matmul,
+    "bitsandbytes::int8_vectorwise_quant": bitsandbytes.int8_quant,
+}
