@@ -35,7 +35,7 @@ SOURCES = {
     "cublas": ("blas.c",),
     "cublasLt": ("blaslt.c",),
     "cudnn": ("cudnn.c",),
-    "nccl": ("nccl.c", "nccl_wire.c"),
+    "nccl": ("nccl.c", "nccl_comm.c", "nccl_wire.c"),
 }
 DEVICE = (
     "session.c",

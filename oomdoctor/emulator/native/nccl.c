@@ -1,152 +1,23 @@
-/* NCCL: communicators, and collectives of small integers that really travel.
+/* NCCL: collectives; those of small integers really travel.
  *
  * Which collectives travel is decided by type and size alone, so that all ranks decide alike: ranks
  * compare lengths, counts and pickled objects through integers and bytes, and a barrier is a sum of one
- * float. Gradients and parameters are longer floats and hold nothing; what receives them is unknown. As on a real GPU, who only sends does
- * not wait for who receives, and in a group all sends are made before anything is awaited.
+ * float. Gradients and parameters are longer floats and hold nothing; what receives them is unknown. As
+ * on a real GPU, who only sends does not wait for who receives, and in a group all sends are made
+ * before anything is awaited.
  *
  * A process may be asked to stand for all ranks (`alone`). Then nothing is awaited, and the others are
  * taken to give what this rank gives. What only another rank could know is unknown.
  */
 #include "emu.h"
+#include "nccl.h"
 #include "nccl_reduce.h"
-#include "nccl_wire.h"
 #include "values.h"
-#include "versions.h"
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #define TRAVELS (16ull << 20) /* bytes from one rank to another */
 #define FLOATS_TRAVEL 1024ull
-enum { ncclSuccess = 0, ncclSystemError = 2, ncclInvalidArgument = 4, ncclRemoteError = 6 };
-
-typedef struct { char internal[128]; } unique_id;
-typedef struct {
-    uint64_t id;
-    int size, rank, device, splits;
-    int alone; /* no other rank has a process */
-    wire **to_all;         /* from each rank to all others */
-    wire **sends, **gets; /* between this rank and each other */
-} comm;
-
-static __thread char last_words[256];
-
-/* --- communicators --- */
-
-static uint64_t mixed(uint64_t a, uint64_t b) {
-    uint64_t x = a * 0x9e3779b97f4a7c15ull ^ (b + 0xbf58476d1ce4e5b9ull);
-    x = (x ^ (x >> 31)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 29);
-}
-int ncclGetVersion(int *v) { *v = NCCL_VERSION; return 0; }
-int ncclGetUniqueId(unique_id *id) {
-    static atomic_uint made;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t number = mixed(mixed((uint64_t)getpid(), (uint64_t)now.tv_nsec), mixed((uint64_t)now.tv_sec, made++));
-    memset(id, 0, sizeof *id);
-    memcpy(id->internal, &number, sizeof number);
-    return 0;
-}
-static wire *out_to_all(comm *c, int from);
-static int make(void **out, uint64_t id, int size, int rank, int alone) {
-    if (size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
-    comm *c = calloc(1, sizeof *c);
-    *c = (comm){.id = id, .size = size, .rank = rank, .device = *emu_current(), .alone = alone};
-    c->to_all = calloc((size_t)size, sizeof *c->to_all);
-    c->sends = calloc((size_t)size, sizeof *c->sends);
-    c->gets = calloc((size_t)size, sizeof *c->gets);
-    *out = c;
-    return !alone && size > 1 && size <= WIRE_READERS && !out_to_all(c, rank) ? ncclSystemError : 0; /* "I am here" */
-}
-static uint64_t number_of(unique_id id) {
-    uint64_t number;
-    memcpy(&number, id.internal, sizeof number);
-    return number;
-}
-int ncclCommInitRank(void **out, int n, unique_id id, int rank) { return make(out, number_of(id), n, rank, emu_the_card()->alone); }
-int ncclCommInitRankConfig(void **out, int n, unique_id id, int rank, void *config) {
-    (void)config;
-    return make(out, number_of(id), n, rank, emu_the_card()->alone);
-}
-int ncclCommInitRankScalable(void **out, int n, int rank, int ids, unique_id *id, void *config) {
-    (void)ids, (void)config;
-    return make(out, number_of(*id), n, rank, emu_the_card()->alone);
-}
-int ncclCommInitAll(void **out, int n, const int *devices) {
-    unique_id id;
-    ncclGetUniqueId(&id);
-    for (int i = 0; i < n; i++) {
-        int code = make(&out[i], number_of(id), n, i, 0);
-        if (code) return code;
-        ((comm *)out[i])->device = devices ? devices[i] : i;
-    }
-    return 0;
-}
-int ncclCommCount(void *c, int *n) { *n = ((comm *)c)->size; return 0; }
-int ncclCommUserRank(void *c, int *rank) { *rank = ((comm *)c)->rank; return 0; }
-int ncclCommCuDevice(void *c, int *d) { *d = ((comm *)c)->device; return 0; }
-int ncclCommGetAsyncError(void *c, int *code) { (void)c; *code = 0; return 0; }
-int ncclCommDestroy(void *given) {
-    comm *c = given;
-    if (!c) return 0;
-    for (int i = 0; i < c->size; i++) wire_close(c->to_all[i]), wire_close(c->sends[i]), wire_close(c->gets[i]);
-    free(c->to_all), free(c->sends), free(c->gets), free(c);
-    return 0;
-}
-int ncclCommAbort(void *c) { (void)c; return 0; } /* another thread may still use it */
-int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int where, void *c) {
-    (void)scalar, (void)type, (void)where, (void)c;
-    *op = 5;
-    return 0;
-}
-const char *ncclGetErrorString(int code) {
-    return code == ncclSuccess ? "no error" : code == ncclRemoteError ? "remote process exited or there was a network error"
-           : code == ncclSystemError ? "unhandled system error" : "invalid argument";
-}
-const char *ncclGetLastError(void *c) { (void)c; return last_words; }
-
-/* --- wires --- */
-
-static wire *out_to_all(comm *c, int from) {
-    if (!c->to_all[from]) {
-        char name[96];
-        snprintf(name, sizeof name, "nccl-%016llx-%d", (unsigned long long)c->id, from);
-        c->to_all[from] = wire_open(name, c->size - 1);
-        if (c->to_all[from] && from == c->rank) wire_i_write(c->to_all[from]);
-        else if (c->to_all[from]) wire_i_read(c->to_all[from], c->rank - (c->rank > from));
-    }
-    return c->to_all[from];
-}
-static wire *pair(comm *c, int from, int to) {
-    wire **at = from == c->rank ? &c->sends[to] : &c->gets[from];
-    if (!*at) {
-        char name[96];
-        snprintf(name, sizeof name, "nccl-%016llx-%d-%d", (unsigned long long)c->id, from, to);
-        *at = wire_open(name, 1);
-        if (*at && from == c->rank) wire_i_write(*at);
-        if (*at && to == c->rank) wire_i_read(*at, 0);
-        if (*at && from != c->rank) wire_same_writer(*at, out_to_all(c, from));
-    }
-    return *at;
-}
-static int said(int code, const comm *c, int peer) {
-    if (code == WIRE_OK) return 0;
-    snprintf(last_words, sizeof last_words,
-             code == WIRE_GONE ? "emulated: the process of rank %d of %d is gone"
-             : code == WIRE_LATE ? "emulated: rank %d of %d did not take part within 600 s"
-                                 : "emulated: cannot exchange data with rank %d of %d in the session folder", peer, c->size);
-    return code == WIRE_BROKEN ? ncclSystemError : ncclRemoteError;
-}
-static int put(wire *w, comm *c, int peer, const void *data, uint64_t bytes, uint32_t worth) {
-    wire_message m = {worth, bytes, (void *)data};
-    return said(w ? wire_put(w, &m) : WIRE_BROKEN, c, peer);
-}
 
 /* --- collectives, in two halves: what a rank gives, and what it gets --- */
 
@@ -162,6 +33,11 @@ typedef struct job {
     const struct job *twin; /* what another rank sends to this one, where it does what this one does */
 } job;
 
+static int put(wire *w, comm *c, int peer, const void *data, uint64_t bytes, uint32_t worth) {
+    wire_message m = {worth, bytes, (void *)data};
+    return nccl_said(w ? wire_put(w, &m) : WIRE_BROKEN, c, peer);
+}
+
 static uint64_t parts_given(const job *j) { return j->what == SCATTER || j->what == ALL_TO_ALL ? (uint64_t)j->c->size : 1; }
 
 static int give(job *j) {
@@ -175,14 +51,14 @@ static int give(job *j) {
     int code = 0;
     if (c->alone) return 0;
     switch (j->what) {
-    case SEND: return put(pair(c, c->rank, j->root), c, j->root, j->mine, j->bytes, (uint32_t)j->worth);
+    case SEND: return put(nccl_pair(c, c->rank, j->root), c, j->root, j->mine, j->bytes, (uint32_t)j->worth);
     case REDUCE:
-        return c->rank == j->root ? 0 : put(pair(c, c->rank, j->root), c, j->root, j->mine, j->bytes, (uint32_t)j->worth);
+        return c->rank == j->root ? 0 : put(nccl_pair(c, c->rank, j->root), c, j->root, j->mine, j->bytes, (uint32_t)j->worth);
     case ALL_TO_ALL:
         for (int i = 0; i < c->size && !code; i++)
-            if (i != c->rank) code = put(pair(c, c->rank, i), c, i, j->mine + (uint64_t)i * j->bytes, j->bytes, (uint32_t)j->worth);
+            if (i != c->rank) code = put(nccl_pair(c, c->rank, i), c, i, j->mine + (uint64_t)i * j->bytes, j->bytes, (uint32_t)j->worth);
         return code;
-    default: return c->size > 1 ? put(out_to_all(c, c->rank), c, c->rank, j->mine, all, (uint32_t)j->worth) : 0;
+    default: return c->size > 1 ? put(nccl_out_to_all(c, c->rank), c, c->rank, j->mine, all, (uint32_t)j->worth) : 0;
     }
 }
 
@@ -200,8 +76,8 @@ static int message_of(job *j, int from, wire_message *m) {
         return 0;
     }
     int by_pair = j->what == RECEIVE || j->what == REDUCE || j->what == ALL_TO_ALL;
-    wire *w = by_pair ? pair(c, from, c->rank) : out_to_all(c, from);
-    return said(w ? wire_get(w, by_pair ? 0 : c->rank - (c->rank > from), m) : WIRE_BROKEN, c, from);
+    wire *w = by_pair ? nccl_pair(c, from, c->rank) : nccl_out_to_all(c, from);
+    return nccl_said(w ? wire_get(w, by_pair ? 0 : c->rank - (c->rank > from), m) : WIRE_BROKEN, c, from);
 }
 
 static void land(uint64_t to, const wire_message *m, uint64_t offset, uint64_t bytes) {
@@ -332,7 +208,7 @@ int ncclCommSplit(void *given, int color, int key, void **out, void *config) {
     (void)config;
     comm *c = given;
     int64_t mine[2] = {color, key}, *all = calloc((size_t)c->size, sizeof mine);
-    uint64_t id = mixed(mixed(c->id, (uint64_t)++c->splits), (uint64_t)color);
+    uint64_t id = nccl_mixed(nccl_mixed(c->id, (uint64_t)++c->splits), (uint64_t)color);
     int code = start((job){.what = SPLIT, .c = c, .from = AT(mine), .to = AT(all), .count = sizeof mine, .type = 0});
     int size = 0, rank = 0;
     for (int i = 0; i < c->size && !code; i++) {
@@ -342,7 +218,7 @@ int ncclCommSplit(void *given, int color, int key, void **out, void *config) {
     }
     free(all);
     *out = NULL;
-    return code ? code : color < 0 ? 0 : make(out, id, size, rank, c->alone);
+    return code ? code : color < 0 ? 0 : nccl_make(out, id, size, rank, c->alone);
 }
 int ncclCommShrink(void *given, int *excluded, int n, void **out, void *config, int flags) {
     (void)config, (void)flags;
@@ -352,5 +228,5 @@ int ncclCommShrink(void *given, int *excluded, int n, void **out, void *config, 
         if (excluded[i] == c->rank) return ncclInvalidArgument;
         rank -= excluded[i] < c->rank;
     }
-    return make(out, mixed(mixed(c->id, (uint64_t)++c->splits), 77), c->size - n, rank, c->alone);
+    return nccl_make(out, nccl_mixed(nccl_mixed(c->id, (uint64_t)++c->splits), 77), c->size - n, rank, c->alone);
 }

@@ -77,12 +77,17 @@ void emu_uuid(int physical, unsigned char out[16]) {
     out[15] = (unsigned char)physical;
 }
 
-void emu_uuid_text(int physical, char out[48]) {
+static void write_uuid(int physical, char out[48]) {
     unsigned char bytes[16];
     emu_uuid(physical, bytes);
-    int at = sprintf(out, "%s-", emu_the_card()->mig ? "MIG" : "GPU");
+    int at = sprintf(out, "%s-", card.mig ? "MIG" : "GPU");
     for (int i = 0; i < 16; i++)
         at += sprintf(out + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", bytes[i]);
+}
+
+void emu_uuid_text(int physical, char out[48]) {
+    emu_the_card();
+    write_uuid(physical, out);
 }
 
 static int visible_item(const char *item) {
@@ -92,11 +97,7 @@ static int visible_item(const char *item) {
         return index < card.count && !card.mig ? index : -1;
     }
     for (int i = 0; i < card.count; i++) {
-        unsigned char bytes[16];
-        emu_uuid(i, bytes);
-        int at = sprintf(uuid, "%s-", card.mig ? "MIG" : "GPU");
-        for (int j = 0; j < 16; j++)
-            at += sprintf(uuid + at, "%s%02x", j == 4 || j == 6 || j == 8 || j == 10 ? "-" : "", bytes[j]);
+        write_uuid(i, uuid);
         if (!strncasecmp(item, uuid, strlen(item))) return i;
     }
     return -1;
