@@ -131,7 +131,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
 def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> None:
     """Replaces the run of a watched command; any program and interpreter will do."""
     requests = "oomdoctor.cli.requests.run"
-    monkeypatch.setattr(f"{requests}.found_command", lambda word: Path(word))
+    monkeypatch.setattr(f"{requests}.found_command", lambda word, path=None: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
     monkeypatch.setattr(
         "oomdoctor.runs.watched.run.run_watched", lambda request, on_start, on_crash: golden("cpu")

@@ -83,7 +83,10 @@ class RunOptions:
             "--python",
             metavar="PATH",
             panel=ADVANCED,
-            help="The interpreter that the command runs.  [default: found from the command]",
+            help=(
+                "The interpreter of the command; the programs beside it come first in its PATH. "
+                " [default: found from the command]"
+            ),
         ),
     ] = None
     verbose: Annotated[

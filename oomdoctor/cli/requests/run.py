@@ -9,7 +9,7 @@ from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.errors import usage_error
 from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus
-from oomdoctor.runs.watched.interpreter import chosen_python, found_command
+from oomdoctor.runs.watched.interpreter import chosen_python, found_command, path_of
 from oomdoctor.runs.watched.report import WatchRequest
 from oomdoctor.runs.watched.session import Weights
 from oomdoctor.units import size_note
@@ -35,9 +35,15 @@ def watch_request(options: RunOptions) -> WatchRequest:
     command = tuple(options.command or ())
     if not command:
         raise usage_error("no_command", "there is no command to run", f"for example: {_EXAMPLE}")
-    found_command(command[0])
-    python = chosen_python(options.python, command)
-    return WatchRequest(command, gpus, python, steps, weights, values)
+    if options.python is None:
+        path = None
+        found_command(command[0])
+        python = chosen_python(None, command)
+    else:
+        python = chosen_python(options.python, command)
+        path = path_of(python)
+        found_command(command[0], path)
+    return WatchRequest(command, gpus, python, steps, weights, values, path)
 
 
 def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from oomdoctor.errors import machine_error, usage_error
+from oomdoctor.system.environment import variable
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 # How pip writes a shebang that is too long for the kernel.
@@ -16,13 +17,13 @@ _LONG_SHEBANG = re.compile(r"""^'''exec' (?:"([^"]+)"|(\S+)) """, re.MULTILINE)
 _HEAD_BYTES = 4096
 
 
-def found_command(word: str) -> Path:
-    """The file that a command's first word starts.
+def found_command(word: str, path: str | None = None) -> Path:
+    """The file that a command's first word starts; `path` is its PATH, by default ours.
 
     Raises:
         OomDoctorError: there is no such program, or it cannot be run (exit 2).
     """
-    found = shutil.which(word)
+    found = shutil.which(word, path=path)
     if found is not None:
         return Path(found)
     if word.endswith(".py") and Path(word).is_file():
@@ -102,3 +103,8 @@ def chosen_python(given: str | None, command: tuple[str, ...]) -> Path:
             "name it: --python PATH",
         )
     return python
+
+
+def path_of(python: Path) -> str:
+    """A PATH on which this interpreter and the launchers beside it come first."""
+    return os.pathsep.join(filter(None, (str(python.parent), variable("PATH"))))

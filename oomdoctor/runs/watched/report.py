@@ -42,7 +42,7 @@ class WatchRequest:
 
     `steps` is "steady" (stop once memory repeats), "all" or a number of optimizer steps. With
     `weights` "synthetic", `from_pretrained` needs no checkpoint. An unknown number that the command
-    reads is `values`.
+    reads is `values`. `path` is the PATH of the command; None: ours.
     """
 
     command: tuple[str, ...]
@@ -51,6 +51,7 @@ class WatchRequest:
     steps: str | int
     weights: Weights = "real"
     values: float | None = None
+    path: str | None = None
 
 
 def report_of(

@@ -47,6 +47,8 @@ def run_watched(
             )
             if request.values is not None:
                 watching[_VALUES] = repr(request.values)
+            if request.path is not None:
+                watching["PATH"] = request.path
             ended = run_command(request.command, command_environment(variables | watching), tail)
         elapsed_s = time.monotonic() - clock
         return report_of(request, folder, ended, tail, started, elapsed_s, on_crash)

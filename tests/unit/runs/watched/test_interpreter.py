@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.runs.watched.interpreter import chosen_python, found_command, python_of
+from oomdoctor.runs.watched.interpreter import chosen_python, found_command, path_of, python_of
 
 
 @pytest.fixture
@@ -51,6 +51,16 @@ def test_a_link_is_not_followed(programs: Path, tmp_path: Path) -> None:
     link = tmp_path / "venv-python"
     link.symlink_to(programs / "python")
     assert chosen_python(str(link), ("true",)) == link
+
+
+def test_launchers_beside_the_named_python_come_first(programs: Path, tmp_path: Path) -> None:
+    beside = tmp_path / "cuda" / "bin"
+    beside.mkdir(parents=True)
+    for name in ("python", "torchrun"):
+        (beside / name).touch(0o755)
+    path = path_of(beside / "python")
+    assert found_command("torchrun", path) == beside / "torchrun"
+    assert found_command("accelerate", path) == programs / "accelerate"
 
 
 def test_without_a_python_it_has_to_be_named(programs: Path) -> None:
