@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 import pytest
+from emulated_run import Watched
 
 ROOT = Path(__file__).parents[2]
 # Read before the tests are isolated from the developer's settings.
@@ -54,3 +55,9 @@ def emulator_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = base / "emulator-cache"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def watched(tmp_path: Path, cuda_python: Path, emulator_cache: Path) -> Watched:
+    """Runs scripts under `oomdoctor run` in a folder of the test."""
+    return Watched(tmp_path, cuda_python, emulator_cache)

@@ -6,46 +6,17 @@ Each script is an ordinary one. Models are tiny, so a run takes seconds, most of
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
+from emulated_run import RANKS, Watched, loop, torchrun
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
 from oomdoctor.units import MIB
 
-MODEL = """
-import torch
-def model(layers=4, width=1024):
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        *(
-            torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU())
-            for _ in range(layers)
-        )
-    )
-"""
-LOOP = (
-    MODEL
-    + """
-net = model().cuda()
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(9):
-    for _ in range(ACCUMULATE):
-        loss = net(torch.randn(ROWS, 1024, device="cuda")).float().pow(2).mean()
-        loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    print("step", step, flush=True)
-print("the end")
-"""
-)
 TRAINER = """
 import torch
 from torch.utils.data import Dataset
@@ -68,121 +39,6 @@ trainer.train()
 trainer.save_model("out")
 print("saved after", trainer.state.global_step)
 """
-RANKS = (
-    MODEL
-    + """
-import os, sys
-import torch.distributed as dist
-rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl")
-net = model().cuda()
-if sys.argv[1] == "ddp":
-    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
-else:
-    from torch.distributed.fsdp import fully_shard
-    for layer in net:
-        fully_shard(layer)
-    fully_shard(net)
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(9):
-    net(torch.randn(8, 1024, device="cuda")).float().pow(2).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    print(f"rank {rank} step {step}\\n", end="", flush=True)
-"""
-)
-
-ALONE = (
-    MODEL
-    + """
-import json, os
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group()
-n, told = dist.get_world_size(), {}
-told["world"] = n
-x = torch.tensor([3, 10], device="cuda"); dist.all_reduce(x); told["sum"] = x.tolist()
-objects = [None] * n
-dist.all_gather_object(objects, {"k": [1, 2]}); told["gathered"] = [len(objects), objects[-1]]
-dist.gather_object("text", objects, 0); told["to_first"] = [len(objects), objects[-1]]
-x = torch.empty(n, dtype=torch.long, device="cuda")
-dist.all_to_all_single(x, torch.arange(n, device="cuda") + 7); told["alike"] = x.tolist()
-group = dist.new_group(backend="gloo")
-x = torch.ones(1); dist.all_reduce(x, group=group)
-dist.all_gather_object(objects, 5, group=group); dist.barrier(group=group)
-told["gloo"] = [x.item(), len(objects), objects[-1]]
-mesh = init_device_mesh("cuda", (8, 8), mesh_dim_names=("a", "b"))
-x = torch.ones(1, dtype=torch.long, device="cuda"); dist.all_reduce(x, group=mesh["b"].get_group())
-told["mesh"] = x.item()
-try:
-    dist.broadcast_object_list([None], 1)
-except RuntimeError as error:
-    told["refused"] = str(error)
-net = model().cuda()
-for layer in net:
-    fully_shard(layer)
-fully_shard(net)
-dcp.save({"net": net.state_dict()}, checkpoint_id="saved")
-told["saved"] = os.path.exists("saved/.metadata")
-print(json.dumps(told), flush=True)
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(9):
-    net(torch.randn(8, 1024, device="cuda")).float().pow(2).mean().backward()
-    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-)
-
-RUN = [sys.executable, "-m", "oomdoctor", "run", "--report", "report.json", "--emulate"]
-
-
-class Watched:
-    """Runs scripts under `oomdoctor run` and reads the reports."""
-
-    def __init__(self, folder: Path, python: Path, cache: Path) -> None:
-        self.folder, self.python = folder, python
-        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {
-            **os.environ,
-            "XDG_CACHE_HOME": str(cache),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            "PATH": path,
-        }
-
-    def start(self, gpus: str, script: str, *words: str, options: tuple[str, ...] = ()) -> Any:
-        (self.folder / "train.py").write_text(script)
-        command = [*(words or ("python", "train.py"))]
-        return subprocess.Popen(
-            [*RUN, gpus, *options, "--", *command],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(
-        self, gpus: str, script: str, *words: str, options: tuple[str, ...] = ()
-    ) -> tuple[Report, str, str]:
-        out, error = self.start(gpus, script, *words, options=options).communicate(timeout=280)
-        report = self.folder / "report.json"
-        assert report.exists(), error
-        return loads(Report, report.read_text()), out, error
-
-
-@pytest.fixture
-def watched(tmp_path: Path, cuda_python: Path, emulator_cache: Path) -> Watched:
-    return Watched(tmp_path, cuda_python, emulator_cache)
-
-
-def _loop(rows: int = 8, accumulate: int = 1) -> str:
-    return LOOP.replace("ROWS", str(rows)).replace("ACCUMULATE", str(accumulate))
 
 
 def _line(script: str, text: str) -> int:
@@ -190,7 +46,7 @@ def _line(script: str, text: str) -> int:
 
 
 def test_a_plain_loop_stops_once_memory_repeats(watched: Watched) -> None:
-    script = _loop()
+    script = loop()
     report, out, error = watched.run("T4", script)
     (rank,) = report.ranks
     assert (report.status, report.exit_code, report.exit_code_of_command) == ("ok", 0, 0)
@@ -216,7 +72,7 @@ def test_a_plain_loop_stops_once_memory_repeats(watched: Watched) -> None:
 
 
 def test_steps_are_optimizer_steps_not_backward_passes(watched: Watched) -> None:
-    report, out, _ = watched.run("T4", _loop(accumulate=3), options=("--steps", "2"))
+    report, out, _ = watched.run("T4", loop(accumulate=3), options=("--steps", "2"))
     assert (report.ranks[0].steps, report.ranks[0].stopped) == (2, "steps")
     assert out == "step 0\n"
 
@@ -232,7 +88,7 @@ def test_the_trainer_stops_as_a_callback_stops_it_and_saves(watched: Watched) ->
 
 
 def test_running_out_of_memory(watched: Watched) -> None:
-    script = _loop(rows=40_000)
+    script = loop(rows=40_000)
     report, _, error = watched.run("1GiB", script)
     (rank,) = report.ranks
     assert (report.status, report.exit_code) == ("no", 1)
@@ -296,7 +152,7 @@ sys.exit(int((x @ x).sum().item()))
 
 
 def test_a_signal_leaves_a_partial_summary(watched: Watched) -> None:
-    script = _loop().replace('"step", step, flush=True)', '"step", step, flush=True); wait()')
+    script = loop().replace('"step", step, flush=True)', '"step", step, flush=True); wait()')
     script = "import time\ndef wait(): time.sleep(60)\n" + script
     process = watched.start("T4", script)
     assert process.stdout.readline() == "step 0\n"
@@ -308,51 +164,10 @@ def test_a_signal_leaves_a_partial_summary(watched: Watched) -> None:
     assert "Interrupted" in error
 
 
-def _torchrun(ranks: int, kind: str) -> tuple[str, ...]:
-    return ("torchrun", "--standalone", "--nproc-per-node", str(ranks), "train.py", kind)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_one_rank_needs_what_it_needs_among_all(watched: Watched, kind: str) -> None:
-    # NCCL's watchdog, which looks every 100 ms, holds DDP's first buckets until it has looked.
-    script = RANKS.replace("    optimizer.step()", "    time.sleep(0.5); optimizer.step()")
-    script, words = "import time\n" + script, _torchrun(4, kind)
-    (alone,) = watched.run("4xT4", script, *words, options=("--ranks", "1"))[0].ranks
-    first = watched.run("4xT4", script, *words)[0].ranks[0]
-    assert alone.peak_allocated_bytes == first.peak_allocated_bytes
-    assert alone.peak_reserved_bytes == first.peak_reserved_bytes
-    assert alone.steps_memory == first.steps_memory
-
-
-def test_one_rank_stands_for_64(watched: Watched) -> None:
-    report, out, error = watched.run("64xT4", ALONE, *_torchrun(64, ""), options=("--ranks", "1"))
-    assert report.exit_code_of_command == 0, error
-    (rank,) = report.ranks
-    assert (rank.rank, rank.stopped) == (0, "steady")
-    # The whole model, then its parts: less than its weights, gradients and two moments.
-    assert rank.peak_allocated_bytes < 3 * 4 * 4 * (1024 * 1024 + 1024)
-    assert [warning.code for warning in report.warnings] == ["one_rank"]
-    assert "only rank 0 of 64 ran" in error
-    told = json.loads(out.splitlines()[0])
-    assert told == {
-        "world": 64,
-        "sum": [192, 640],
-        "gathered": [64, {"k": [1, 2]}],
-        "to_first": [64, "text"],
-        "alike": [7] * 64,
-        "gloo": [64.0, 64, 5],
-        "mesh": 8,
-        "refused": "oomdoctor: broadcast_object_list from rank 1 needs the other ranks, which do "
-        "not run: leave out --ranks 1",
-        "saved": True,
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_stop_after_the_same_step(watched: Watched, kind: str) -> None:
-    report, out, error = watched.run("2xT4", RANKS, *_torchrun(2, kind))
+    report, out, error = watched.run("2xT4", RANKS, *torchrun(2, kind))
     assert [rank.rank for rank in report.ranks] == [0, 1]
     first, second = report.ranks
     assert (first.stopped, first.steps) == (second.stopped, second.steps) == ("steady", first.steps)

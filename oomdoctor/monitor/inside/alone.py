@@ -70,6 +70,21 @@ def answer_checkpoints() -> None:
     planner["_validate_global_plan"] = unchecked
 
 
+def answer_optimizer_states() -> None:
+    """Refuse what FullyShardedDataParallel saves of an optimizer whose parts other ranks hold."""
+    states = vars(sys.modules["torch.distributed.fsdp._optim_utils"])
+    convert = states["_convert_state_with_orig_params"]
+
+    @wraps(convert)
+    def converting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return convert(*args, **kwargs)
+        except RuntimeError as error:
+            raise refusal("the optimizer state of FullyShardedDataParallel") from error
+
+    states["_convert_state_with_orig_params"] = converting
+
+
 def _joins(original: Callable[..., Any], c10d: dict[str, Any]) -> Callable[..., Any]:
     bound = signature(original)
 

@@ -301,12 +301,14 @@ def no_values(reason: str) -> Warn:
     )
 
 
-def one_rank(ranks: int) -> Warn:
-    """One rank stood for all."""
-    return Warn(
-        "one_rank",
-        f"only rank 0 of {ranks} ran; the others are taken to do what it did, and to need as much",
+def one_rank(ranks: int, *, failed: bool = False) -> Warn:
+    """One rank stood for all; `failed` says that the command failed."""
+    text = (
+        f"only rank 0 of {ranks} ran; the others are taken to do what it did, and to need as much"
     )
+    if failed:
+        text += "; if ranks differ in this command, that may be why it failed: leave out --ranks 1"
+    return Warn("one_rank", text)
 
 
 def not_steady(steps: int) -> Warn:

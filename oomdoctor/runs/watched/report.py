@@ -141,7 +141,7 @@ def _with_summary(
             process, failed=failed, usable_bytes=usable, context_bytes=context
         )
     )
-    ran_out = any(rank.outcome == "oom" for rank in ranks)
+    ran_out = _ran_out(ranks)
     events = [one for process in processes for one in read_events(folder, process)]
     settings = _settings(processes)
     built_for = [word for one in processes for word in one.record["architectures"]]
@@ -150,7 +150,7 @@ def _with_summary(
     return replace(
         bare,
         status=_status(ended, ran_out=ran_out),
-        next_commands=_next(request, ranks, smallest, least),
+        next_commands=_next(request, ranks, smallest, least, failed=failed),
         warnings=tuple(_warnings(request, processes, ranks, failed=failed)),
         diagnoses=diagnoses_of(tail, request.command) if ran_out or failed else (),
         ranks=ranks,
@@ -163,14 +163,25 @@ def _next(
     ranks: Sequence[RankMemory],
     smallest: SmallestGpu | None,
     least: tuple[int, int],
+    *,
+    failed: bool,
 ) -> tuple[str, ...]:
-    """The same command on the smallest card that would do, or on one that may."""
+    """The same command on the smallest card that would do, or on one that may.
+
+    If it failed for another reason with one rank, the same with all of them.
+    """
+    if failed and request.gpus.alone and not _ran_out(ranks):
+        return (line_of(request, request.gpus.card.name, alone=False),)
     needed = [rank.oom.least_bytes for rank in ranks if rank.oom is not None]
     would_do = smallest.name if smallest is not None else None
     name = next_larger(max(needed), least) if needed else would_do
     if name is None or name == request.gpus.card.name:
         return ()
     return (line_of(request, name, alone=request.gpus.alone),)
+
+
+def _ran_out(ranks: Sequence[RankMemory]) -> bool:
+    return any(rank.outcome == "oom" for rank in ranks)
 
 
 def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
@@ -201,7 +212,7 @@ def _warnings(
     found = emulated.warnings(request.gpus) + emulated.value_warnings(str(request.python))
     ranks_asked = max((one.record["world"] for one in processes), default=1)
     if request.gpus.alone and ranks_asked > 1:
-        found.append(one_rank(ranks_asked))
+        found.append(one_rank(ranks_asked, failed=failed and not _ran_out(ranks)))
     if not ranks and not failed:
         found.append(gpu_unused())
     value = about_a_value(list(processes)) if failed else None

@@ -33,6 +33,7 @@ def _alone() -> None:
     after_import("torch.distributed.rendezvous", alone.answer_rendezvous)
     after_import("torch.distributed.distributed_c10d", alone.answer_collectives)
     after_import("torch.distributed.checkpoint.default_planner", alone.answer_checkpoints)
+    after_import("torch.distributed.fsdp._optim_utils", alone.answer_optimizer_states)
 
 
 def _transformers() -> None:
