@@ -71,12 +71,10 @@ class CachingAllocator:
         # Whether the best fit is always used, because no other rule applies.
         self.is_plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
         self._device = device or Device(capacity_bytes)
-        oldest = settings.equal_blocks == "oldest"
-        self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, oldest_first=oldest)
+        rule = settings.equal_blocks
+        self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, rule=rule)
         keep = MIN_BLOCK - 1 if expandable else SMALL_LIMIT
-        self._large = Pool(
-            small=False, keep=keep, page=settings.large_segment_bytes, oldest_first=oldest
-        )
+        self._large = Pool(small=False, keep=keep, page=settings.large_segment_bytes, rule=rule)
         self._live: dict[int, Block] = {}
 
     @property
@@ -230,9 +228,7 @@ class CachingAllocator:
             return map_for(pool, size, self._device)
         if not self._device.take(segment):
             return None
-        block = Block(self._device.place(segment), segment, pool)
-        pool.segments[block.address] = block
-        return block
+        return pool.new_segment(self._device.place(segment), segment)
 
     def _release(self, block: Block) -> None:
         """Release a whole segment to the device (`release_block`)."""

@@ -99,9 +99,8 @@ def _new_segment(pool: Pool, device: Device) -> Block:
     space = device.expandable_space(pool.page)
     # Pages are counted from the start of the segment, so they can be counted from address 0.
     start = -(-device.place(space + pool.page) // pool.page) * pool.page
-    block = Block(start, space, pool)
+    block = pool.new_segment(start, space)
     block.mapped = False
-    pool.segments[start] = block
     insort(pool.unmapped, block, key=_ADDRESS)
     return block
 

@@ -38,7 +38,7 @@ class PlainBlocks:
         """
         allocator, sizes, live, spare = self._allocator, self._sizes, self._live, self._spare
         small, large = allocator.pools
-        oldest = small.oldest_first
+        by_number = small.rule == "oldest"
         small_keys, small_blocks, small_keep = small.keys, small.blocks, small.keep
         large_keys, large_blocks, large_keep = large.keys, large.blocks, large.keep
         allocated, peak = allocator.allocated_bytes, allocator.peak_allocated_bytes
@@ -68,8 +68,10 @@ class PlainBlocks:
                         used = spare.pop()
                         used.address, used.size, used.pool = found.address, size, found.pool
                         used.number = next(object_numbers)
+                        used.shift = found.shift
                     else:
                         used = Block(found.address, size, found.pool)
+                        used.shift = found.shift
                     before = used.previous = found.previous
                     if before is not None:
                         before.next = used
@@ -77,7 +79,9 @@ class PlainBlocks:
                     found.previous = used
                     found.address += size
                     found.size = rest
-                    key = rest << ADDRESS_BITS | (found.number if oldest else found.address)
+                    key = rest << ADDRESS_BITS | (
+                        found.number if by_number else found.address + found.shift
+                    )
                     found.key = key
                     to = bisect_left(keys, key, 0, at)
                     if to == at:
@@ -137,7 +141,9 @@ class PlainBlocks:
                     following.previous = before
                 grown = before
             else:
-                key = size << ADDRESS_BITS | (freed.number if oldest else freed.address)
+                key = size << ADDRESS_BITS | (
+                    freed.number if by_number else freed.address + freed.shift
+                )
                 freed.key = key
                 at = bisect_left(keys, key)
                 keys.insert(at, key)
@@ -146,7 +152,9 @@ class PlainBlocks:
             grown.size = size
             grown.number = freed.number
             spare.append(freed)
-            key = size << ADDRESS_BITS | (grown.number if oldest else grown.address)
+            key = size << ADDRESS_BITS | (
+                grown.number if by_number else grown.address + grown.shift
+            )
             grown.key = key
             to = bisect_left(keys, key, at + 1) - 1
             if to == at:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import count
 
+from oomdoctor.analysis.allocator.settings import EqualBlocks
+
 # Free blocks are sorted by size, then by address or by the order of their making, packed into one
-# integer. Addresses are below 2**59 (`address_space.TOP`).
+# integer. Addresses are below 2**59 (`address_space.TOP`), and so is the sum of all segments.
 ADDRESS_BITS = 60
 object_numbers = count(1)
 
@@ -17,10 +19,22 @@ class Block:
     `key` is its place in the pool while it is free and mapped, otherwise 0. `mapped` is False for
     address space of an expandable segment without memory. `born` is the pool's lookup count when
     the block became free; garbage collection uses it as its age. `number` counts PyTorch's block
-    objects in the order of their making.
+    objects in the order of their making. `address + shift` counts on from the pool's segments that
+    were reserved before, if that decides between equal blocks.
     """
 
-    __slots__ = ("address", "born", "key", "mapped", "next", "number", "pool", "previous", "size")
+    __slots__ = (
+        "address",
+        "born",
+        "key",
+        "mapped",
+        "next",
+        "number",
+        "pool",
+        "previous",
+        "shift",
+        "size",
+    )
 
     def __init__(self, address: int, size: int, pool: Pool, previous: Block | None = None) -> None:
         self.address = address
@@ -30,6 +44,7 @@ class Block:
         self.next: Block | None = None
         self.key = 0
         self.mapped = True
+        self.shift: int = 0 if previous is None else previous.shift
         self.born = 0
         self.number = next(object_numbers)
 
@@ -65,27 +80,28 @@ class Pool:
     """The free blocks of the small or of the large pool, the smallest first.
 
     `keys` and `blocks` are parallel lists, so that the search compares plain integers. A block is
-    split if more than `keep` bytes would be left (`should_split`). Of equal blocks the one with the
-    lowest address comes first, or with `oldest_first` the one made first. `segments` has the first
-    block of each segment by address; it stays the first as long as the segment exists. `page` is
-    the least an expandable segment maps, `unmapped` its address space without memory.
+    split if more than `keep` bytes would be left (`should_split`). `rule` says which of equal
+    blocks comes first. `segments` has the first block of each segment by address; it stays the
+    first as long as the segment exists. `page` is the least an expandable segment maps, `unmapped`
+    its address space without memory.
     """
 
     __slots__ = (
+        "_reserved",
         "blocks",
         "keep",
         "keys",
         "lookups",
-        "oldest_first",
         "page",
+        "rule",
         "segments",
         "small",
         "unmapped",
     )
 
-    def __init__(self, *, small: bool, keep: int, page: int, oldest_first: bool = False) -> None:
+    def __init__(self, *, small: bool, keep: int, page: int, rule: EqualBlocks = "lowest") -> None:
         self.small = small
-        self.oldest_first = oldest_first
+        self.rule = rule
         self.keep = keep
         self.page = page
         self.keys: list[int] = []
@@ -93,9 +109,18 @@ class Pool:
         self.segments: dict[int, Block] = {}
         self.unmapped: list[Block] = []  # by address
         self.lookups = 0
+        self._reserved = 0  # bytes of all segments so far
+
+    def new_segment(self, address: int, size: int) -> Block:
+        """A segment that was just reserved, as one block that is not free yet."""
+        block = self.segments[address] = Block(address, size, self)
+        if self.rule == "oldest_segment":
+            block.shift = self._reserved - address
+            self._reserved += size
+        return block
 
     def add(self, block: Block) -> None:
-        second = block.number if self.oldest_first else block.address
+        second = block.number if self.rule == "oldest" else block.address + block.shift
         key = block.key = block.size << ADDRESS_BITS | second
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)

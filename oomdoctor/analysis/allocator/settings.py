@@ -10,17 +10,20 @@ from typing import Any, Literal
 from oomdoctor.analysis.allocator.sizes import LARGE_SEGMENT, OWN_SEGMENT, ROUNDUP_INTERVALS
 from oomdoctor.units import MIB
 
-EqualBlocks = Literal["lowest", "oldest"]
+EqualBlocks = Literal["lowest", "oldest", "oldest_segment"]
 
 
 def equal_blocks_of(release: tuple[int, int]) -> EqualBlocks:
     """Which of several free blocks of one size a release of torch uses.
 
-    The one with the lowest address (`BlockComparatorSize`, seen in 2.8 to 2.11), or the one whose
-    object was made first (`BlockComparatorRegistrationCounter` in 2.12.1,
-    `BlockComparatorSizeCounterAddress` in 2.14.1).
+    The one with the lowest address (`BlockComparatorSize`, seen in 2.8 to 2.11), the one whose
+    object was made first (`BlockComparatorRegistrationCounter` in 2.12), or the one with the lowest
+    address in the segment that was reserved first (`BlockComparatorSizeCounterAddress`, pull
+    183591, seen in 2.13 to 2.15).
     """
-    return "lowest" if release < (2, 12) else "oldest"
+    if release < (2, 12):
+        return "lowest"
+    return "oldest" if release < (2, 13) else "oldest_segment"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.simulating.costs.operators import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
+from oomdoctor.worker.simulating.cuda.kernels.reductions import norm_entries
 from oomdoctor.worker.simulating.cuda.kernels.rules import differs_by_card
 from oomdoctor.worker.simulating.device.mode import Kind
-from oomdoctor.worker.tracing.steps import Lasting, Step, with_lasting
+from oomdoctor.worker.tracing.steps import Lasting, Step, with_workspaces
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:
@@ -82,22 +83,32 @@ class OperatorLog:
             steps = self._choices.steps(func, args, kwargs, result)
             if kind is not None and not differs_by_card(func):
                 self._steps[kind] = steps
-        workspace = self._choices.workspace(func, self._workspaces)
-        if workspace is None:
+        own = [
+            workspace
+            for workspace in self._choices.workspaces(func, args)
+            if workspace.name not in self._workspaces
+        ]
+        if not own:
             return steps
-        self._workspaces.add(workspace[0])
-        return with_lasting(steps, Lasting(*workspace))
+        self._workspaces.update(each.name for each in own if isinstance(each, Lasting))
+        return with_workspaces(steps, own)
 
     def _note_entries(
         self, tensors: Sequence[torch.Tensor], result: Any, taken: Sequence[int]
     ) -> None:
         """Note which units the tensors of a list belong to: deeper models have longer lists."""
         trace = self._trace
-        blocks = trace.tape.blocks
-        made = taken[0] if taken else trace.block_of(result)  # the norms' partial sums
-        if made is None:
-            return
-        known = [trace.block_of(tensor) for tensor in tensors if tensor.numel()]
-        self.entries[made] = Counter(
-            None if block is None else blocks[block].region for block in known
-        )
+        counted = [tensor for tensor in tensors if tensor.numel()]
+        units: list[Region | None] = []
+        for tensor in counted:
+            block = trace.block_of(tensor)
+            units.append(None if block is None else trace.tape.blocks[block].region)
+        if taken:  # the norms' partial sums
+            blocks = zip(taken, norm_entries(counted), strict=True)
+        else:
+            made = trace.block_of(result)
+            blocks = zip([] if made is None else [made], [[1] * len(counted)], strict=False)
+        for number, entries in blocks:
+            own = self.entries[number] = Counter()
+            for unit, each in zip([*units, None], entries, strict=False):
+                own[unit] += each

@@ -38,12 +38,19 @@ class Lasting(NamedTuple):
     size: int
 
 
-Step = int | Result | OnHost | Freed | Lasting
+class Passing(NamedTuple):
+    """A block with its own name is taken and freed at once."""
+
+    name: str
+    size: int
 
 
-def with_lasting(steps: Sequence[Step], lasting: Lasting) -> tuple[Step, ...]:
-    """The steps with a lasting block, which is taken last, when all others are held."""
+Step = int | Result | OnHost | Freed | Lasting | Passing
+
+
+def with_workspaces(steps: Sequence[Step], own: Sequence[Lasting | Passing]) -> tuple[Step, ...]:
+    """The steps with the workspaces of a library, taken last, when all other blocks are held."""
     end = len(steps)
     while end and isinstance(steps[end - 1], Freed):
         end -= 1
-    return (*steps[:end], lasting, *steps[end:])
+    return (*steps[:end], *own, *steps[end:])

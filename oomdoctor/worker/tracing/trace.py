@@ -18,7 +18,7 @@ from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY
 from oomdoctor.worker.tracing.categories import category_of
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
-from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Result, Step
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
 from oomdoctor.worker.tracing.tensors import plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
@@ -205,6 +205,8 @@ class AllocationTrace:
                 self.free_hidden([held[step.taken]])
             elif isinstance(step, Lasting):
                 self.note_lasting(step.name, step.size)
+            elif isinstance(step, Passing):
+                self.free_hidden([self._take(step.name, step.size)])
             elif not isinstance(step, OnHost):
                 held.append(self._take(name, step))
         note(list(left))

@@ -14,9 +14,10 @@ from oomdoctor.worker.tracing.steps import (
     Freed,
     Lasting,
     OnHost,
+    Passing,
     Result,
     Step,
-    with_lasting,
+    with_workspaces,
 )
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.tracing.whereabouts import Whereabouts
@@ -197,7 +198,11 @@ def test_the_steps_of_a_kernel_are_recorded_in_order() -> None:
     assert recorded(100).tape.events == [1, 2, -2]  # after the results, if no step says otherwise
     assert recorded(100, 200, Result(0), Freed(0), 300).tape.events == [1, 2, 3, -1, 4, -4, -2]
     assert recorded(OnHost(0)).tape.events == []
-    lasting = with_lasting((100, Result(0), Freed(0)), Lasting("workspace", 50))
+    lasting = with_workspaces((100, Result(0), Freed(0)), [Lasting("workspace", 50)])
     trace = recorded(*lasting)
     assert trace.tape.events == [1, 2, 3, -1]
     assert trace.live == KIB + 50
+    passing = with_workspaces((100, Result(0), Freed(0)), [Passing("workspace", 50)])
+    trace = recorded(*passing)
+    assert trace.tape.events == [1, 2, 3, -3, -1]
+    assert trace.tape.blocks[2].operator == "workspace"

@@ -6,15 +6,15 @@ the size of the cuBLAS workspaces. Cards that differ only in their workspaces sh
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.kernels import rules as kernels
-from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
-from oomdoctor.worker.tracing.steps import Step
+from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
+from oomdoctor.worker.tracing.steps import Lasting, Passing, Step
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -57,13 +57,9 @@ class Choices:
             )
         return found
 
-    def workspace(self, func: OpOverload, known: Container[str]) -> tuple[str, int] | None:
-        """The cuBLAS workspace of an operator: its name (the same for all cards) and its bytes.
-
-        None if it needs none, or one whose name is `known`.
-        """
-        name = workspace_name(func)
-        return None if name is None or name in known else (name, workspace_size(self.card))
+    def workspaces(self, func: OpOverload, args: Sequence[Any]) -> tuple[Lasting | Passing, ...]:
+        """The cuBLAS workspaces that an operator needs; their names are those of all cards."""
+        return workspaces_of(func, args, self.card)
 
     @property
     def _others(self) -> set[Card]:

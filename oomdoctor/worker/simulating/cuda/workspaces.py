@@ -1,13 +1,15 @@
-"""The cuBLAS workspaces, which stay in the caching allocator until the process ends."""
+"""The cuBLAS workspaces: blocks of the caching allocator that matrix products need."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from oomdoctor.analysis.simulator.card import WORKSPACES, Card, workspace_bytes
+from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
 from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.tracing.steps import Lasting, Passing
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -25,23 +27,42 @@ _CUBLAS_OPERATORS = frozenset(
         "bitsandbytes::gemm_4bit",
     }
 )
+_LT_BYTES = MIB  # CUBLASLT_WORKSPACE_SIZE by default
+_LT_WORKSPACES = ("cublasLt", "cublasLt of the autograd thread")
 
 
-def workspace_name(func: OpOverload) -> str | None:
-    """The name of the cuBLAS workspace that `func` needs; None if it does not use cuBLAS.
+def workspaces_of(
+    func: OpOverload, args: Sequence[Any], card: Card
+) -> tuple[Lasting | Passing, ...]:
+    """The workspaces that an operator needs; none if it does not use cuBLAS.
 
-    The first operator that needs a workspace allocates it, and the process keeps it. There are two
-    names, because workspaces are kept by (handle, stream), each thread has its own handle, and on
-    CUDA the autograd engine has its own thread (CublasHandlePool.cpp, `setWorkspaceForHandle`,
-    torch 2.0-2.13). Recomputation under activation checkpointing also runs in that thread. cuBLASLt
-    shares the same block (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`); before torch 2.11 it had a separate
-    1 MiB, see `kernels`.
+    Before torch 2.15, the first operator that needs a workspace allocates it, and the process keeps
+    it. There are two, because workspaces are kept by (handle, stream), each thread has its own
+    handle, and on CUDA the autograd engine has its own thread (CublasHandlePool.cpp,
+    `setWorkspaceForHandle`). Recomputation under activation checkpointing also runs in that thread.
+    From torch 2.15 on, every call takes one and frees it (pull 194311), unless
+    TORCH_CUBLAS_WORKSPACE_CACHE is set.
+
+    With a bias vector, a product uses cuBLASLt (CUDABlas.cpp `gemm_and_bias`). It has its own
+    workspace: up to 2.6 for each call, up to 2.10 for each thread, and from 2.15 on instead of
+    that of cuBLAS. In between, the two libraries share one (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`).
     """
     if not _uses_cublas(func):
-        return None
+        return ()
     import torch
 
-    return WORKSPACES[torch._C._current_graph_task_id() != -1]
+    release = torch_release()
+    with_bias = func._schema.name == "aten::addmm" and args[0].dim() == 1
+    if release >= (2, 15) and not _are_kept():
+        if with_bias:
+            return (Passing(_LT_WORKSPACES[0], _LT_BYTES),)
+        return (Passing(WORKSPACES[0], workspace_size(card)),)
+    thread = torch._C._current_graph_task_id() != -1
+    kept = Lasting(WORKSPACES[thread], workspace_size(card))
+    if not with_bias or release >= (2, 11):
+        return (kept,)
+    kind = Passing if release < (2, 7) else Lasting
+    return (kept, kind(_LT_WORKSPACES[thread], _LT_BYTES))
 
 
 def workspace_size(card: Card) -> int:
@@ -58,3 +79,8 @@ def _uses_cublas(func: OpOverload) -> bool:
 def workspace_setting() -> str:
     """The value of CUBLAS_WORKSPACE_CONFIG; empty if it is not set."""
     return os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+
+
+def _are_kept() -> bool:
+    """Whether workspaces are kept where torch would not (`isCUDABlasWorkspaceCachingEnabled`)."""
+    return os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE", "").lower() in ("1", "true", "t", "y")

@@ -88,12 +88,14 @@ def test_of_equal_blocks_the_one_with_the_lowest_address_is_taken() -> None:
 
 
 class TestOldestFirst:
-    """From torch 2.12 on, of equal blocks the one is used whose object was made first."""
+    """With torch 2.12, of equal blocks the one is used whose object was made first."""
 
     def _allocator(self, equal_blocks: EqualBlocks = "oldest") -> CachingAllocator:
         return CachingAllocator(settings=AllocatorSettings(equal_blocks=equal_blocks))
 
-    @pytest.mark.parametrize(("rule", "used"), [("oldest", 0), ("lowest", 2)])
+    @pytest.mark.parametrize(
+        ("rule", "used"), [("oldest", 0), ("lowest", 2), ("oldest_segment", 0)]
+    )
     def test_of_equal_segments_the_first_is_used(self, rule: EqualBlocks, used: int) -> None:
         allocator = self._allocator(rule)
         _fill(allocator, 32 * MIB, 32 * MIB, 32 * MIB)  # addresses come downwards
@@ -126,8 +128,29 @@ class TestOldestFirst:
         allocator.allocate(3, 20 * MIB)
         assert allocator._live[3].address == second
 
+    def test_in_the_oldest_segment_the_lowest_address_is_used(self) -> None:
+        allocator = self._allocator("oldest_segment")
+        _fill(allocator, *[2 * MIB] * 10, 20 * MIB)  # the second segment lies below the first
+        first, second = (allocator._live[block].address for block in (0, 10))
+        assert second < first
+        for block in (6, 2, 4, 10):
+            allocator.free(block)
+        allocator.allocate(11, 18 * MIB)  # leaves 2 MiB of the second
+        for block, address in (12, first + 4 * MIB), (13, first + 8 * MIB), (14, first + 12 * MIB):
+            allocator.allocate(block, 2 * MIB)
+            assert allocator._live[block].address == address
+        allocator.allocate(15, 2 * MIB)
+        assert allocator._live[15].address == second + 18 * MIB
+
     @pytest.mark.parametrize(
-        ("release", "rule"), [((2, 6), "lowest"), ((2, 11), "lowest"), ((2, 12), "oldest")]
+        ("release", "rule"),
+        [
+            ((2, 6), "lowest"),
+            ((2, 11), "lowest"),
+            ((2, 12), "oldest"),
+            ((2, 13), "oldest_segment"),
+            ((2, 15), "oldest_segment"),
+        ],
     )
     def test_the_rule_of_a_release(self, release: tuple[int, int], rule: str) -> None:
         assert equal_blocks_of(release) == rule

@@ -22,6 +22,7 @@ STEPS = st.lists(st.one_of(SIZES, st.integers(-9, -1)), min_size=1, max_size=120
 SETTINGS = {
     "lowest": AllocatorSettings(),
     "oldest": AllocatorSettings(equal_blocks="oldest"),
+    "oldest_segment": AllocatorSettings(equal_blocks="oldest_segment"),
     "expandable": AllocatorSettings(expandable_segments=True),
     "divisions": AllocatorSettings(roundup_power2_divisions=(4,) * 16),
 }

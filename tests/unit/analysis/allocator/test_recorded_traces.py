@@ -88,9 +88,14 @@ def test_with_our_addresses_as_much_is_reserved_as_recorded(name: str) -> None:
     assert run.device.taken_bytes == record.reserved_bytes
 
 
-@pytest.mark.parametrize("rule", ["lowest", "oldest"])
-def test_torch_2_12_uses_the_oldest_of_equal_blocks(rule: EqualBlocks) -> None:
-    record = Record("torch-2.12.1-step", FOLDER.with_name("allocator_order"), rule)
+@pytest.mark.parametrize("rule", ["lowest", "oldest", "oldest_segment"])
+@pytest.mark.parametrize(
+    ("name", "release"), [("torch-2.12.1-step", (2, 12)), ("torch-2.15.0-step", (2, 15))]
+)
+def test_the_rule_of_a_release_places_every_block(
+    name: str, release: tuple[int, int], rule: EqualBlocks
+) -> None:
+    record = Record(name, FOLDER.with_name("allocator_order"), rule)
     misplaced = 0
 
     def placed(event: Event, address: int) -> None:
@@ -98,7 +103,7 @@ def test_torch_2_12_uses_the_oldest_of_equal_blocks(rule: EqualBlocks) -> None:
         misplaced += address != event.address
 
     Run(record, Given(record.new_segments())).play(placed)
-    assert (misplaced == 0) == (rule == "oldest" == equal_blocks_of((2, 12)))
+    assert (misplaced == 0) == (rule == equal_blocks_of(release))
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -1,4 +1,4 @@
-"""Scratch and workspaces against figures worked out by hand from the sources the rules name."""
+"""Scratch against figures worked out by hand from the sources the rules name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
-from oomdoctor.worker.simulating.cuda.kernels import products
+from oomdoctor.worker.simulating.cuda.kernels import reductions
 from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
-from oomdoctor.worker.simulating.cuda.workspaces import workspace_name, workspace_size
 from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
 
 A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
@@ -28,22 +27,18 @@ def taken_of(steps: Sequence[Step]) -> tuple[int, ...]:
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps each operator's hidden blocks and the workspaces by name."""
+    """Keeps each operator's hidden blocks."""
 
     def __init__(self, card: Card) -> None:
         super().__init__()
         self.card = card
         self.hidden: dict[str, tuple[int, ...]] = {}
-        self.workspaces: dict[str, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         blocks = taken_of(steps_of(func, args, kwargs, result, self.card))
         if blocks:
             self.hidden[func._schema.name] = blocks
-        workspace = workspace_name(func)
-        if workspace is not None:
-            self.workspaces.setdefault(workspace, workspace_size(self.card))
         return result
 
 
@@ -125,9 +120,20 @@ def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> No
     assert blocks(put, target, [index], expanded, True)[0] == 20 * 8 * 4
 
 
-def test_foreach_norm_has_as_many_partial_sums_for_each_as_the_largest(fake: None) -> None:
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    # As many partial sums for each as the largest one has; then a table of 64-bit places as well.
+    [((2, 14), (4 * 2 * 4,)), ((2, 15), (8 * 3, (4 + 1) * 4))],
+)
+def test_foreach_norm_has_partial_sums_for_each_tensor(
+    fake: None,
+    monkeypatch: pytest.MonkeyPatch,
+    release: tuple[int, int],
+    expected: tuple[int, ...],
+) -> None:
+    monkeypatch.setattr(reductions, "torch_release", lambda: release)
     tensors = [torch.empty(n, dtype=torch.bfloat16) for n in (65536 * 3 + 1, 10, 0)]
-    assert blocks(aten._foreach_norm.Scalar, tensors) == (4 * 2 * 4,)
+    assert blocks(aten._foreach_norm.Scalar, tensors) == expected
 
 
 def test_a_sum_over_rows_leaves_partial_sums_for_the_card_to_size(fake: None) -> None:
@@ -160,25 +166,6 @@ def test_a_matrix_that_cublas_cannot_read_is_copied(fake: None) -> None:
 
 def test_unknown_operators_have_no_scratch(fake: None) -> None:
     assert blocks(aten.add.Tensor, torch.empty(4), torch.empty(4)) == ()
-
-
-@pytest.mark.parametrize(("card", "size"), [(A100, 8519680), (RTX_4090, 8519680), (H100, 32 * MIB)])
-def test_cublas_takes_one_workspace_for_each_thread(fake: None, card: Card, size: int) -> None:
-    recorder = Recorder(card)
-    with recorder:
-        layer = torch.nn.Linear(4, 4)
-        loss = layer(torch.empty(2, 4)).sum()
-        assert recorder.workspaces == {"cublas": size}
-        loss.backward()
-    assert recorder.workspaces == {"cublas": size, "cublas of the autograd thread": size}
-
-
-def test_cublaslt_had_a_workspace_of_its_own(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = (torch.empty(8), torch.empty(4, 6), torch.empty(6, 8))
-    monkeypatch.setattr(products, "torch_release", lambda: (2, 11))
-    assert blocks(aten.addmm.default, *call) == ()
-    monkeypatch.setattr(products, "torch_release", lambda: (2, 6))
-    assert blocks(aten.addmm.default, *call) == (MIB,)
 
 
 def test_a_4_bit_product_dequantises_the_weight_inside_the_operator() -> None:

@@ -1,4 +1,4 @@
-"""What matrix products hold beside the workspace of cuBLAS."""
+"""What matrix products hold beside the workspaces of cuBLAS (`workspaces`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
-from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.steps import Step
 
 if TYPE_CHECKING:
     import torch
-
-
-MIB = 1024**2
 
 
 def matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
@@ -23,16 +19,6 @@ def matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
         named[name] for name in ("self", "mat1", "mat2", "batch1", "batch2") if name in named
     ]
     return tuple(tensor_bytes(operand) for operand in operands[-2:] if not _fits_cublas(operand))
-
-
-def addmm(named: Mapping[str, Any], card: Card) -> tuple[Step, ...]:
-    """Like `matmul`. With a bias vector it uses cuBLASLt (CUDABlas.cpp `gemm_and_bias`).
-
-    Before torch 2.11 cuBLASLt had a separate workspace of 1 MiB. Up to 2.6 it was freed after the
-    call; later versions keep it.
-    """
-    separate = torch_release() < (2, 11) and named["self"].dim() == 1
-    return (*matmul(named, card), *((MIB,) if separate else ()))
 
 
 def _fits_cublas(matrix: torch.Tensor) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.worker.simulating.cuda.kernels.blocks import scratch, tensor_bytes
+from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.steps import OTHERS, Result, Step
 
+if TYPE_CHECKING:
+    import torch
+
+_CHUNK = 65536  # kChunkSize
 _ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")
 
 
@@ -19,16 +24,29 @@ def is_infinite(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
 
 
 def foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
-    """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl` (torch 2.1-2.13).
+    """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl`: partial sums.
 
-    One partial sum per chunk of 65,536 elements. Every tensor gets as many chunks as the largest
-    one, so a large embedding among many small tensors makes this several MiB.
+    See `norm_entries`, which says how many entries they have.
     """
     tensors = [tensor for tensor in named["self"] if tensor.numel()]
     if not tensors:
         return ()
-    chunks = max(-(-tensor.numel() // 65536) for tensor in tensors)
-    return (chunks * len(tensors) * max(4, tensors[0].element_size()), Result(OTHERS))
+    item = max(4, tensors[0].element_size())
+    *offsets, partial = norm_entries(tensors)
+    return (*(8 * sum(each) for each in offsets), item * sum(partial), Result(OTHERS))
+
+
+def norm_entries(tensors: Sequence[torch.Tensor]) -> tuple[list[int], ...]:
+    """The entries of each block that `foreach_norm` takes: for each tensor, then for none of them.
+
+    There is one partial sum for each chunk of 65,536 elements. Up to torch 2.14 every tensor gets
+    as many as the largest one, so a large embedding among many small tensors makes this several
+    MiB. From 2.15 on (pull 190549) each has its own, and a table says where they begin and end.
+    """
+    chunks = [-(-tensor.numel() // _CHUNK) for tensor in tensors]
+    if torch_release() < (2, 15):
+        return ([max(chunks)] * len(chunks),)
+    return [*[1] * len(chunks), 1], chunks
 
 
 def reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:

@@ -85,7 +85,7 @@ _RULES: dict[str, Rule] = {
     "aten::mm": products.matmul,
     "aten::bmm": products.matmul,
     "aten::baddbmm": products.matmul,
-    "aten::addmm": products.addmm,
+    "aten::addmm": products.matmul,
     "aten::_safe_softmax": reductions.safe_softmax,
     "aten::_softmax_backward_data": reductions.softmax_backward,
     # Without a CUDA graph, attention.cu keeps seed and offset on the host.
