@@ -39,6 +39,7 @@ SOURCES = {
 }
 DEVICE = (
     "session.c",
+    "processes.c",
     "memory.c",
     "attributes.c",
     "failures.c",

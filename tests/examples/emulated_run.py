@@ -70,6 +70,7 @@ class Watched:
 
     def __init__(self, folder: Path, python: Path, cache: Path) -> None:
         self.folder, self.python = folder, python
+        self.sessions = cache / "oomdoctor" / "sessions"
         path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {
             **os.environ,

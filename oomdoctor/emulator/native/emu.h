@@ -63,6 +63,7 @@ int emu_writable(uint64_t address, uint64_t size); /* 1: host code may write the
 void emu_usage(int device, uint64_t *by_all, uint64_t *by_me);
 int emu_processes(int device, int max, int *pids, uint64_t *bytes);
 const char *emu_session(void); /* the session folder */
+int emu_has_ended(int pid);    /* 1: the process ended, even if its parent has not noticed */
 
 /* Injected failures: OOMDOCTOR_EMULATED_FAIL="cudaMalloc@17=2,cudaLaunchKernel@100=700" makes the
  * 17th call of cudaMalloc return 2, and `@17+=2` all from then on. Returns the code, or 0. Some codes

@@ -4,9 +4,7 @@
 #include "nccl_wire.h"
 #include "emu.h"
 #include "values.h"
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +16,7 @@
 #define SLOTS 256
 #define INLINE 1024
 #define PATIENCE 600.0 /* seconds, as torch waits for a collective */
+#define GRACE 5.0      /* seconds in which a launcher may end this process, as with a real GPU */
 
 typedef struct {
     uint64_t bytes;
@@ -66,16 +65,19 @@ void wire_same_writer(wire *w, const wire *as) {
     if (pid) atomic_compare_exchange_strong(&w->at->writer, &nobody, pid);
 }
 
-static int gone(int64_t pid) { return pid && kill((pid_t)pid, 0) && errno == ESRCH; }
+/* A wait in short naps: `turns` of them, since when, and when the peer was first seen to have ended. */
+typedef struct { int turns; double since, ended; } waiting;
 
-/* One wait of a polite loop; `peer` is whom we wait for. */
-static int wait_for(int *turns, double since, int64_t peer, int is_there) {
-    if (++*turns < 64) return WIRE_OK;
-    struct timespec nap = {0, *turns < 2000 ? 20000 : 500000};
+/* One nap of a wait for a message of `peer`, 0: whose process is not there yet. */
+static int wait_for(waiting *w, int64_t peer) {
+    if (++w->turns < 64) return WIRE_OK;
+    struct timespec nap = {0, w->turns < 2000 ? 20000 : 500000};
     nanosleep(&nap, NULL);
-    if (*turns % 256) return WIRE_OK;
-    if (is_there && gone(peer)) return WIRE_GONE;
-    return emu_now() - since > PATIENCE ? WIRE_LATE : WIRE_OK;
+    if (w->turns % 256) return WIRE_OK;
+    double now = emu_now();
+    if (peer && !w->ended && emu_has_ended((int)peer)) w->ended = now;
+    if (w->ended && now - w->ended > GRACE) return WIRE_GONE;
+    return now - w->since > PATIENCE ? WIRE_LATE : WIRE_OK;
 }
 
 static void side_path(const wire *w, uint64_t number, char *out, size_t n) {
@@ -94,13 +96,13 @@ static int all_write(int fd, const char *data, uint64_t n) {
 int wire_put(wire *w, const wire_message *m) {
     shared *s = w->at;
     uint64_t number = atomic_load(&s->written);
-    double since = emu_now();
-    for (int i = 0, turns = 0; i < w->readers; i++)
+    for (int i = 0; i < w->readers; i++) {
+        waiting wait = {.since = emu_now()};
         while (number - atomic_load(&s->read[i]) >= SLOTS) {
-            int64_t peer = atomic_load(&s->reader[i]);
-            int code = wait_for(&turns, since, peer, peer != 0);
+            int code = wait_for(&wait, atomic_load(&s->reader[i]));
             if (code) return code;
         }
+    }
     slot *to = &s->slots[number % SLOTS];
     to->bytes = m->bytes, to->worth = m->worth;
     atomic_store(&to->left, (uint32_t)w->readers);
@@ -134,11 +136,9 @@ static int take_side(const wire *w, uint64_t number, wire_message *m, int last) 
 int wire_get(wire *w, int reader, wire_message *m) {
     shared *s = w->at;
     uint64_t number = atomic_load(&s->read[reader]);
-    double since = emu_now();
-    int turns = 0;
+    waiting wait = {.since = emu_now()};
     while (atomic_load(&s->written) <= number) {
-        int64_t peer = atomic_load(&s->writer);
-        int code = wait_for(&turns, since, peer, peer != 0);
+        int code = wait_for(&wait, atomic_load(&s->writer));
         if (code && atomic_load(&s->written) <= number) return code;
     }
     slot *from = &s->slots[number % SLOTS];

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,14 +199,12 @@ static void leave(void) {
     pthread_mutex_unlock(&local);
 }
 
-static int is_gone(int pid) { return kill(pid, 0) && errno == ESRCH; }
-
 static emu_slot *my_slot(void) {
     if (mine) return mine;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 1; i < EMU_SLOTS; i++) {
             emu_slot *slot = &table->slots[i];
-            if (slot->pid && pass && is_gone(slot->pid)) memset(slot, 0, sizeof *slot);
+            if (slot->pid && pass && emu_has_ended((int)slot->pid)) memset(slot, 0, sizeof *slot);
             if (!slot->pid) {
                 slot->pid = getpid();
                 return mine = slot;
@@ -227,9 +224,10 @@ static uint64_t used_by_all(int device) {
     uint64_t sum = 0;
     for (int i = 0; i < EMU_SLOTS; i++) {
         emu_slot *slot = &table->slots[i];
-        if (!slot->pid) continue;
-        if (i && slot != mine && is_gone(slot->pid)) memset(slot, 0, sizeof *slot);
-        else sum += slot_bytes(slot, device);
+        uint64_t bytes = slot->pid ? slot_bytes(slot, device) : 0;
+        if (!bytes) continue;
+        if (i && slot != mine && emu_has_ended((int)slot->pid)) memset(slot, 0, sizeof *slot);
+        else sum += bytes;
     }
     return sum;
 }
