@@ -2,15 +2,20 @@
 
     python scripts/evaluation/emulated_real.py
     python scripts/evaluation/emulated_real.py --only lora --python fms/bin/python
+    python scripts/evaluation/emulated_real.py --benchmark fms-acceleration
 
 Installs the library versions of the published rows into an environment of its own (`--venv`, about
 1 GB of downloads), runs the stock SFTTrainer on the emulated card and compares what the benchmark
 computed: bytes of `torch.cuda.max_memory_allocated`, by the Trainer's memory metrics. Beside it,
 nvidia-smi's figure and what the emulated card shows: reserved memory and the context. Rows that
-cannot be run are listed with the reason. Each row takes 5 to 30 seconds and up to 3 GiB of host
+cannot be run are listed with the reason. Each row takes 5 to 60 seconds and up to 3 GiB of host
 memory. Exit code 0 when no row is further off than 0.2 %, else 3.
 
---write FILE keeps the figures, for the documentation and the tests.
+--benchmark FOLDER runs the other rows of the benchmark instead, from a checkout of
+foundation-model-stack/fms-acceleration: fused kernels, Liger's loss, GPTQ, Llama models.
+
+--write FILE keeps the figures, for the documentation and the tests. Of --benchmark, only what was
+emulated and the differences.
 """
 
 from __future__ import annotations
@@ -24,7 +29,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from emulated.environment import HERE, ROOT, STAND_INS, make
+from emulated.benchmark import further_rows
+from emulated.environment import HERE, make, modules
+from emulated.readings import error, line
 from emulated.rows import all_rows, card, why_not
 
 from oomdoctor.emulator.card import Card, Devices
@@ -37,7 +44,9 @@ GIB = 1 << 30
 
 def main() -> int:
     options = _options()
-    rows = [row for row in all_rows() if options.only in row["id"]]
+    known = all_rows()
+    every = list(further_rows(options.benchmark, known)) if options.benchmark else known
+    rows = [row for row in every if any(name in row["id"] for name in options.only)]
     left_out = {row["id"]: reason for row in rows if (reason := why_not(row)) is not None}
     python = options.python or make(options.venv)
     readings = []
@@ -45,14 +54,14 @@ def main() -> int:
         for row in rows:
             if row["id"] not in left_out:
                 readings.append(reading(row, python, Path(folder), options.cache))
-                _print(readings[-1])
+                print(line(readings[-1]), flush=True)
+                if options.write:
+                    _keep(readings, every, options.write, further=options.benchmark is not None)
     for name, reason in left_out.items():
         print(f"left out  {name}: {reason}")
-    equal = sum(r["allocated_bytes"] == r["measured_bytes"] for r in readings)
+    equal = sum(not r["difference_bytes"] for r in readings)
     print(f"{equal} of {len(readings)} rows are equal to the byte")
-    if options.write:
-        _keep(readings, options.write)
-    worst = max((abs(_error(r)) for r in readings), default=0)
+    worst = max((abs(error(r)) for r in readings), default=0)
     return 0 if readings and worst <= GOAL else 3
 
 
@@ -66,6 +75,7 @@ def reading(row: dict[str, Any], python: Path, folder: Path, cache: Path) -> dic
         "card": on.name,
         "measured_bytes": row["measured_bytes"],
         "allocated_bytes": told["allocated_bytes"],
+        "difference_bytes": told["allocated_bytes"] - row["measured_bytes"],
         "measured_device_bytes": round(smi[0]["peak_gb"] * GIB) if smi else None,
         "reserved_bytes": told["reserved_bytes"],
         "device_bytes": told["reserved_bytes"] + on.context_bytes,
@@ -74,41 +84,19 @@ def reading(row: dict[str, Any], python: Path, folder: Path, cache: Path) -> dic
     }
 
 
-def _keep(readings: list[dict[str, Any]], file: Path) -> None:
+def _keep(
+    readings: list[dict[str, Any]], rows: list[dict[str, Any]], file: Path, *, further: bool
+) -> None:
     """Write the readings beside those of other rows that the file has, in the rows' order."""
+    if further:
+        readings = [
+            {key: value for key, value in r.items() if not key.startswith("measured")}
+            for r in readings
+        ]
     known = {r["id"]: r for r in json.loads(file.read_text())} if file.exists() else {}
     known |= {r["id"]: r for r in readings}
-    ordered = [known[row["id"]] for row in all_rows() if row["id"] in known]
+    ordered = [known[row["id"]] for row in rows if row["id"] in known]
     file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-    print(table(ordered), device_table(ordered), sep="\n\n")
-
-
-def table(readings: list[dict[str, Any]]) -> str:
-    """The table of docs/emulation.md."""
-    lines = [
-        "| published run | measured, bytes | emulated, bytes | difference |",
-        "|---|---|---|---|",
-    ]
-    for r in readings:
-        difference = r["allocated_bytes"] - r["measured_bytes"]
-        shown = f"{_error(r):+.2%}" if difference else "0"
-        lines.append(
-            f"| {r['id']} | {r['measured_bytes']:,} | {r['allocated_bytes']:,} | {shown} |"
-        )
-    return "\n".join(lines)
-
-
-def device_table(readings: list[dict[str, Any]]) -> str:
-    """The table of docs/emulation.md on reserved memory, beside what nvidia-smi showed."""
-    lines = [
-        "| published run | nvidia-smi, bytes | emulated, reserved bytes | the rest |",
-        "|---|---|---|---|",
-    ]
-    for r in readings:
-        if (shown := r["measured_device_bytes"]) is not None:
-            rest = shown - r["reserved_bytes"]
-            lines.append(f"| {r['id']} | {shown:,} | {r['reserved_bytes']:,} | {rest:,} |")
-    return "\n".join(lines)
 
 
 def _run(row: dict[str, Any], on: Card, python: Path, folder: Path, cache: Path) -> dict[str, Any]:
@@ -118,13 +106,17 @@ def _run(row: dict[str, Any], on: Card, python: Path, folder: Path, cache: Path)
         with entered(python, Devices(on), Path(session_folder), cache) as session:
             done = subprocess.run(
                 [python, HERE / "training.py", file, folder],
-                env={**os.environ, **session.variables, "PYTHONPATH": f"{STAND_INS}:{ROOT}"},
+                env={
+                    **os.environ,
+                    **session.variables,
+                    "PYTHONPATH": modules(python, older=row.get("older", False)),
+                },
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,
                 check=False,
             )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    lines = [text for text in done.stdout.splitlines() if text.startswith("RESULT ")]
     if not lines:
         raise SystemExit(f"error: {row['id']} did not end:\n{done.stderr[-2000:]}")
     told: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
@@ -132,27 +124,13 @@ def _run(row: dict[str, Any], on: Card, python: Path, folder: Path, cache: Path)
     return told
 
 
-def _error(r: dict[str, Any]) -> float:
-    return float(r["allocated_bytes"] / r["measured_bytes"] - 1)
-
-
-def _print(r: dict[str, Any]) -> None:
-    difference = r["allocated_bytes"] - r["measured_bytes"]
-    smi = r["measured_device_bytes"]
-    device = f"{r['device_bytes'] / smi - 1:+.2%}" if smi else "-"
-    print(
-        f"{r['id']:36} measured {r['measured_bytes']:>14,}  emulated {r['allocated_bytes']:>14,}  "
-        f"difference {difference:>+12,} ({_error(r):+.3%})  nvidia-smi {device}",
-        flush=True,
-    )
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="rows whose name has this text")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows with one of these texts")
     parser.add_argument("--python", type=Path, help="an interpreter with the versions of the rows")
     parser.add_argument("--venv", type=Path, default=Path(".venv-published"))
     parser.add_argument("--cache", type=Path, default=Path(".venv-published/emulator"))
+    parser.add_argument("--benchmark", type=Path, help="a checkout of fms-acceleration")
     parser.add_argument("--write", type=Path, help="keep the figures in a file")
     options = parser.parse_args()
     options.cache = options.cache.absolute()

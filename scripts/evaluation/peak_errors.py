@@ -5,8 +5,8 @@
 
 One is `simulated_emulated.py`: predicted peaks beside those of the same rungs on the emulated GPU.
 The other is `emulated_real.py`: peaks on the emulated GPU beside runs of real ones that others
-published. `plan` takes its uncertainty from what this writes. Nothing is run here: renew the two
-files of data first.
+published, and further runs of the same benchmark. `plan` takes its uncertainty from what this
+writes. Nothing is run here: renew the files of data first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from emulated.readings import error as error_of_reading
 from emulated.rungs import EmulatedRung
 from figures.errors import Figures, figures_of, percent
 
@@ -34,7 +35,9 @@ def main() -> int:
     )
     parser.add_argument("--write", type=Path, help="write the errors by kind here")
     options = parser.parse_args()
-    found = records(*map(_rows, ("differences.json", "published.json")))
+    found = records(
+        stored("differences.json"), [*stored("published.json"), *stored("benchmark.json")]
+    )
     for record in found:
         kind = (record["method"], record["compute_capability"], record["torch"])
         named = " ".join(word or "every" for word in kind)
@@ -61,8 +64,8 @@ def records(
                 groups.setdefault(kind, []).append(error)
         for kind, errors in sorted(groups.items(), key=lambda each: str(each[0])):
             found.append(_record("emulated", metric, kind, figures_of(errors)))
-    errors = [row["allocated_bytes"] / row["measured_bytes"] - 1 for row in published]
-    found.append(_record("published", "allocated", (None, None, None), figures_of(errors)))
+    figures = figures_of([error_of_reading(row) for row in published])
+    found.append(_record("published", "allocated", (None, None, None), figures))
     return found
 
 
@@ -90,7 +93,8 @@ def _record(reference: str, metric: str, kind: Kind, figures: Figures) -> dict[s
     }
 
 
-def _rows(name: str) -> list[dict[str, Any]]:
+def stored(name: str) -> list[dict[str, Any]]:
+    """The rows of a stored comparison."""
     rows: list[dict[str, Any]] = json.loads((STORED / name).read_text(encoding="utf-8"))
     return rows
 

@@ -8,8 +8,9 @@ accelerate, DeepSpeed on two ranks. It runs under `oomdoctor run --emulate`, on 
 are made here, with checkpoints without data. The table says how it ended and its peaks.
 
 Nothing is downloaded unless `--make` asks for the environment (about 1 GB) and `--fetch` for the
-repositories. Each row takes one to three minutes and up to 2 GiB of host memory. Exit code 0 when
-all rows ended, 3 when one did not, 2 when a script is missing.
+repositories. `--checkout karpathy/nanoGPT=FOLDER` takes one from a clone on this machine. Each row
+takes one to three minutes and up to 2 GiB of host memory. Exit code 0 when all rows ended, 3 when
+one did not, 2 when a script is missing.
 
 --write FILE keeps the figures, for the documentation and the tests.
 """
@@ -35,7 +36,7 @@ def main() -> int:
     options = _options()
     rows = [row for row in ROWS if any(name in row.name for name in options.only)]
     if options.fetch:
-        sources.fetch(options.sources)
+        sources.fetch(options.sources, dict(options.checkout))
     python = options.python or options.venv / "bin" / "python"
     if options.make:
         python = sources.make_environment(options.venv)
@@ -101,6 +102,14 @@ def _line(r: dict[str, Any]) -> str:
     return f"{r['name']:28} {r['result']:8} {r['host_seconds']:4} s  {peaks}"
 
 
+def _named(text: str) -> tuple[str, Path]:
+    """The repository and the folder of `owner/name=FOLDER`."""
+    repository, found, folder = text.partition("=")
+    if not found:
+        raise argparse.ArgumentTypeError("not of the form owner/name=FOLDER")
+    return repository, Path(folder)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[""], help="rows with one of these texts")
@@ -109,6 +118,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--make", action="store_true", help="make the environment; downloads")
     parser.add_argument("--sources", type=Path, default=Path(".third"), help="the repositories")
     parser.add_argument("--fetch", action="store_true", help="check out repositories; downloads")
+    parser.add_argument(
+        "--checkout",
+        type=_named,
+        metavar="REPO=FOLDER",
+        action="append",
+        default=[],
+        help="a clone that --fetch takes a repository from",
+    )
     parser.add_argument("--logs", type=Path, help="keep what the scripts print in a folder")
     parser.add_argument("--write", type=Path, help="keep the figures in a file")
     return parser.parse_args()

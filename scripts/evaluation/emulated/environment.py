@@ -1,26 +1,35 @@
-"""An environment with the library versions of the published rows, made once."""
+"""An environment with the library versions of the published rows."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
+
+from environments import make_once
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 STAND_INS = HERE / "stand_ins"
+OLDER = "liger"  # a folder of the environment with the older libraries of some rows
 
 
 def make(folder: Path) -> Path:
     """The interpreter of the environment; it is made if the folder has none. Needs a network."""
-    python = folder / "bin" / "python"
-    done = folder / ".made"
-    if done.exists():
-        return python
-    print(f"making {folder}: about 1 GB of downloads", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", "-r", HERE / "requirements-fms-torch.txt"], check=True)
-    subprocess.run([*pip, "-r", HERE / "requirements-fms.txt"], check=True)
-    done.touch()
-    return python
+    older = ("--target", folder / OLDER, "-r", HERE / "requirements-fms-liger.txt")
+    steps = [
+        ("--no-deps", "-r", HERE / "requirements-fms-torch.txt"),
+        ("-r", HERE / "requirements-fms.txt"),
+        ("--no-deps", *older),
+    ]
+    return make_once(folder, steps)
+
+
+def modules(python: Path, *, older: bool) -> str:
+    """What PYTHONPATH is for a row. Ends the program if the older libraries are not there."""
+    folders = [STAND_INS, ROOT]
+    if older:
+        folder = python.absolute().parents[1] / OLDER
+        if not folder.exists():
+            raise SystemExit(f"error: no older libraries in {folder}; --venv makes them")
+        folders.append(folder)
+    return os.pathsep.join(str(folder) for folder in folders)

@@ -22,10 +22,6 @@ def why_not(row: dict[str, Any]) -> str | None:
     """Why a row cannot be run; None if it can."""
     if row.get("stack") != _STACK:
         return "its stack and settings are not all stated"
-    if (row.get("quant") or {}).get("type") == "gptq":
-        return "needs the GPTQ kernels of fms-acceleration, which are not on the package index"
-    if row.get("features"):
-        return "needs the fused kernels of fms-acceleration, which are not on the package index"
     return None
 
 

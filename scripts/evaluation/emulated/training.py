@@ -4,19 +4,25 @@
 
 Prints one line `RESULT {...}` with what the benchmark of the row computes from the Trainer's memory
 metrics. What exactness needs: the special tokens that the benchmark adds, and on which device it
-resizes for them; reentrant checkpointing, as its default is; shards of the usual size.
+resizes for them; reentrant checkpointing, as its default is; shards of the usual size. Rows with
+GPTQ or fused kernels run with the plugins of fms-acceleration.
 """
 
 import copy
 import json
 import os
 import sys
+from inspect import signature
 from pathlib import Path
+
+from accelerated import framework, write_gptq
 
 SHARD_BYTES = {"mixtral": 5e9}
 USUAL_SHARD_BYTES = 10e9
 # Special tokens that the benchmark's tool adds to the tokenizer of a family (fms-hf-tuning 2.5).
 ADDED_TOKENS = {"mistral": 1, "mixtral": 1, "llama": 1}
+ADDED_TO_LLAMA_3 = 2
+LLAMA_3_WORDS = 128256
 STAGES = ("before_init_mem_gpu", "init_mem_gpu", "train_mem_gpu")
 
 
@@ -32,13 +38,20 @@ def main(row: dict, folder: Path) -> None:
     family = facts.pop("model_type")
     for key in ("torch_dtype", "transformers_version"):
         facts.pop(key, None)
-    added = ADDED_TOKENS.get(family, 0)
+    words = facts["vocab_size"]
+    added = ADDED_TO_LLAMA_3 if words == LLAMA_3_WORDS else ADDED_TOKENS.get(family, 0)
     if not row["quant"]:
         facts["vocab_size"] += added
     config = AutoConfig.for_model(family, **facts)
     dtype = getattr(torch, row["weights_dtype"])
-    model = _quantized(row, config, dtype, folder, added) if row["quant"] else _plain(config, dtype)
-    metrics = _train(row, model, folder)
+    plugins = framework(row, folder)
+    if row["quant"]:
+        model = _quantized(row, config, dtype, folder, plugins)
+        if added:  # after loading, so on the GPU
+            _resize(model, words, added)
+    else:
+        model = _plain(config, dtype)
+    metrics = _train(row, model, folder, plugins)
     print("RESULT", json.dumps(_result(metrics, torch)), flush=True)
 
 
@@ -52,36 +65,49 @@ def _plain(config, dtype):
         )
 
 
-def _quantized(row: dict, config, dtype, folder: Path, added: int):
+def _quantized(row: dict, config, dtype, folder: Path, plugins):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint
-
-    checkpoint = folder / f"{config.model_type}-{config.hidden_size}-{config.num_hidden_layers}"
-    shard = SHARD_BYTES.get(config.model_type, USUAL_SHARD_BYTES)
-    if not (checkpoint / "config.json").exists():
-        checkpoint.mkdir()
-        write_checkpoint(checkpoint, copy.deepcopy(config), AutoModelForCausalLM, dtype, shard)
+    checkpoint = _checkpoint(row, config, dtype, folder)
+    options = {"torch_dtype": dtype, "attn_implementation": "flash_attention_2"}
+    if plugins is not None:
+        return plugins.model_loader(checkpoint, **options)
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_use_double_quant=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_compute_dtype=dtype,
     )
-    model = AutoModelForCausalLM.from_pretrained(
-        checkpoint,
-        torch_dtype=dtype,
-        quantization_config=quantization,
-        attn_implementation="flash_attention_2",
+    return AutoModelForCausalLM.from_pretrained(
+        checkpoint, quantization_config=quantization, **options
     )
-    if added:  # after loading, so on the GPU
-        model.resize_token_embeddings(config.vocab_size + added)
-        for part in (model.get_input_embeddings(), model.get_output_embeddings()):
-            part.weight.data[-added:] = part.weight.data[:-added].mean(dim=0, keepdim=True)
-    return model
 
 
-def _train(row: dict, model, folder: Path) -> dict:
+def _checkpoint(row: dict, config, dtype, folder: Path) -> str:
+    """The folder of the model's checkpoint without data; it is written if it is not there."""
+    from transformers import AutoModelForCausalLM
+
+    from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint
+
+    shape = f"{config.model_type}-{config.hidden_size}-{config.num_hidden_layers}"
+    checkpoint = folder / f"{shape}-{row['quant']['type']}"
+    shard = SHARD_BYTES.get(config.model_type, USUAL_SHARD_BYTES)
+    if not (checkpoint / "config.json").exists():
+        checkpoint.mkdir()
+        if row["quant"]["type"] == "gptq":
+            write_gptq(checkpoint, copy.deepcopy(config))
+        else:
+            write_checkpoint(checkpoint, copy.deepcopy(config), AutoModelForCausalLM, dtype, shard)
+    return str(checkpoint)
+
+
+def _resize(model, words: int, added: int) -> None:
+    model.resize_token_embeddings(words + added)
+    for part in (model.get_input_embeddings(), model.get_output_embeddings()):
+        part.weight.data[-added:] = part.weight.data[:-added].mean(dim=0, keepdim=True)
+
+
+def _train(row: dict, model, folder: Path, plugins) -> dict:
     from peft import LoraConfig, get_peft_model
     from trl import SFTConfig, SFTTrainer
 
@@ -122,20 +148,27 @@ def _train(row: dict, model, folder: Path) -> dict:
             bias="none",
             target_modules=row["lora_targets"],
         )
-    if row["quant"] and (row["kbit_prepare"] or "").startswith("none"):
+    if plugins is not None:
+        model, (adapter,) = plugins.augmentation(model, arguments, modifiable_args=(adapter,))
+    elif row["quant"] and (row["kbit_prepare"] or "").startswith("none"):
         # fms_acceleration_peft: framework_plugin_bnb.py
         for weight in model.parameters():
             weight.requires_grad = False
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable()
         model, adapter = get_peft_model(model, adapter), None
+    older = "processing_class" not in signature(SFTTrainer).parameters  # trl 0.11
+    tokenizer = "tokenizer" if older else "processing_class"
     trainer = SFTTrainer(
         model=model,
         train_dataset=_packed(row["seq_len"], 64 * row["micro_batch"]),
         args=arguments,
         peft_config=adapter,
-        processing_class=_tokenizer(row["seq_len"]),
+        **{tokenizer: _tokenizer(row["seq_len"])},
     )
+    if plugins is not None:
+        for callback in plugins.get_callbacks_and_ready_for_train(model, trainer.accelerator):
+            trainer.add_callback(callback)
     return trainer.train().metrics
 
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from third import inputs
-from third.rows import ROWS
+from third import inputs, sources
+from third.rows import ROWS, Row
 from third_party import table
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +52,41 @@ def test_inputs_are_the_same_at_each_run(tmp_path: Path) -> None:
         if file.suffix != ".safetensors":  # 2 GB of nothing
             other = tmp_path / "b" / file.relative_to(tmp_path / "a")
             assert file.read_bytes() == other.read_bytes()
+
+
+def _git(folder: Path, *words: str) -> str:
+    own = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    command = ["git", *own, "-C", str(folder), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_repository_is_checked_out_from_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    _git(clone, "init", "--quiet")
+    (clone / "train.py").write_text("first")
+    _git(clone, "add", ".")
+    _git(clone, "commit", "--quiet", "--message", "first")
+    commit = _git(clone, "rev-parse", "HEAD")
+    (clone / "train.py").write_text("second")
+    _git(clone, "commit", "--quiet", "--all", "--message", "second")
+    row = Row("a", "", "train.py", "", "some/one", commit)
+    monkeypatch.setattr(sources, "ROWS", (row,))
+    sources.fetch(tmp_path / "sources", {"some/one": clone})
+    found = sources.script_of(row, Path(sys.executable), tmp_path / "sources")
+    assert found is not None and found.read_text() == "first"
+
+
+def test_a_repository_that_cannot_be_had_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "ROWS", (Row("a", "", "a.py", "", "some/one", "0" * 40),))
+    with pytest.raises(SystemExit, match="--checkout some/one=FOLDER"):
+        sources.fetch(tmp_path / "sources", {"some/one": tmp_path / "nothing"})
+    with pytest.raises(SystemExit, match="no row is from other/one"):
+        sources.fetch(tmp_path / "sources", {"other/one": tmp_path})
 
 
 @pytest.mark.slow

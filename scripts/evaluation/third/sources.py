@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from environments import make_once
 
 from third.rows import ROWS, Row
 
@@ -18,35 +20,44 @@ SITE = ("import sysconfig; print(sysconfig.get_path('purelib'))",)
 
 def make_environment(folder: Path) -> Path:
     """The interpreter of the environment; it is made if the folder has none. Needs a network."""
-    python = folder / "bin" / "python"
-    done = folder / ".made"
-    if done.exists():
-        return python
-    print(f"making {folder}: about 1 GB of downloads", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-deps", "-r", HERE / "requirements.txt", "wheel"], check=True)
-    # It looks at torch when it is installed, which does not load without CUDA's libraries.
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "deepspeed==0.19.8"], check=True,
-                   env={**os.environ, "DS_BUILD_OPS": "0"})  # fmt: skip
-    subprocess.run([*pip, "--no-deps", "--target", folder / OLDER, "torchao==0.14.1"], check=True)
-    done.touch()
-    return python
+    steps = [
+        ("--no-deps", "-r", HERE / "requirements.txt", "wheel"),
+        # It looks at torch when it is installed, which does not load without CUDA's libraries.
+        ("--no-deps", "--no-build-isolation", "deepspeed==0.19.8"),
+        ("--no-deps", "--target", folder / OLDER, "torchao==0.14.1"),
+    ]
+    return make_once(folder, steps, {"DS_BUILD_OPS": "0"})
 
 
-def fetch(folder: Path) -> None:
-    """Check out the repositories of the rows, each at its commit. Needs a network."""
-    for repository, commit in sorted({(row.repository, row.commit) for row in ROWS}):
+def fetch(folder: Path, local: Mapping[str, Path]) -> None:
+    """Check out the repositories of the rows, each at its commit.
+
+    A repository that `local` names is cloned from there, the others from GitHub. Ends the program
+    with an error if one cannot be had.
+    """
+    wanted = {(row.repository, row.commit) for row in ROWS if row.repository}
+    if unknown := sorted(set(local) - {repository for repository, _ in wanted}):
+        raise SystemExit(f"error: no row is from {', '.join(unknown)}")
+    for repository, commit in sorted(wanted):
         target = checkout(folder, repository)
-        if not repository or target.exists():
+        if target.exists():
             continue
-        url = f"https://github.com/{repository}"
-        git = ["git", "-C", str(target)]
-        subprocess.run(["git", "clone", "--filter=blob:none", "--no-checkout", url, target],
-                       check=True)  # fmt: skip
-        subprocess.run([*git, "sparse-checkout", "set", "--no-cone", "/*.py", "/examples", "/data"],
-                       check=True)  # fmt: skip
-        subprocess.run([*git, "checkout", "--quiet", commit], check=True)
+        remote = ("--filter=blob:none", f"https://github.com/{repository}")
+        source = (local[repository],) if repository in local else remote
+        half = target.with_name(target.name + ".part")
+        shutil.rmtree(half, ignore_errors=True)
+        paths = ["/*.py", "/examples", "/data"]
+        _git("clone", "--quiet", "--no-checkout", *source, half, of=repository)
+        _git("-C", half, "sparse-checkout", "set", "--no-cone", *paths, of=repository)
+        _git("-C", half, "checkout", "--quiet", commit, of=repository)
+        half.rename(target)
+
+
+def _git(*words: str | Path, of: str) -> None:
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    if subprocess.run(["git", *words], env=environment, check=False).returncode:
+        hint = f"--checkout {of}=FOLDER takes it from a clone on this machine"
+        raise SystemExit(f"error: git could not check out {of}; {hint}")
 
 
 def checkout(folder: Path, repository: str) -> Path:
