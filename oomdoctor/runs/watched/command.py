@@ -1,8 +1,4 @@
-"""Runs the command in its own process group, passes signals on, and waits for its end.
-
-In a terminal the command's group is in the foreground while it runs, as under a shell: it gets
-Ctrl-C itself, and can read from the keyboard.
-"""
+"""Runs the command in its own process group, passes signals on, and waits for its end."""
 
 from __future__ import annotations
 
@@ -18,10 +14,12 @@ from types import FrameType
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 from oomdoctor.runs.watched.streams import Passage
 from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.runs.watched.terminal import Terminal, in_foreground
 
 # To the whole group, as Ctrl-C and `kill` of a job reach it; the others to the command alone.
-_TO_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)
+_OF_JOBS = (signal.SIGTSTP, signal.SIGCONT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,9 @@ class Ended:
         return self.status if self.status >= 0 else 128 - self.status
 
     @property
-    def stopped_by(self) -> ExitCode | None:
-        """The exit code of the signal that asked us to stop; None without one."""
-        codes = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
-        return codes.get(signal.Signals(self.signal)) if self.signal else None
+    def interrupted(self) -> bool:
+        """Whether a signal asked us to stop, or Ctrl-C the command, which gets it itself."""
+        return self.signal is not None or self.exit_code == ExitCode.INTERRUPTED
 
 
 def run_command(command: tuple[str, ...], environment: Mapping[str, str], tail: Tail) -> Ended:
@@ -63,9 +60,9 @@ def run_command(command: tuple[str, ...], environment: Mapping[str, str], tail: 
         except OSError as error:
             raise _cannot_start(command[0], error) from None
         passage.start()
-        with _in_foreground(process.pid) as foreground:
-            signals.pass_to(process.pid)
-            status = _wait(process, foreground)
+        with in_foreground(process.pid) as terminal:
+            signals.pass_to(process.pid, terminal)
+            status = _wait(process, terminal, signals)
         passage.finish()
     return Ended(status, signals.first)
 
@@ -75,28 +72,33 @@ class _Signals:
 
     def __init__(self) -> None:
         self.first: int | None = None
+        self.suspended = False  # SIGTSTP came to us, and the command has not stopped yet
         self._early: list[int] = []
         self._pid: int | None = None
+        self._terminal: Terminal | None = None
 
-    def pass_to(self, pid: int) -> None:
+    def pass_to(self, pid: int, terminal: Terminal) -> None:
         """Pass on to this process and its group from now on."""
-        self._pid = pid
+        self._pid, self._terminal = pid, terminal
         for number in self._early:
             self._pass_on(number)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal for us."""
-        if number in _TO_GROUP and self.first is None:
+        if number in _TO_END and self.first is None:
             self.first = number
         if self._pid is None:
             self._early.append(number)
+        elif number == signal.SIGCONT and self._terminal is not None:
+            self._terminal.resume()
         else:
             self._pass_on(number)
 
     def _pass_on(self, number: int) -> None:
         assert self._pid is not None
+        self.suspended |= number == signal.SIGTSTP
         with suppress(ProcessLookupError):
-            if number in _TO_GROUP:
+            if number in (*_TO_END, signal.SIGTSTP):
                 os.killpg(self._pid, number)
             else:
                 os.kill(self._pid, number)
@@ -106,35 +108,26 @@ def _cannot_start(name: str, error: OSError) -> OomDoctorError:
     return machine_error("command_failed", f"cannot start {name}: {error.strerror}")
 
 
-def _wait(process: subprocess.Popen[bytes], foreground: int | None) -> int:
+def _wait(process: subprocess.Popen[bytes], terminal: Terminal, signals: _Signals) -> int:
     """Wait for the end; if the command is suspended (Ctrl-Z), suspend ourselves with it."""
     while True:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             process.returncode = os.waitstatus_to_exitcode(status)
             return process.returncode
-        if foreground is None:
-            continue
-        if os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU):
-            _continue(foreground, process.pid)  # it was too early for its terminal
-            continue
-        _set_foreground(foreground, os.getpgrp())
-        os.kill(os.getpid(), signal.SIGSTOP)
-        _continue(foreground, process.pid)
-
-
-def _continue(terminal: int, group: int) -> None:
-    _set_foreground(terminal, group)
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGCONT)
+        asked, signals.suspended = signals.suspended, False
+        terminal.stopped(os.WSTOPSIG(status), asked=asked)
 
 
 @contextmanager
 def _signals(passage: Passage) -> Iterator[_Signals]:
     """Handle our signals while the block runs."""
     signals = _Signals()
+    # What is ignored stays so for us and the command, as under `nohup`.
     before = {
-        number: signal.signal(number, signals.on_signal) for number in _TO_GROUP + _TO_COMMAND
+        number: signal.signal(number, signals.on_signal)
+        for number in _TO_END + _TO_COMMAND + _OF_JOBS
+        if signal.getsignal(number) != signal.SIG_IGN
     }
     before[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: passage.resize())
     try:
@@ -142,29 +135,3 @@ def _signals(passage: Passage) -> Iterator[_Signals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _in_foreground(group: int) -> Iterator[int | None]:
-    """Put a process group into the foreground of our terminal; yields the terminal, if any."""
-    terminal = 0
-    try:
-        ours = os.isatty(terminal) and os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        ours = False
-    if not ours:
-        yield None
-        return
-    _set_foreground(terminal, group)
-    try:
-        yield terminal
-    finally:
-        _set_foreground(terminal, os.getpgrp())
-
-
-def _set_foreground(terminal: int, group: int) -> None:
-    # The terminal would stop us for writing to it from the background.
-    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    with suppress(OSError):
-        os.tcsetpgrp(terminal, group)
-    signal.signal(signal.SIGTTOU, before)

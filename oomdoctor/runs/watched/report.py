@@ -195,7 +195,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
 
 
 def _status(ended: Ended, *, ran_out: bool) -> Status:
-    if ended.signal is not None:
+    if ended.interrupted:
         return "interrupted"
     if ran_out:
         return "no"

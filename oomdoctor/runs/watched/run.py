@@ -11,6 +11,7 @@ from oomdoctor.errors import machine_error
 from oomdoctor.records.report import Report
 from oomdoctor.runs.emulated import EmulatedGpus, check_possible, emulating
 from oomdoctor.runs.watched.command import run_command
+from oomdoctor.runs.watched.guard import end_left_over, guarded
 from oomdoctor.runs.watched.report import WatchRequest, line_of, report_of
 from oomdoctor.runs.watched.session import session_folder, watching_environment
 from oomdoctor.runs.watched.tail import Tail
@@ -40,7 +41,7 @@ def run_watched(
     refuse_too_many(request, available_memory())
     on_start(_first_line(request.gpus))
     tail = Tail()
-    with session_folder() as folder:
+    with session_folder() as folder, guarded(folder):
         with emulating(request.gpus, python, folder) as variables:
             watching = watching_environment(
                 folder, request.steps, request.weights, alone=request.gpus.alone
@@ -50,6 +51,7 @@ def run_watched(
             if request.path is not None:
                 watching["PATH"] = request.path
             ended = run_command(request.command, command_environment(variables | watching), tail)
+            end_left_over(folder)
         elapsed_s = time.monotonic() - clock
         return report_of(request, folder, ended, tail, started, elapsed_s, on_crash)
 
