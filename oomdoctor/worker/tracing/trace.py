@@ -121,11 +121,11 @@ class AllocationTrace:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Tensors made in this context are not memory of the device, then or later."""
-        self._paused = True
+        before, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = before
 
     def works_on(self, parameter: torch.Tensor) -> None:
         """The optimizer comes to a parameter, with operators that are not recorded."""

@@ -38,7 +38,7 @@ def as_on_cuda(
     with ExitStack() as stack:
         stack.enter_context(autocast.cuda_autocast())
         stack.enter_context(sums.sums_in_place())
-        stack.enter_context(host_numbers.told_apart())
+        stack.enter_context(host_numbers.told_apart(trace))
         stack.enter_context(layer_norm.cuda_statistics())
         stack.enter_context(dropout.cuda_dropout())
         stack.enter_context(attention.cuda_sdpa(choices.attention))

@@ -1,24 +1,25 @@
 """Numbers that code makes without a device: on a GPU they stay on the host.
 
-`torch.tensor(0.0)` is on the CPU unless the caller names a device, and so is the number that is
-written by `tensor[0] = 1`. A simulated device is the CPU, so both look alike there. Tables are
-counted in any case, because they are moved to the device before they are used.
+`torch.tensor(0.0)` is on the CPU unless the caller names a device, and so are `torch.zeros(())` and
+the number that is written by `tensor[0] = 1`. A simulated device is the CPU, so both look alike
+there. Tables are counted in any case, because they are moved to the device before they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.tracing.trace import AllocationTrace
 
 _on_device = False  # whether the caller named the device of what is made now
 
 
 @contextmanager
-def told_apart() -> Iterator[None]:
-    """Let `is_on_host` answer, in the whole process."""
+def told_apart(trace: AllocationTrace) -> Iterator[None]:
+    """Let `is_on_host` answer, in the whole process, and keep such numbers out of the trace."""
     import torch
 
     with ExitStack() as stack:
@@ -30,6 +31,10 @@ def told_apart() -> Iterator[None]:
             own = getattr(owner, name)
             # These are the functions that make a tensor from Python's numbers.
             stack.enter_context(replaced(owner, name, _noting(own, always=owner is not torch)))
+        for name in ("zeros", "ones"):
+            # Optimizers count their steps in such numbers, which the trace would take for a GPU's.
+            left_out = _left_out(getattr(torch, name), trace)
+            stack.enter_context(replaced(torch, name, left_out))
         yield
 
 
@@ -41,17 +46,31 @@ def is_on_host(tensor: Any) -> bool:
 def _noting(function: Any, *, always: bool) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         global _on_device
-        device = kwargs.get("device")
         before = _on_device
-        # The word "cpu" means the host; a device comes from a tensor of the model.
-        named = _has_default_device() if device is None else device != "cpu"
-        _on_device = always or named
+        _on_device = always or _is_named(kwargs.get("device"))
         try:
             return function(*args, **kwargs)
         finally:
             _on_device = before
 
     return make
+
+
+def _left_out(function: Callable[..., Any], trace: AllocationTrace) -> Callable[..., Any]:
+    def make(*size: Any, **kwargs: Any) -> Any:
+        is_number = size in (((),), ([],)) and kwargs.get("out") is None
+        if not is_number or _is_named(kwargs.get("device")):
+            return function(*size, **kwargs)
+        with trace.paused():
+            return function(*size, **kwargs)
+
+    return make
+
+
+def _is_named(device: Any) -> bool:
+    """Whether a caller who gives this device means the GPU."""
+    # The word "cpu" means the host; a device comes from a tensor of the model.
+    return _has_default_device() if device is None else device != "cpu"
 
 
 def _has_default_device() -> bool:

@@ -38,17 +38,18 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
     At the end, transformers is as it was before Liger changed it. If the package is missing or does
     not fit, this context does nothing: `check_supported` or `apply_kernels` reports that.
     """
-    try:
-        liger = importlib.import_module("liger_kernel.transformers")
-        apply = liger._apply_liger_kernel_to_instance  # this access imports it
-        launcher = importlib.import_module("triton.runtime.jit").KernelInterface
-    except ImportError:
-        yield
-        return
-    import torch
-
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
+        try:
+            enter(no_driver_needed())
+            liger = importlib.import_module("liger_kernel.transformers")
+            apply = liger._apply_liger_kernel_to_instance  # this access imports it
+            launcher = importlib.import_module("triton.runtime.jit").KernelInterface
+        except ImportError:
+            yield
+            return
+        import torch
+
         # There is no GPU to launch a kernel on.
         enter(replaced(launcher, "__getitem__", lambda *_: _launch))
         # Liger asks if the gradient of the loss is 1. It is not: the Trainer divides by the tokens.
@@ -63,6 +64,22 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
         # Liger changes classes of transformers, which the next rung must find unchanged.
         enter(replaced(liger, apply.__name__, enter(_undone_at_the_end(apply))))
         yield
+
+
+def no_driver_needed() -> contextlib.AbstractContextManager[None]:
+    """Let kernels be defined where no GPU is.
+
+    In Triton 3.2, the definition of a kernel with several configurations asks the driver for a
+    function that times them.
+
+    Raises:
+        ImportError: there is no Triton.
+    """
+    driver = importlib.import_module("triton.runtime.driver").driver
+    if "active" not in vars(driver):  # newer ones ask nobody before a launch
+        return contextlib.nullcontext()
+    # There is no driver to ask. Nothing is timed, because nothing is launched.
+    return replaced(driver, "active", SimpleNamespace(get_benchmarker=lambda: None))
 
 
 def _launch(*args: Any, **kwargs: Any) -> None:

@@ -44,7 +44,7 @@ def workspaces_of(
     TORCH_CUBLAS_WORKSPACE_CACHE is set.
 
     With a bias vector, a product uses cuBLASLt (CUDABlas.cpp `gemm_and_bias`). It has its own
-    workspace: up to 2.6 for each call, up to 2.10 for each thread, and from 2.15 on instead of
+    workspace: up to 2.8 for each call, up to 2.10 for each thread, and from 2.15 on instead of
     that of cuBLAS. In between, the two libraries share one (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`).
     """
     if not _uses_cublas(func):
@@ -61,7 +61,7 @@ def workspaces_of(
     kept = Lasting(WORKSPACES[thread], workspace_size(card))
     if not with_bias or release >= (2, 11):
         return (kept,)
-    kind = Passing if release < (2, 7) else Lasting
+    kind = Passing if release < (2, 9) else Lasting
     return (kept, kind(_LT_WORKSPACES[thread], _LT_BYTES))
 
 

@@ -16,7 +16,7 @@ def counted(make: object) -> int:
     trace.steps_of = lambda func, args, kwargs, result, kind: (
         (OnHost(0),) if func._schema.name == "aten::lift_fresh" and is_on_host(result) else ()
     )
-    with told_apart(), trace.recording():
+    with told_apart(trace), trace.recording():
         kept = make()  # type: ignore[operator]
     trace.finish()
     del kept
@@ -28,6 +28,14 @@ def test_who_names_a_device_makes_the_number_there() -> None:
     assert counted(lambda: torch.tensor(1.0, device="cpu")) == 0
     assert counted(lambda: torch.tensor(1.0, device=torch.device("cpu"))) == 4
     assert counted(lambda: torch.tensor([1.0, 2.0])) == 8
+
+
+def test_so_it_is_with_numbers_of_a_function_that_fills() -> None:
+    assert counted(lambda: torch.zeros(())) == 0
+    assert counted(lambda: torch.ones([], dtype=torch.float64)) == 0
+    assert counted(lambda: torch.zeros((), device="cpu")) == 0
+    assert counted(lambda: torch.zeros((), device=torch.device("cpu"))) == 4
+    assert counted(lambda: torch.zeros(2)) == 8
 
 
 def test_a_default_device_counts_too() -> None:

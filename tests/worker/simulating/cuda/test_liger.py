@@ -6,7 +6,8 @@ import importlib.util
 import sys
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tiny_models import tiny_job
@@ -22,6 +23,7 @@ from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.simulating.cuda.liger import no_driver_needed
 from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training import support
@@ -62,6 +64,22 @@ def sizes(tape: Tape, operator: str, module: str = "") -> list[int]:
 def peaks(prediction: Prediction) -> list[tuple[int, int | None]]:
     found = [size.measurement for size in prediction.sizes]
     return [(each.peak_allocated_bytes, each.peak_reserved_bytes) for each in found]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_kernel_is_defined_without_a_driver(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
+    class Newer:
+        active = property()  # nobody asks it before a launch
+
+    older = SimpleNamespace(active=None)  # as in Triton 3.2
+    driver: Any = older if asks else Newer()
+    module = SimpleNamespace(driver=driver)
+    monkeypatch.setitem(sys.modules, "triton.runtime.driver", cast(ModuleType, module))
+
+    with no_driver_needed():
+        if asks:
+            assert driver.active.get_benchmarker() is None
+    assert older.active is None
 
 
 @needs_recent

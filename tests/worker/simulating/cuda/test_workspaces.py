@@ -67,8 +67,8 @@ def test_each_call_frees_its_own_from_2_15_on(
 @pytest.mark.parametrize(
     ("release", "own"),
     [
-        ((2, 6), [Lasting("cublas", BYTES), Passing("cublasLt", MIB)]),
-        ((2, 8), [Lasting("cublas", BYTES), Lasting("cublasLt", MIB)]),
+        ((2, 8), [Lasting("cublas", BYTES), Passing("cublasLt", MIB)]),
+        ((2, 10), [Lasting("cublas", BYTES), Lasting("cublasLt", MIB)]),
         ((2, 11), [Lasting("cublas", BYTES)]),
         ((2, 15), [Passing("cublasLt", MIB)]),
     ],
