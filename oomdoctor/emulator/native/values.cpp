@@ -12,6 +12,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <mutex>
+#include <pthread.h>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -282,6 +283,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
 
 struct Start {
   Start() {
+    // A forked worker of a data loader must not find it locked by a thread that it does not have.
+    pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] { lock.unlock(); });
     at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
                               .needsInputs(true)
                               .needsOutputs(true)
