@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 
 # c10::CachingAllocator format_size: "512 bytes", "20.00 MiB"; XLA writes "86.89GiB".
 # Some programs separate thousands by commas.
@@ -34,10 +34,27 @@ def size_bytes(text: str, binary: bool = False) -> int | None:
     programs that divide by 1024 and write GB. None for an unknown unit and for an underflow such as
     17179869184.00 GiB, which means nothing.
     """
+    parts = _parts(text, binary)
+    if parts is None:
+        return None
+    number, factor = parts
+    size = floor(Fraction(number) * factor + Fraction(1, 2))
+    return None if size >= _UNDERFLOW else size
+
+
+def rounding_bytes(text: str, binary: bool = False) -> int:
+    """How far a printed size may be from the true one: 14.56 GiB is within 5.1 MiB.
+
+    0 for a number without decimals and for what is not a size.
+    """
+    number, factor = _parts(text, binary) or ("", 0)
+    _, point, decimals = number.partition(".")
+    return ceil(Fraction(factor, 2 * 10 ** len(decimals))) if point else 0
+
+
+def _parts(text: str, binary: bool) -> tuple[str, int] | None:
+    """The number, and its unit in bytes; None for an unknown unit."""
     match = _PARTS.search(text)
     unit = (match[2].lower() or "bytes") if match else ""
     factor = _UNITS.get(unit[0] if binary and unit in _DECIMAL else unit)
-    if match is None or factor is None:
-        return None
-    size = floor(Fraction(match[1].replace(",", "")) * factor + Fraction(1, 2))
-    return None if size >= _UNDERFLOW else size
+    return None if match is None or factor is None else (match[1].replace(",", ""), factor)

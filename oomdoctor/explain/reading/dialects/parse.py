@@ -17,7 +17,7 @@ from oomdoctor.explain.reading.dialects.host import HOST
 from oomdoctor.explain.reading.dialects.libraries import LIBRARIES
 from oomdoctor.explain.reading.dialects.pytorch import SENTENCES, TORCH
 from oomdoctor.explain.reading.hints import any_hint
-from oomdoctor.explain.reading.printed_sizes import SIZE, size_bytes
+from oomdoctor.explain.reading.printed_sizes import SIZE, rounding_bytes, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
 from oomdoctor.records.facts.dtypes import SIZES
 from oomdoctor.records.measurement import OomEvent
@@ -44,6 +44,7 @@ class Message:
 
 _REACH = 1600  # characters after an opening that may contain its figures
 _LONGEST_OPENING = 400
+_SUMMED = ("capacity_bytes", "free_bytes", "process_bytes")  # of which the rest is others'
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WRAP = re.compile(r"\s*\n\s*(?:\[rank\d+\]:\s*|#\s*)?|[ \t\r\0]+")
 _LISTED = re.compile(rf"Process (\d+) has ({SIZE}) memory in use")
@@ -81,16 +82,19 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
         end = following[1].start()
     text = flat[opening.start() : end]
     values: dict[str, int | None] = {}
+    slack = 0
     last = opening.end() - opening.start()
     for field, pattern in dialect.figures.items():
         match = _figure(pattern).search(text)
         if match is not None:
             values[field] = size_bytes(match[1], dialect.binary_units)
+            if field in _SUMMED:
+                slack += rounding_bytes(match[1], dialect.binary_units)
             last = max(last, match.end())
     listed: tuple[ListedProcess, ...] = ()
     if dialect.figures is SENTENCES:
         listed = _listed(text)
-        values["other_processes_bytes"] = _other_processes(text, listed, values)
+        values["other_processes_bytes"] = _other_processes(text, listed, values, slack)
     shape, dtype = _shape(text) if dialect.prints_shape else ((), None)
     if values.get("requested_bytes") is None and shape and dtype in SIZES:
         values["requested_bytes"] = prod(shape) * SIZES[dtype]
@@ -143,11 +147,15 @@ def _listed(message: str) -> tuple[ListedProcess, ...]:
 
 
 def _other_processes(
-    message: str, listed: tuple[ListedProcess, ...], values: Mapping[str, int | None]
+    message: str,
+    listed: tuple[ListedProcess, ...],
+    values: Mapping[str, int | None],
+    slack: int,
 ) -> int | None:
     """Bytes that other processes hold on the device; None if the message does not say.
 
-    Normally the processes listed beside "this process", or else what is neither free nor ours. If
+    Normally the processes listed beside "this process", or else what is neither free nor ours;
+    the figures are rounded, so up to `slack` bytes of that may be nothing. If
     "this process" is not named (containers hide our own process id), a listed process may be
     ourselves: it is if all of them plus our allocator exceed what is in use.
     """
@@ -156,7 +164,8 @@ def _other_processes(
     if "this process has" in message:
         if sizes or total is None or free is None or own is None:
             return sum(sizes) if sizes else None
-        return max(0, total - free - own)
+        rest = total - free - own
+        return rest if rest > slack else 0
     allocated, unallocated = values.get("allocated_bytes"), values.get("reserved_unallocated_bytes")
     if not sizes or total is None or free is None or allocated is None or unallocated is None:
         return None

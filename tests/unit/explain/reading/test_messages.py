@@ -32,7 +32,7 @@ MODERN = {
     "process_bytes": gib("15.72"),
     "allocated_bytes": gib("14.11"),
     "reserved_unallocated_bytes": gib("1.25"),
-    "other_processes_bytes": gib("15.74") - 12 * MIB - gib("15.72"),
+    "other_processes_bytes": 0,  # the rest of 8.5 MiB is within the rounding of the figures
 }
 SHAPES = {
     "1.0 cached": (
@@ -78,7 +78,18 @@ SHAPES = {
         "of which 12.00 MiB is free. Including non-PyTorch memory, this process has 15.72 GiB "
         "memory in use. Of the allocated memory 14.11 GiB is allocated by PyTorch, and 1.25 GiB "
         "is reserved by PyTorch but unallocated.",
-        {**MODERN, "other_processes_bytes": MODERN["other_processes_bytes"]},
+        MODERN,
+    ),
+    "others that are not listed": (
+        "CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 15.74 GiB "
+        "of which 12.00 MiB is free. Including non-PyTorch memory, this process has 15.71 GiB "
+        "memory in use. Of the allocated memory 14.11 GiB is allocated by PyTorch, and 1.25 GiB "
+        "is reserved by PyTorch but unallocated.",
+        {
+            **MODERN,
+            "process_bytes": gib("15.71"),
+            "other_processes_bytes": gib("15.74") - 12 * MIB - gib("15.71"),
+        },
     ),
     "2.5 spelt right": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a "
