@@ -70,15 +70,18 @@ def reading(row: dict[str, Any], python: Path, folder: Path, cache: Path) -> dic
     on = card(row)
     told = _run(row, on, python, folder, cache)
     smi = [also for also in row.get("measured_also") or () if also["metric"] == "nvidia_smi"]
+    device = told["reserved_bytes"] + on.context_bytes
+    measured_device = round(smi[0]["peak_gb"] * GIB) if smi else None
     return {
         "id": row["id"],
         "card": on.name,
         "measured_bytes": row["measured_bytes"],
         "allocated_bytes": told["allocated_bytes"],
         "difference_bytes": told["allocated_bytes"] - row["measured_bytes"],
-        "measured_device_bytes": round(smi[0]["peak_gb"] * GIB) if smi else None,
+        "measured_device_bytes": measured_device,
         "reserved_bytes": told["reserved_bytes"],
-        "device_bytes": told["reserved_bytes"] + on.context_bytes,
+        "device_bytes": device,
+        "device_difference_bytes": None if measured_device is None else device - measured_device,
         "torch": told["torch"],
         "source": row["source"],
     }

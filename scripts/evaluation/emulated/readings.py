@@ -11,10 +11,16 @@ def error(r: dict[str, Any]) -> float:
     return float(r["difference_bytes"] / measured)
 
 
+def device_error(r: dict[str, Any]) -> float | None:
+    """The same of the whole device, as a share of what nvidia-smi showed; None if unknown."""
+    difference = r["device_difference_bytes"]
+    return None if difference is None else float(difference / (r["device_bytes"] - difference))
+
+
 def line(r: dict[str, Any]) -> str:
     """A reading in one line."""
-    smi = r["measured_device_bytes"]
-    device = f"{r['device_bytes'] / smi - 1:+.2%}" if smi else "-"
+    share = device_error(r)
+    device = "-" if share is None else f"{share:+.2%}"
     return (
         f"{r['id']:36} measured {r['measured_bytes']:>14,}  emulated {r['allocated_bytes']:>14,}  "
         f"difference {r['difference_bytes']:>+12,} ({error(r):+.3%})  nvidia-smi {device}"
@@ -35,9 +41,14 @@ def table(readings: list[dict[str, Any]]) -> str:
 
 def further_table(readings: list[dict[str, Any]]) -> str:
     """The table of docs/emulation.md on the benchmark's further runs."""
-    lines = ["| further run | emulated, bytes | difference |", "|---|---|---|"]
+    lines = [
+        "| further run | emulated, bytes | difference | from nvidia-smi |",
+        "|---|---|---|---|",
+    ]
     for r in readings:
-        lines.append(f"| {r['id']} | {r['allocated_bytes']:,} | {_share(r)} |")
+        share = device_error(r)
+        device = "-" if share is None else f"{share:+.2%}"
+        lines.append(f"| {r['id']} | {r['allocated_bytes']:,} | {_share(r)} | {device} |")
     return "\n".join(lines)
 
 
