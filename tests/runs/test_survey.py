@@ -34,6 +34,9 @@ WAYS = {
     "unsupported": "unsupported",
     "host-oom": "host_oom",
 }
+# Far above what a rung takes, also on a busy machine; only a rung that hangs needs all of it.
+RUNG_LIMIT_S = 60.0
+HANG_LIMIT_S = 5.0
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def ask(tmp_path: Path, misbehaving_python: str) -> Callable[..., SurveyRequest]
             device="cpu",
             sequence_length=64,
             effective_batch_size=1,
-            rung_limit_s=1.5,
+            rung_limit_s=RUNG_LIMIT_S,
             python=misbehaving_python,
         )
         return replace(asked, **changes)  # type: ignore[arg-type]
@@ -77,7 +80,7 @@ def survey(
 def test_every_end_of_a_child_leaves_a_row_and_the_survey_ends(
     ask: Callable[..., SurveyRequest],
 ) -> None:
-    report, folder = survey(ask(*WAYS))
+    report, folder = survey(ask(*WAYS, rung_limit_s=HANG_LIMIT_S))
     assert {result.label: result.outcome for result in report.results} == WAYS
     assert report.status == "ok"
     assert report.exit_code == 0
@@ -175,7 +178,7 @@ def test_the_time_limit_stops_in_time_and_resume_goes_on(
     assert time.monotonic() - begin < 15
     assert report.exit_code == ExitCode.INCONCLUSIVE
     assert [warning.code for warning in report.warnings] == ["time_limit"]
-    again = replace(resume_request(folder), time_limit_s=None, rung_limit_s=1.0)
+    again = replace(resume_request(folder), time_limit_s=None, rung_limit_s=HANG_LIMIT_S)
     resumed, _ = survey(again, folder)
     assert {r.label: r.outcome for r in resumed.results} == {"hang": "timed_out", "fits": "fits"}
 
