@@ -12,7 +12,8 @@ cannot be run are listed with the reason. Each row takes 5 to 60 seconds and up 
 memory. Exit code 0 when no row is further off than 0.2 %, else 3.
 
 --benchmark FOLDER runs the other rows of the benchmark instead, from a checkout of
-foundation-model-stack/fms-acceleration: fused kernels, Liger's loss, GPTQ, Llama models.
+foundation-model-stack/fms-acceleration: fused kernels, Liger's loss, GPTQ, Llama models. The loader
+of GPTQ takes the whole checkpoint into host memory: 25 GB for Mixtral, 36 GB for Llama-2-70B.
 
 --write FILE keeps the figures, for the documentation and the tests. Of --benchmark, only what was
 emulated and the differences.
