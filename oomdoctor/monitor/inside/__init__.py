@@ -10,6 +10,7 @@
     ending      whether memory repeats, and how the training is stopped
     agreement   all ranks stop after the same step
     trainer     transformers' Trainer
+    pending     what torch still holds of collectives that are done
     engines     DeepSpeed's engines
     failure     out-of-memory errors, and the exception that ended the process
     reads       values that the script read from the device although they are unknown

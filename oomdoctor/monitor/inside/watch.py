@@ -28,10 +28,12 @@ from oomdoctor.monitor.inside.failure import (
 )
 from oomdoctor.monitor.inside.folder import rank_and_world, replace_file
 from oomdoctor.monitor.inside.history import History, read_all, start
+from oomdoctor.monitor.inside.pending import wait_for_watchdog
 from oomdoctor.monitor.inside.position import Position
 
 _MOST_STEPS = 200  # in the record: the first and the last ones
 _MOST_FRAMES = 60
+_FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need
 _INTERVAL_S = 5.0  # between two readings without an optimizer step
 trainers = 0  # transformers' Trainers that are training now; they are stopped as a callback does
 engines = 0  # steps of DeepSpeed's engines that are being taken; they say themselves when they end
@@ -50,7 +52,7 @@ class Watch:
         self._steps: dict[int, list[StepMemory]] = {}
         self._outside: dict[int, int] = {}
         self._counts: dict[int, int] = {}
-        self._step = 0
+        self._step = self._forwards = 0
         self._ooms: list[dict[str, Any]] = []
         self._written: dict[int, int] = {}
         self._notes: list[str] = []
@@ -99,6 +101,9 @@ class Watch:
 
     def _between_steps(self) -> None:
         """Read and write from time to time where no optimizer steps, as in inference."""
+        self._forwards += 1
+        if self._forwards <= _FIRST_FORWARDS:
+            wait_for_watchdog()
         if os.getpid() != self.pid or time.monotonic() - self._read_at < _INTERVAL_S:
             return
         try:
