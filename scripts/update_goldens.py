@@ -23,9 +23,10 @@ def goldens() -> Iterator[tuple[str, str]]:
     from example_plans import PLANS
     from example_reports import REPORTS
     from example_runs import RUNS
+    from example_snapshots import SNAPSHOTS
 
     plain = {"terminal": False, "width": 80, "color": False}
-    made = {**REPORTS, **PLANS, **EXPLAINED}
+    made = {**REPORTS, **PLANS, **EXPLAINED, **SNAPSHOTS}
     for name, make in SHORT.items():
         yield f"{name}-pipe.txt", render_report(make(), "table", **plain, verbose=False)
     for name, make in made.items():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show
+from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show, snapshot
 from oomdoctor.cli import run as running
 from oomdoctor.cli.commands import Command, Commands, Wrapper, interrupted
 from oomdoctor.cli.streams import output
@@ -28,7 +28,10 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 if TYPE_CHECKING:
     from oomdoctor.records.report import Status
 
-COMMANDS = ("probe", "plan", "run", "explain", "show", "recipes", "env", "gpus", "models")
+COMMANDS = (
+    *("probe", "plan", "run", "explain", "snapshot"),
+    *("show", "recipes", "env", "gpus", "models"),
+)
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
 # Options that another command has.
 _ELSEWHERE = {
@@ -60,6 +63,7 @@ app.command("probe", cls=Command, epilog=probe.EPILOG)(probe.probe)
 app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
 app.command("run", cls=Wrapper, epilog=running.EPILOG)(running.run)
 app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
+app.command("snapshot", cls=Command, epilog=snapshot.EPILOG)(snapshot.snapshot)
 app.command("show", cls=Command, epilog=show.EPILOG)(show.show)
 app.add_typer(recipes.app, name="recipes")
 app.command("env", cls=Command, epilog=env.EPILOG)(env.env)

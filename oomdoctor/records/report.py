@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
-from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import ProbeResult, WeightsChoice
 from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
+from oomdoctor.records.snapshot import SnapshotDevice
 from oomdoctor.records.solve import SolveAnswer
 
 SCHEMA = "oomdoctor/1"
@@ -145,12 +146,14 @@ class Simulations:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The public document of `probe`, `plan`, `explain` and `run`; null for what is unknown.
+    """The public document of `probe`, `plan`, `explain`, `run` and `snapshot`.
 
-    `probe`, and `plan` for one device, fill `results` and what belongs to them. Only `plan` fills
-    `cards`, `sweep`, `why`, `solve` and `simulations`, only `explain` and `run` fill `diagnoses`,
-    and only `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks` and
-    `smallest_gpu`. `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
+    Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
+    to them. Only `plan` fills `cards`, `sweep`, `why`, `solve` and `simulations`; only `explain`,
+    `run` and `snapshot` fill `diagnoses`; only `run` fills `device`, `command_line`,
+    `exit_code_of_command`, `ranks` and `smallest_gpu`; only `snapshot` fills `source` (its file),
+    `torch_version`, `settings` (of the allocator), `devices`, and `causes` and `remedies` if a
+    request failed. `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -185,3 +188,9 @@ class Report:
     exit_code_of_command: int | None = None
     ranks: tuple[RankMemory, ...] = ()
     smallest_gpu: SmallestGpu | None = None
+    source: str | None = None
+    torch_version: str | None = None
+    settings: Mapping[str, SettingValue] = field(default_factory=dict)
+    devices: tuple[SnapshotDevice, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    remedies: tuple[Remedy, ...] = ()

@@ -1,4 +1,4 @@
-"""Which page a report gets: that of `explain`, of `run`, or the survey of `probe` and `plan`."""
+"""Which page a report gets: that of its verb, or the survey of `probe` and `plan`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
         from oomdoctor.render.run.page import run_sections
 
         return run_sections(report, verbose=verbose, signs=signs)
+    if report.command == "snapshot":
+        from oomdoctor.render.snapshot.page import snapshot_sections
+
+        return snapshot_sections(report, verbose=verbose)
     from oomdoctor.render.report.page import report_sections
 
     return report_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")

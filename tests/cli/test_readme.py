@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from snapshots import training
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -73,6 +74,7 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         if "copy" not in command.split():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
+    training().write(tmp_path / "memory_snapshot.pickle")
     if "copy" not in command.split():
         (tmp_path / "cuda" / "bin").mkdir(parents=True)
         (tmp_path / "cuda" / "bin" / "python").symlink_to(sys.executable)

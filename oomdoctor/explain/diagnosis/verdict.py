@@ -5,22 +5,9 @@ from __future__ import annotations
 from oomdoctor.explain.diagnosis.case import TRAINING_PHASES, Case
 from oomdoctor.explain.diagnosis.tensors import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
-from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
+from oomdoctor.records.facts.outcomes import PHASE_WORDS, RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes
 
-_PHASES = {
-    "init": "during startup",
-    "load": "while loading the weights",
-    "forward": "in the forward pass",
-    "loss": "while computing the loss",
-    "backward": "in the backward pass",
-    "clip": "while clipping the gradients",
-    "optimizer": "in the optimizer step",
-    "eval": "during evaluation",
-    "generate": "during generation",
-    "save": "while saving",
-    "data": "while loading data",
-}
 # Messages whose "allocated" counts what PyTorch gave to tensors.
 _TOLD = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 
@@ -29,7 +16,7 @@ def verdict(case: Case) -> str:
     """What ran out, when, on which rank, and by how much."""
     incident = case.incident
     text = RESOURCE_WORDS[incident.resource]
-    place = [_PHASES[case.phase]] if case.phase in _PHASES else []
+    place = [PHASE_WORDS[case.phase]] if case.phase in PHASE_WORDS else []
     if incident.recomputing:
         place.append("(recomputing a checkpoint)")
     if case.step is not None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oomdoctor.explain.reading.frames.read import frame_in, starts_traceback
+from oomdoctor.explain.reading.traceback import frame_in, starts_traceback
 
 NEAR = 30  # lines around that may show what a line belongs to
 _LISTING = 6  # lines around that may be source code

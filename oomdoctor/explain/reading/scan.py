@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from oomdoctor.analysis.frames.phase import phase_of, recomputes
 from oomdoctor.explain.reading.clean import Line
 from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message
-from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
-from oomdoctor.explain.reading.frames.read import starts_traceback
 from oomdoctor.explain.reading.going_on import MEMORY, Report
 from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of, next_failure, with_rank
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
@@ -23,6 +22,7 @@ from oomdoctor.explain.reading.look_alikes import MAY_FAIL, QUOTED, SHUTDOWN, Fo
 from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
 from oomdoctor.explain.reading.prefixes import Split, number_in, rank_in
 from oomdoctor.explain.reading.quoted import NEAR, Place, quoted
+from oomdoctor.explain.reading.traceback import starts_traceback
 from oomdoctor.explain.reading.window import AHEAD, Window
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts
 from oomdoctor.records.measurement import OomEvent

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from oomdoctor.explain.reading.clean import Line
 from oomdoctor.explain.reading.dialects.parse import flatten
-from oomdoctor.explain.reading.frames.read import frames_in, starts_traceback
 from oomdoctor.explain.reading.prefixes import Split, split_line
+from oomdoctor.explain.reading.traceback import frames_in, starts_traceback
 from oomdoctor.explain.reading.unwrap import from_one_line, rejoined
 from oomdoctor.records.diagnosis import Frame
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report, style: Style) -> str:
-    """A row a result, diagnosis, card or sweep point, whatever the style.
+    """A row a result, diagnosis, card, sweep point or line of code, whatever the style.
 
     Sizes are integers in bytes, unknown is empty.
     """
@@ -30,6 +30,10 @@ def _rows(report: Report) -> Iterable[Iterable[Any]]:
         from oomdoctor.render.diagnosis.diagnoses_csv import diagnosis_rows
 
         return diagnosis_rows(report)
+    if report.command == "snapshot":
+        from oomdoctor.render.snapshot.blocks_csv import block_rows
+
+        return block_rows(report)
     if report.cards and not report.results:  # a plan for several cards has no results
         from oomdoctor.render.report.plan.csv_rows import plan_rows
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.explain.reading.frames.phase import phase_of, recomputes
-from oomdoctor.explain.reading.frames.phase_table import ROWS
-from oomdoctor.explain.reading.frames.read import frame_in, frames_in
+from oomdoctor.analysis.frames.phase import phase_of, recomputes
+from oomdoctor.analysis.frames.phase_table import ROWS
+from oomdoctor.explain.reading.traceback import frame_in, frames_in
 from oomdoctor.records.diagnosis import Frame
 
 SITE = "/opt/env/lib/python3.11/site-packages/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 
-from oomdoctor.explain.reading.frames.phase_table import ROWS
+from oomdoctor.analysis.frames.phase_table import ROWS
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 # Compiled on first use: compiling the whole table would double the startup time.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from oomdoctor.explain.reading.frames.meaning import meaning
-from oomdoctor.explain.reading.frames.own_names import LOSS_CALL, LOSS_FILE, TRAINING
+from oomdoctor.analysis.frames.meaning import meaning
+from oomdoctor.analysis.frames.own_names import LOSS_CALL, LOSS_FILE, TRAINING
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 # A phase -> the outer phases that it belongs to, if it runs inside one of them.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.explain.reading.frames import own_names
-from oomdoctor.explain.reading.frames.phase_row import Row
+from oomdoctor.analysis.frames import own_names
+from oomdoctor.analysis.frames.phase_row import Row
 
 FILES_AND_DATA: tuple[Row, ...] = (
     # --- saving and loading

@@ -1,0 +1,37 @@
+"""The options of `snapshot`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oomdoctor.cli.options import OUTPUT, option
+from oomdoctor.cli.options.answer import AnswerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """A command line of `snapshot`."""
+
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A snapshot that torch.cuda.memory._dump_snapshot wrote.",
+            show_default=False,
+        ),
+    ]
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: Annotated[
+        bool,
+        option(
+            "--verbose", "-v", panel=OUTPUT, help="Show all lines of code, causes and remedies."
+        ),
+    ] = False
+    quiet: Annotated[
+        bool,
+        option("--quiet", "-q", panel=OUTPUT, help="Print nothing on stderr except errors."),
+    ] = False

@@ -1,0 +1,125 @@
+"""What `snapshot` reports of each device of a memory snapshot.
+
+The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.run import Place
+
+BlockCategory = Literal[
+    "weights", "gradients", "optimizer", "activations", "logits", "temporary", "other"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryBytes:
+    """Allocated bytes by what they are for; they add up to what was allocated."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    logits_bytes: int
+    temporary_bytes: int
+    other_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlocks:
+    """Blocks that one line of the user's code made for one purpose: their sum and number.
+
+    `where` is None if no line of the user's is in the stacks; `library_where` is the innermost line
+    of Python. `operator` is the function that is called there.
+    """
+
+    bytes: int
+    count: int
+    category: BlockCategory
+    confidence: Confidence
+    where: Place | None
+    library_where: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPeak:
+    """The moment at which most was allocated: after the event `event`, in optimizer step `step`.
+
+    `event` is -1 for the time before the first one. `blocks` are the largest, `other_blocks_bytes`
+    the rest.
+    """
+
+    event: int
+    at_us: int | None
+    step: int | None
+    phase: ReadPhase
+    where: Place | None
+    categories: CategoryBytes
+    blocks: tuple[HeldBlocks, ...]
+    other_blocks_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFragmentation:
+    """Memory that was reserved but not allocated, at the end of the snapshot.
+
+    `held_open_bytes` of it are in segments that a block keeps from being given back.
+    `with_expandable_segments_bytes` is the peak of reserved memory if the same trace runs with
+    expandable segments, by replay; None where the replay does not agree with the trace.
+    """
+
+    free_in_segments_bytes: int
+    largest_free_bytes: int
+    held_open_bytes: int
+    with_expandable_segments_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOom:
+    """The last request that failed: `free_bytes` is what the driver still had then."""
+
+    requested_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    phase: ReadPhase
+    where: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGrowth:
+    """Memory that each optimizer step left behind and nothing freed, and the line that made it."""
+
+    bytes_per_step: int
+    steps: int
+    where: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDevice:
+    """One device. `allocated_bytes` and `reserved_bytes` are at the end of the trace.
+
+    `truncated` says that memory was in use before the first event, so that the history does not
+    tell where it came from. `has_stacks` says whether events name lines of Python. Without events
+    there is no peak.
+    """
+
+    index: int
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    events: int
+    truncated: bool
+    has_stacks: bool
+    steps: int
+    peak: SnapshotPeak | None
+    at_end: SnapshotPeak
+    fragmentation: SnapshotFragmentation
+    retries: int
+    oom: SnapshotOom | None
+    growth: SnapshotGrowth | None

@@ -1,0 +1,170 @@
+"""The page of a memory snapshot: each device, its peak by category and by line, what was free."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from oomdoctor.records.facts.outcomes import PHASE_WORDS
+from oomdoctor.records.report import Report
+from oomdoctor.records.run import Place
+from oomdoctor.records.snapshot import CategoryBytes, HeldBlocks, SnapshotDevice, SnapshotPeak
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.render.diagnosis.page import answer_sections
+from oomdoctor.render.messages import error_sections, message_sections, next_sections
+from oomdoctor.units import DASH, format_bytes
+
+_SHOWN = 8  # lines of code without --verbose
+_NAMES = {"optimizer": "optimizer states", "other": "not known"}
+_COLUMNS = (
+    Column("bytes", right=True),
+    Column("blocks", 3, right=True, detail="blocks: {}"),
+    Column("for"),
+    Column("sure", 4, detail="{} confidence"),
+    Column("your line"),
+    Column("in the library", 2, detail="in the library: {}"),
+)
+
+
+def snapshot_sections(report: Report, *, verbose: bool) -> list[Section]:
+    """The devices, those with most memory first, then the diagnosis of a request that failed."""
+    ordered = sorted(report.devices, key=_most_bytes, reverse=True)
+    sections = []
+    if not ordered:
+        nothing = Note("The snapshot is empty: no GPU memory was in use.", "strong")
+        sections.append(Section("", (nothing,)))
+    for device in ordered:
+        sections += _device(device, verbose=verbose)
+    if report.diagnoses:
+        sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
+    sections += error_sections(report)
+    sections += message_sections("Warnings", [warning.message for warning in report.warnings])
+    return sections + next_sections(report)
+
+
+def _most_bytes(device: SnapshotDevice) -> int:
+    return device.peak_allocated_bytes or device.allocated_bytes
+
+
+def _device(device: SnapshotDevice, *, verbose: bool) -> list[Section]:
+    sections = [Section("", tuple(_head(device)))]
+    held = device.peak or device.at_end
+    when = "At the peak" if device.peak is not None else "At the end"
+    sections.append(Section(when, (_categories(held.categories),)))
+    if held.blocks:
+        shown = held.blocks if verbose else held.blocks[:_SHOWN]
+        rows: list[Block] = [Grid(_COLUMNS, tuple(map(_row, shown))).without_empty_columns()]
+        rest = sum(b.bytes for b in held.blocks[len(shown) :]) + held.other_blocks_bytes
+        if rest:
+            more = "" if verbose else "; --verbose shows more"
+            rows.append(Note(f"Other lines hold {format_bytes(rest)}{more}."))
+        sections.append(Section("Lines that hold it", tuple(rows)))
+    sections.append(Section("Reserved but not allocated, at the end", (_fragmentation(device),)))
+    return sections
+
+
+def _head(device: SnapshotDevice) -> list[Block]:
+    return [Note(_verdict(device), "strong"), Facts(tuple(_facts(device)))]
+
+
+def _verdict(device: SnapshotDevice) -> str:
+    if device.peak_allocated_bytes is None:
+        allocated, reserved = device.allocated_bytes, device.reserved_bytes
+        when = "at the end; there is no history before it"
+    else:
+        allocated, reserved = device.peak_allocated_bytes, device.peak_reserved_bytes or 0
+        when = "at the peak"
+    sizes = f"{format_bytes(allocated)} allocated, {format_bytes(reserved)} reserved"
+    return f"GPU {device.index}: {sizes} {when}."
+
+
+def _facts(device: SnapshotDevice) -> list[tuple[str, str]]:
+    facts = []
+    if device.oom is not None:
+        oom = device.oom
+        asked = (
+            f"asked for {format_bytes(oom.requested_bytes)}, {format_bytes(oom.free_bytes)} free"
+        )
+        facts.append(("Ran out", f"{asked}{_at(oom.where)}"))
+    if device.peak is not None:
+        facts.append(("Peak", _moment(device.peak)))
+    if device.growth is not None:
+        grown = device.growth
+        each = f"{format_bytes(grown.bytes_per_step)} more in each of {grown.steps} steps"
+        facts.append(("Grows", f"{each}, never freed{_at(grown.where)}"))
+    if device.retries:
+        times = "once" if device.retries == 1 else f"{device.retries} times"
+        facts.append(("Retries", f"{times} the cache was given back to make room; that is slow"))
+    facts.append(("History", _history(device)))
+    return facts
+
+
+def _moment(peak: SnapshotPeak) -> str:
+    text = PHASE_WORDS.get(peak.phase, "in an unknown phase")
+    if peak.phase == "backward" and peak.where is None:
+        text += " (torch runs it in C++)"
+    step = "" if peak.step is None else f", optimizer step {peak.step}"
+    return f"{text}{step}{_at(peak.where)}"
+
+
+def _history(device: SnapshotDevice) -> str:
+    if device.peak is None:
+        return "none was recorded: call torch.cuda.memory._record_memory_history() first"
+    text = f"{device.events:,} events"
+    if device.steps:
+        text += f", {device.steps} optimizer step{'s' if device.steps > 1 else ''}"
+    if device.truncated:
+        text += "; it began when memory was already in use"
+    if not device.has_stacks:
+        text += "; it has no Python stacks, so lines and categories are unknown"
+    return text
+
+
+def _at(where: Place | None) -> str:
+    return "" if where is None else f", {_line(where)} in {where.function}"
+
+
+def _line(where: Place | None) -> str:
+    return DASH if where is None else f"{PurePath(where.file).name}:{where.line}"
+
+
+def _categories(held: CategoryBytes) -> Grid:
+    sizes = {name.removesuffix("_bytes"): getattr(held, name) for name in held.__slots__}
+    total = sum(sizes.values()) or 1
+    rows = tuple(
+        (_NAMES.get(name, name), format_bytes(size), f"{size / total:.1%}")
+        for name, size in sorted(sizes.items(), key=lambda item: -item[1])
+        if size
+    )
+    return Grid((Column("what"), Column("bytes", right=True), Column("share", right=True)), rows)
+
+
+def _row(held: HeldBlocks) -> tuple[str, ...]:
+    library = held.library_where if held.library_where != held.where else None
+    return (
+        format_bytes(held.bytes),
+        f"{held.count:,}",
+        _NAMES.get(held.category, held.category),
+        held.confidence,
+        _line(held.where),
+        "" if library is None else _line(library),
+    )
+
+
+def _fragmentation(device: SnapshotDevice) -> Facts:
+    found = device.fragmentation
+    facts = [
+        ("Free", f"{format_bytes(found.free_in_segments_bytes)} in all"),
+        ("Largest", f"{format_bytes(found.largest_free_bytes)} in one piece"),
+        ("Held open", f"{format_bytes(found.held_open_bytes)} in segments that a block keeps"),
+    ]
+    if found.with_expandable_segments_bytes is not None and device.peak_reserved_bytes:
+        less = device.peak_reserved_bytes - found.with_expandable_segments_bytes
+        with_them = format_bytes(found.with_expandable_segments_bytes)
+        facts.append(
+            (
+                "Expandable",
+                f"with expandable_segments:True the peak reserved is {with_them}, "
+                f"{format_bytes(max(0, less))} less (by replay)",
+            )
+        )
+    return Facts(tuple(facts))

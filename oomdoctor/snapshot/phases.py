@@ -1,0 +1,117 @@
+"""What the program was doing at each event, and its optimizer steps.
+
+The phase is read from the Python frames of the event's stack. torch runs the backward pass in a
+thread that has none: events without Python frames, in a trace whose other events have some, belong
+to it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oomdoctor.analysis.frames.phase import phase_of
+from oomdoctor.records import diagnosis
+from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
+from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
+
+_STEP = "Optimizer.step#"
+_FEW = 0.02  # share of allocations with Python frames below which nothing can be told
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a stack says: the phase, and the innermost line of the user's own code."""
+
+    phase: ReadPhase
+    where: Frame | None
+    line: Frame | None
+    """The innermost line of Python, in whatever code."""
+    depth: int
+    """How many calls of `forward` are around it."""
+
+
+_NOTHING = Meaning("unknown", None, None, 0)
+
+
+class Meanings:
+    """What each stack of a snapshot says."""
+
+    def __init__(self, stacks: Stacks, events: Events) -> None:
+        self._stacks = stacks
+        self._known: dict[int, Meaning] = {}
+        allocations = [s for a, s in zip(events.action, events.stack, strict=True) if a == ALLOC]
+        told = sum(self.of(stack).line is not None for stack in allocations)
+        self.has_frames = bool(allocations) and told > _FEW * len(allocations)
+        """Whether the history was recorded with Python stacks."""
+
+    def of(self, stack: int) -> Meaning:
+        """What the frames of a stack say."""
+        if stack == NO_STACK:
+            return _NOTHING
+        if stack not in self._known:
+            self._known[stack] = _meaning(self._stacks.of(stack))
+        return self._known[stack]
+
+    def phase(self, stack: int) -> ReadPhase:
+        """The phase of an event with this stack."""
+        meaning = self.of(stack)
+        if meaning.line is None and self.has_frames:
+            return "backward"
+        return meaning.phase
+
+
+def _meaning(frames: tuple[Frame, ...]) -> Meaning:
+    python = [frame for frame in frames if frame.is_python]
+    if not python:
+        return _NOTHING
+    outermost_first = tuple(
+        diagnosis.Frame(f.file, f.line, f.function, None) for f in reversed(python)
+    )
+    phase, where = phase_of(outermost_first)
+    own = None if where is None else Frame(where.file, where.line or 0, where.function)
+    depth = sum(frame.function == "forward" for frame in python)
+    return Meaning(phase, own, python[0], depth)
+
+
+def optimizer_steps(device: DeviceSnapshot, meanings: Meanings) -> list[tuple[int, int]]:
+    """The optimizer steps as pairs of events: the first of each, and the first after it.
+
+    torch notes them by name while a history is recorded (2.6 and later). Else they are runs of
+    events in an optimizer.
+    """
+    noted = list(_noted_steps(device))
+    return noted or list(_runs(device.events, meanings))
+
+
+def _noted_steps(device: DeviceSnapshot) -> Iterator[tuple[int, int]]:
+    begun = None
+    for one in device.annotations:
+        if not one.name.startswith(_STEP):
+            continue
+        at = bisect_left(device.events.at_us, one.at_us)
+        if one.begins:
+            begun = at
+        elif begun is not None:
+            yield begun, at
+            begun = None
+
+
+def _runs(events: Events, meanings: Meanings) -> Iterator[tuple[int, int]]:
+    """From the first block of an optimizer to the first of what comes after it."""
+    first = None
+    for at, (action, stack) in enumerate(zip(events.action, events.stack, strict=True)):
+        if action != ALLOC:
+            continue
+        if meanings.of(stack).phase == "optimizer":
+            first = at if first is None else first
+        elif first is not None and meanings.phase(stack) in _OF_A_STEP:
+            yield first, at
+            first = None
+    if first is not None:
+        yield first, len(events)
+
+
+_OF_A_STEP = ("forward", "loss", "backward", "data")

@@ -1,0 +1,1 @@
+"""A snapshot's file: a pickle that may come from anybody, read as plain data and nothing else."""

@@ -1,0 +1,95 @@
+"""`snapshot` on the command line: the page, JSON, hostile and broken files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snapshots import training
+
+from oomdoctor.units import MIB
+
+
+def snapshot(*words: str, width: int = 100) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "oomdoctor", "snapshot", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": str(width)},
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    writer = training()
+    writer.note("oom", 5 * MIB, 64 * MIB, "forward")
+    return writer.write(tmp_path / "memory_snapshot.pickle")
+
+
+def test_the_page(file: Path) -> None:
+    ended = snapshot(str(file))
+    assert ended.returncode == 0 and ended.stderr == ""
+    for text in (
+        "GPU 0: 92.0 MiB allocated",
+        "Ran out  asked for 64.0 MiB, 5.00 MiB free, model.py:33 in forward",
+        "Peak     in the backward pass (torch runs it in C++), optimizer step 2",
+        "logits",
+        "train.py:21",
+        "functional.py:3462",
+        "What helps",
+    ):
+        assert text in ended.stdout, ended.stdout
+
+
+def test_json_is_one_document(file: Path) -> None:
+    ended = snapshot(str(file), "--json")
+    document = json.loads(ended.stdout)
+    assert document["command"] == "snapshot" and document["source"] == str(file)
+    (device,) = document["devices"]
+    assert device["peak_allocated_bytes"] == 92 * MIB
+    assert device["peak"]["categories"]["logits_bytes"] == 32 * MIB
+    assert device["peak"]["blocks"][0]["where"] == {
+        "file": "train.py",
+        "line": 21,
+        "function": "main",
+    }
+    assert device["oom"]["requested_bytes"] == 64 * MIB
+    assert document["causes"] and document["remedies"] and document["torch_version"] is None
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+
+
+def test_a_hostile_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evil.pickle").write_bytes(pickle.dumps({"segments": [Evil()]}))
+    ended = snapshot("evil.pickle")
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert "wants to import posix.system; nothing of it was run" in ended.stderr
+    assert "_dump_snapshot" in ended.stderr and not Path("ran").exists()
+    document = json.loads(snapshot("evil.pickle", "--json").stdout)
+    assert document["errors"][0]["code"] == "not_a_snapshot"
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    assert snapshot(str(tmp_path / "none.pickle")).returncode == 2
+    assert snapshot(str(tmp_path)).returncode == 2
+    assert snapshot().returncode == 2
+
+
+def test_torch_is_not_loaded(file: Path) -> None:
+    code = (
+        "import sys; from oomdoctor.cli.main import run\n"
+        f"code = run(['snapshot', {str(file)!r}])\n"
+        "sys.exit(code or not {'torch', 'transformers', 'rich.live'}.isdisjoint(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr

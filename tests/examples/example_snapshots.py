@@ -1,0 +1,55 @@
+"""Reports of `snapshot` on hand-made snapshots."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from example_reports import REPORTS
+from snapshots import Writer, training
+
+from oomdoctor.explain.failed_request import diagnosis_of
+from oomdoctor.records.report import Report
+from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.units import MIB
+
+
+def grows() -> Report:
+    """A training that keeps 3 MiB in each step."""
+    return report_of(training(12, leak=3 * MIB))
+
+
+def ran_out() -> Report:
+    """A training whose last request failed, after memory was given back."""
+    writer = training()
+    writer.give_back("forward")
+    writer.note("oom", 5 * MIB, 64 * MIB, "forward")
+    return report_of(writer)
+
+
+def report_of(writer: Writer) -> Report:
+    """The report that `snapshot` makes of it."""
+    from dataclasses import replace
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_snapshot(writer.write(Path(folder) / "x.pickle"))
+    devices = tuple(device_of(found, device) for device in found.devices)
+    name = "memory_snapshot.pickle"
+    failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
+    return replace(
+        REPORTS["error"](),
+        command="snapshot",
+        status="ok",
+        exit_code=0,
+        errors=(),
+        source=name,
+        devices=devices,
+        diagnoses=failed,
+        causes=failed[0].causes if failed else (),
+        remedies=failed[0].remedies if failed else (),
+    )
+
+
+SNAPSHOTS: dict[str, Callable[[], Report]] = {"snapshot": grows, "snapshot-oom": ran_out}
