@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.snapshot import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.phases import Meanings
-
-Category = Literal[
-    "weights", "gradients", "optimizer", "activations", "logits", "temporary", "other"
-]
 
 
 class Named(NamedTuple):
     """The category of a block, and how sure it is."""
 
-    category: Category
+    category: BlockCategory
     confidence: Confidence
 
 
@@ -66,6 +63,11 @@ class Categories:
         self._shallow = 0
         self._logits = self._sizes_of_logits()
         self._before = self._named_before()
+        self._workspaces = {
+            lives.blocks.size[block]
+            for block, phase in enumerate(phases)
+            if phase in _PASSES and self._is_kept(block)
+        }
 
     def of(self, block: int) -> Named:
         """The category of a block."""
@@ -87,19 +89,26 @@ class Categories:
         if phase == "backward":
             return self._of_backward(block)
         if phase in _PASSES:
-            if lasts and self._training.steps_after(born) > 1:
-                return Named("other", "medium")  # a library keeps it, such as cuBLAS a workspace
+            if self._is_kept(block):
+                return Named("other", "medium")
             return Named("activations", "high")
-        if born < self._training.first_pass:
-            return Named("weights", "medium")
-        return Named("other", "low") if phase == "unknown" else Named("temporary", "medium")
+        if phase != "unknown":
+            return Named("temporary", "medium")
+        is_weight = lasts and born < self._training.first_pass
+        return Named("weights", "medium") if is_weight else Named("other", "low")
+
+    def _is_kept(self, block: int) -> bool:
+        """Whether a block of a pass outlives all steps: a library keeps it as a workspace."""
+        born, died = self._blocks.born[block], self._blocks.died[block]
+        return died >= self._training.end and self._training.steps_after(born) > 1
 
     def _of_backward(self, block: int) -> Named:
         born, died = self._blocks.born[block], self._blocks.died[block]
         step = self._training.step_after(born)
         lasts = died >= self._training.end
         if step is not None and died >= step[0]:
-            if lasts and self._training.steps_after(born) > 1:
+            # cuBLAS has a workspace of one size for each thread; gradients may be kept and zeroed.
+            if self._is_kept(block) and self._blocks.size[block] in self._workspaces:
                 return Named("other", "medium")
             return Named("gradients", "high")
         if lasts and step is None and self._training.step_after(BEFORE) is None:

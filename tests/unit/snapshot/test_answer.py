@@ -92,6 +92,40 @@ def test_states_that_were_there_before_are_told_from_weights(tmp_path: Path) -> 
     assert held.gradients_bytes == 8 * MIB and held.activations_bytes == 24 * MIB
 
 
+def test_gradients_that_are_kept_and_zeroed_are_gradients(tmp_path: Path) -> None:
+    writer = Writer()
+    writer.alloc("weights", 8 * MIB, "load")
+    for step in range(5):
+        writer.alloc("batch", 2 * MIB, "kept")
+        writer.alloc("activations", 24 * MIB, "forward")
+        if step == 0:
+            writer.alloc("workspace", 10 * MIB, "forward")
+            writer.alloc("gradients", 8 * MIB, "backward")
+            writer.alloc("workspace of the other thread", 10 * MIB, "backward")
+            writer.alloc("states", 16 * MIB, "optimizer")
+        writer.free("activations", "batch")
+        writer.alloc("temporary", 6 * MIB, "optimizer")
+        writer.free("temporary")
+    found = answer(writer, tmp_path)
+    assert found.peak is not None and found.growth is None
+    held = found.peak.categories
+    assert (held.gradients_bytes, held.weights_bytes) == (8 * MIB, 8 * MIB)
+    assert held.optimizer_bytes == 16 * MIB and held.activations_bytes == 24 * MIB
+    assert held.other_bytes == 22 * MIB  # with the batch, whose line is the user's own
+
+
+def test_what_expandable_segments_would_have_saved(tmp_path: Path) -> None:
+    writer = Writer()
+    for n in range(4):
+        writer.alloc(f"{n}", (20 + 4 * n) * MIB, "forward")
+        writer.free(f"{n}")
+    found = answer(writer, tmp_path)
+    assert found.peak_reserved_bytes == (20 + 24 + 28 + 32) * MIB
+    assert found.fragmentation.with_expandable_segments_bytes == 40 * MIB
+    conf = "expandable_segments:True"
+    assert answer(writer, tmp_path, conf=conf).fragmentation.with_expandable_segments_bytes is None
+
+
 def test_a_block_that_another_stream_still_uses_is_not_allocated(tmp_path: Path) -> None:
     writer = Writer()
     writer.alloc("a", 4 * MIB, "forward")
