@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,22 @@ from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.snapshotting import SnapshotOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.report import publish_report
-from oomdoctor.errors import ExitCode
+from oomdoctor.errors import ExitCode, usage_error
 
 if TYPE_CHECKING:
-    from oomdoctor.records.diagnosis import Diagnosis
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from oomdoctor.records.diagnosis import Diagnosis, SettingValue
     from oomdoctor.records.report import Report
     from oomdoctor.records.snapshot import SnapshotDevice
-    from oomdoctor.snapshot.reading.snapshot import Snapshot
+    from oomdoctor.snapshot.history import History
 
 EPILOG = """\b
 Examples:
   oomdoctor snapshot memory_snapshot.pickle
   oomdoctor snapshot memory_snapshot.pickle --json
+  oomdoctor snapshot before.pickle after.pickle
 Next: `oomdoctor explain trace.txt` reads the error that the run printed.
 """
 _LARGE = 64 * 1024**2  # bytes; reading more takes a noticeable time
@@ -40,20 +45,40 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.explain.failed_request import diagnosis_of
     from oomdoctor.snapshot.answer import device_of
-    from oomdoctor.snapshot.reading.file import read_snapshot
+    from oomdoctor.snapshot.difference import difference_of
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("snapshot", options.answer)
-    is_large = options.file.is_file() and options.file.stat().st_size > _LARGE
-    progress = _say_share if is_large and not options.quiet else None
-    found = read_snapshot(options.file, progress)
-    devices = tuple(device_of(found, device) for device in found.devices)
-    name = str(options.file)
-    failed = tuple(
-        diagnosis_of(name, device.index, device.oom) for device in devices if device.oom is not None
+    if len(options.files) > 2:
+        message = f"{len(options.files)} snapshots were given"
+        raise usage_error("bad_option", message, "give one, or two to compare")
+    *earlier, found = [_histories(file, quiet=options.quiet) for file in options.files]
+    devices = tuple(device_of(history) for history in found.values())
+    name = str(options.files[-1])
+    failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
+    differences = tuple(
+        difference_of(before.get(index), found[index])
+        for before in earlier
+        for index in sorted(found)
     )
-    report = _report(name, found, devices, failed, started, time.monotonic() - clock)
+    settings = next(iter(found.values())).snapshot_settings if found else {}
+    report = _report(name, settings, devices, failed, started, time.monotonic() - clock)
+    report = replace(report, differences=differences)
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+
+
+def _histories(file: Path, *, quiet: bool) -> dict[int, History]:
+    """The devices of a snapshot by their index.
+
+    Raises:
+        OomDoctorError: it cannot be read (exit 2).
+    """
+    from oomdoctor.snapshot.history import history_of
+    from oomdoctor.snapshot.reading.file import read_snapshot
+
+    is_large = file.is_file() and file.stat().st_size > _LARGE
+    snapshot = read_snapshot(file, _say_share if is_large and not quiet else None)
+    return {device.index: history_of(snapshot, device) for device in snapshot.devices}
 
 
 def _say_share(share: float) -> None:
@@ -62,7 +87,7 @@ def _say_share(share: float) -> None:
 
 def _report(
     name: str,
-    found: Snapshot,
+    settings: Mapping[str, SettingValue],
     devices: tuple[SnapshotDevice, ...],
     failed: tuple[Diagnosis, ...],
     started: datetime,
@@ -92,7 +117,7 @@ def _report(
         errors=(),
         diagnoses=failed,
         source=name,
-        settings={k: v for k, v in found.settings.items() if isinstance(v, str | int | float)},
+        settings=settings,
         devices=devices,
         causes=failed[0].causes if failed else (),
         remedies=failed[0].remedies if failed else (),

@@ -14,7 +14,7 @@ from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import ProbeResult, WeightsChoice
 from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
-from oomdoctor.records.snapshot import SnapshotDevice
+from oomdoctor.records.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.solve import SolveAnswer
 
 SCHEMA = "oomdoctor/1"
@@ -152,8 +152,9 @@ class Report:
     to them. Only `plan` fills `cards`, `sweep`, `why`, `solve` and `simulations`; only `explain`,
     `run` and `snapshot` fill `diagnoses`; only `run` fills `device`, `command_line`,
     `exit_code_of_command`, `ranks` and `smallest_gpu`; only `snapshot` fills `source` (its file),
-    `torch_version`, `settings` (of the allocator), `devices`, and `causes` and `remedies` if a
-    request failed. `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
+    `torch_version`, `settings` (of the allocator), `devices`, `differences` (to an earlier
+    snapshot), and `causes` and `remedies` if a request failed. `next_commands` work on this
+    machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -192,5 +193,6 @@ class Report:
     torch_version: str | None = None
     settings: Mapping[str, SettingValue] = field(default_factory=dict)
     devices: tuple[SnapshotDevice, ...] = ()
+    differences: tuple[SnapshotDifference, ...] = ()
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()

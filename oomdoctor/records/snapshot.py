@@ -64,6 +64,21 @@ class SnapshotPeak:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotDifference:
+    """How much more a device holds at the end of a snapshot than at the end of an earlier one.
+
+    Negative where it holds less. `blocks` are the lines with the largest changes.
+    """
+
+    index: int
+    allocated_bytes: int
+    reserved_bytes: int
+    categories: CategoryBytes
+    blocks: tuple[HeldBlocks, ...]
+    other_blocks_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotFragmentation:
     """Memory that was reserved but not allocated, at the end of the snapshot.
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.records.snapshot import SnapshotDevice, SnapshotOom, SnapshotPeak
-from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
-from oomdoctor.snapshot.categories import Categories
+from oomdoctor.records.snapshot import SnapshotDevice, SnapshotOom
+from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.composition import composition, place
 from oomdoctor.snapshot.fragmentation import fragmentation_of
 from oomdoctor.snapshot.growth import growth_of
-from oomdoctor.snapshot.phases import Meanings, optimizer_steps
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.phases import Meanings
 from oomdoctor.snapshot.reading.events import (
     ALLOC,
     NO_STACK,
@@ -22,50 +19,29 @@ from oomdoctor.snapshot.reading.events import (
     SEGMENT_UNMAP,
     Events,
 )
-from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 
 
-def settings_of(snapshot: Snapshot) -> AllocatorSettings:
-    """The settings of the allocator that wrote a snapshot; the defaults if it does not say."""
-    text = snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF")
-    if isinstance(text, str):
-        with suppress(ValueError):
-            return AllocatorSettings.parse(text)
-    return AllocatorSettings(
-        expandable_segments=snapshot.settings.get("expandable_segments") is True
-    )
-
-
-def device_of(snapshot: Snapshot, device: DeviceSnapshot) -> SnapshotDevice:
+def device_of(history: History) -> SnapshotDevice:
     """The answer about one device."""
-    settings = settings_of(snapshot)
-    lives, events = lives_of(device, settings.roundup_power2_divisions), device.events
-    meanings = Meanings(snapshot.stacks, events)
-    steps = optimizer_steps(device, meanings)
-    categories = Categories(lives, meanings, steps)
-    at = _peak(lives)
-    end = len(events) - 1
+    device, lives, meanings = history.device, history.lives, history.meanings
+    events = device.events
     traced = any(action == ALLOC for action in events.action)
-
-    def held(event: int) -> SnapshotPeak:
-        return composition(lives, events, meanings, categories, steps, event)
-
     return SnapshotDevice(
         index=device.index,
         allocated_bytes=lives.allocated[-1] if len(events) else lives.began_allocated,
         reserved_bytes=sum(segment.size for segment in device.segments),
-        peak_allocated_bytes=max(lives.began_allocated, *lives.allocated) if traced else None,
-        peak_reserved_bytes=max(lives.began_reserved, *lives.reserved) if traced else None,
+        peak_allocated_bytes=max(lives.began_allocated, max(lives.allocated)) if traced else None,
+        peak_reserved_bytes=max(lives.began_reserved, max(lives.reserved)) if traced else None,
         events=len(events),
         truncated=lives.began_reserved > 0,
         has_stacks=meanings.has_frames,
-        steps=len(steps),
-        peak=held(at) if traced else None,
-        at_end=held(end),
-        fragmentation=fragmentation_of(device, lives, settings),
+        steps=len(history.steps),
+        peak=composition(history, _peak(lives)) if traced else None,
+        at_end=composition(history, history.last_event),
+        fragmentation=fragmentation_of(device, lives, history.settings),
         retries=_retries(events, lives),
         oom=_oom(events, lives, meanings),
-        growth=growth_of(lives, meanings, steps),
+        growth=growth_of(lives, meanings, history.steps),
     )
 
 

@@ -15,10 +15,9 @@ from oomdoctor.records.snapshot import (
     HeldBlocks,
     SnapshotPeak,
 )
-from oomdoctor.snapshot.blocks import BEFORE, Lives
-from oomdoctor.snapshot.categories import Categories
-from oomdoctor.snapshot.phases import Meanings
-from oomdoctor.snapshot.reading.events import NO_STACK, Events, Frame
+from oomdoctor.snapshot.blocks import BEFORE
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.reading.events import NO_STACK, Frame
 
 SHOWN_BLOCKS = 50
 _CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
@@ -37,20 +36,17 @@ class _Sum:
     confidence: int = len(_CONFIDENCES) - 1
 
 
-def composition(
-    lives: Lives,
-    events: Events,
-    meanings: Meanings,
-    categories: Categories,
-    steps: list[tuple[int, int]],
-    event: int,
-) -> SnapshotPeak:
-    """What was allocated after an event; `BEFORE` for the time before the first one."""
-    blocks = lives.blocks
+def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) -> SnapshotPeak:
+    """What was allocated after an event; `BEFORE` for the time before the first one.
+
+    `shown` limits how many lines are told apart; None is all.
+    """
+    blocks, meanings, events = history.lives.blocks, history.meanings, history.device.events
+    steps = history.steps
     totals: dict[str, int] = defaultdict(int)
     groups: dict[_Group, _Sum] = defaultdict(_Sum)
     for block in blocks.alive(event):
-        category, confidence = categories.of(block)
+        category, confidence = history.categories.of(block)
         size = blocks.size[block]
         totals[f"{category}_bytes"] += size
         meaning = meanings.of(blocks.stack[block])
@@ -77,9 +73,9 @@ def composition(
                 group.where,
                 group.library_where,
             )
-            for group, held in ordered[:SHOWN_BLOCKS]
+            for group, held in ordered[:shown]
         ),
-        other_blocks_bytes=sum(held.bytes for _, held in ordered[SHOWN_BLOCKS:]),
+        other_blocks_bytes=sum(held.bytes for _, held in ordered[len(ordered[:shown]) :]),
     )
 
 

@@ -63,6 +63,27 @@ def test_json_is_one_document(file: Path) -> None:
     assert document["causes"] and document["remedies"] and document["torch_version"] is None
 
 
+def test_two_snapshots_are_compared(file: Path, tmp_path: Path) -> None:
+    later = str(training(6, leak=3 * MIB).write(tmp_path / "after.pickle"))
+    ended = snapshot(str(file), later)
+    assert ended.returncode == 0
+    assert "more allocated" in ended.stdout and "train.py:24" in ended.stdout
+    assert "At the peak" not in ended.stdout
+    assert "At the peak" in snapshot(str(file), later, "--verbose").stdout
+    document = json.loads(snapshot(str(file), later, "--json").stdout)
+    (difference,) = document["differences"]
+    assert difference["index"] == 0 and difference["blocks"][0]["where"]["line"] == 24
+    assert document["source"] == later
+    rows = snapshot(str(file), later, "--format", "csv").stdout.splitlines()
+    assert rows[1].startswith("0,") and "train.py,24,main" in rows[1]
+    assert snapshot(later, later).stdout.startswith("GPU 0: as much allocated")
+
+
+def test_three_are_too_many(file: Path) -> None:
+    ended = snapshot(str(file), str(file), str(file))
+    assert ended.returncode == 2 and "two to compare" in ended.stderr
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch ran",)

@@ -74,7 +74,8 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         if "copy" not in command.split():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-    training().write(tmp_path / "memory_snapshot.pickle")
+    for name in ("memory_snapshot", "before", "after"):
+        training().write(tmp_path / f"{name}.pickle")
     if "copy" not in command.split():
         (tmp_path / "cuda" / "bin").mkdir(parents=True)
         (tmp_path / "cuda" / "bin" / "python").symlink_to(sys.executable)

@@ -12,9 +12,8 @@ import pytest
 from emulated_run import Watched
 
 from oomdoctor.snapshot.answer import device_of
-from oomdoctor.snapshot.blocks import Lives, lives_of
-from oomdoctor.snapshot.categories import Categories
-from oomdoctor.snapshot.phases import Meanings, optimizer_steps
+from oomdoctor.snapshot.blocks import Lives
+from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.events import Events
 from oomdoctor.snapshot.reading.file import read_snapshot
 
@@ -50,13 +49,13 @@ def test_what_held_the_memory_at_the_peak_is_named(
     truth = json.loads(truth_file.read_text())
     snapshot = read_snapshot(watched.folder / "memory_snapshot.pickle")
     (device,) = snapshot.devices
-    answer = device_of(snapshot, device)
+    history = history_of(snapshot, device)
+    answer = device_of(history)
     assert answer.peak_allocated_bytes == truth["peak"]
     assert answer.peak is not None and answer.steps == 4
     assert answer.growth is None and not answer.truncated
 
-    lives, meanings = lives_of(device), Meanings(snapshot.stacks, device.events)
-    categories = Categories(lives, meanings, optimizer_steps(device, meanings))
+    lives, categories = history.lives, history.categories
     known = _known(lives, device.events, truth["notes"])
     scores = {lives.blocks.size[block] for block, names in known.items() if "logits" in names}
     right: dict[bool, int] = defaultdict(int)

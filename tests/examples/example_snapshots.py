@@ -12,6 +12,7 @@ from snapshots import Writer, training
 from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.report import Report
 from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
 from oomdoctor.units import MIB
 
@@ -35,7 +36,7 @@ def report_of(writer: Writer) -> Report:
 
     with tempfile.TemporaryDirectory() as folder:
         found = read_snapshot(writer.write(Path(folder) / "x.pickle"))
-    devices = tuple(device_of(found, device) for device in found.devices)
+    devices = tuple(device_of(history_of(found, device)) for device in found.devices)
     name = "memory_snapshot.pickle"
     failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
     return replace(

@@ -16,11 +16,12 @@ from oomdoctor.cli.options.answer import AnswerOptions
 class SnapshotOptions:
     """A command line of `snapshot`."""
 
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
             metavar="FILE",
-            help="A snapshot that torch.cuda.memory._dump_snapshot wrote.",
+            help="A snapshot that torch.cuda.memory._dump_snapshot wrote. Of two, what the second "
+            "holds more than the first is shown.",
             show_default=False,
         ),
     ]

@@ -7,7 +7,13 @@ from pathlib import PurePath
 from oomdoctor.records.facts.outcomes import PHASE_WORDS
 from oomdoctor.records.report import Report
 from oomdoctor.records.run import Place
-from oomdoctor.records.snapshot import CategoryBytes, HeldBlocks, SnapshotDevice, SnapshotPeak
+from oomdoctor.records.snapshot import (
+    CategoryBytes,
+    HeldBlocks,
+    SnapshotDevice,
+    SnapshotDifference,
+    SnapshotPeak,
+)
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
@@ -32,13 +38,33 @@ def snapshot_sections(report: Report, *, verbose: bool) -> list[Section]:
     if not ordered:
         nothing = Note("The snapshot is empty: no GPU memory was in use.", "strong")
         sections.append(Section("", (nothing,)))
-    for device in ordered:
+    for difference in report.differences:
+        sections += _difference(difference, verbose=verbose)
+    for device in ordered if not report.differences or verbose else ():
         sections += _device(device, verbose=verbose)
     if report.diagnoses:
         sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
     sections += error_sections(report)
     sections += message_sections("Warnings", [warning.message for warning in report.warnings])
     return sections + next_sections(report)
+
+
+def _difference(found: SnapshotDifference, *, verbose: bool) -> list[Section]:
+    allocated, reserved = _change(found.allocated_bytes), _change(found.reserved_bytes)
+    verdict = f"GPU {found.index}: {allocated} allocated and {reserved} reserved at the end."
+    blocks: list[Block] = [Note(verdict, "strong")]
+    if found.blocks:
+        shown = found.blocks if verbose else found.blocks[:_SHOWN]
+        blocks.append(Grid(_COLUMNS, tuple(map(_row, shown))).without_empty_columns())
+        rest = sum(b.bytes for b in found.blocks[len(shown) :]) + found.other_blocks_bytes
+        blocks += [Note(f"Other lines: {_change(rest)}.")] if rest else []
+    return [Section("", tuple(blocks))]
+
+
+def _change(size: int) -> str:
+    if not size:
+        return "as much"
+    return f"{format_bytes(abs(size))} {'more' if size > 0 else 'less'}"
 
 
 def _most_bytes(device: SnapshotDevice) -> int:

@@ -12,6 +12,8 @@ from snapshots import BASE, Writer, training
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.snapshot import SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.difference import difference_of
+from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
 from oomdoctor.units import MIB
 
@@ -20,10 +22,16 @@ def answer(writer: Writer, folder: Path, **kwargs: Any) -> SnapshotDevice:
     return one(writer.write(folder / "snapshot.pickle", **kwargs))
 
 
+def history(writer: Writer, folder: Path) -> History:
+    found = read_snapshot(writer.write(folder / "snapshot.pickle"))
+    (device,) = found.devices
+    return history_of(found, device)
+
+
 def one(path: Path) -> SnapshotDevice:
     found = read_snapshot(path)
     (device,) = found.devices
-    return device_of(found, device)
+    return device_of(history_of(found, device))
 
 
 def test_the_peak_and_what_held_it(tmp_path: Path) -> None:
@@ -90,6 +98,23 @@ def test_states_that_were_there_before_are_told_from_weights(tmp_path: Path) -> 
     held = found.peak.categories
     assert (held.weights_bytes, held.optimizer_bytes) == (8 * MIB, 16 * MIB)
     assert held.gradients_bytes == 8 * MIB and held.activations_bytes == 24 * MIB
+
+
+def test_what_a_later_snapshot_holds_more(tmp_path: Path) -> None:
+    before = history(training(2), tmp_path)
+    writer = training(6, leak=3 * MIB)
+    found = difference_of(before, history(writer, tmp_path))
+    held = found.blocks[0]
+    assert held.where is not None and held.where.line == 24
+    assert held.count == 6 and 18 * MIB <= held.bytes <= 24 * MIB
+    assert found.allocated_bytes == held.bytes == found.categories.other_bytes
+    assert found.categories.weights_bytes == 0 and len(found.blocks) == 1
+    back = difference_of(history(writer, tmp_path), before)
+    assert (back.allocated_bytes, back.blocks[0].count) == (-held.bytes, -6)
+    assert difference_of(before, before).blocks == ()
+    whole = difference_of(None, before)
+    assert whole.allocated_bytes == 24 * MIB == sum(b.bytes for b in whole.blocks)
+    assert whole.reserved_bytes > whole.allocated_bytes
 
 
 def test_gradients_that_are_kept_and_zeroed_are_gradients(tmp_path: Path) -> None:
@@ -232,7 +257,7 @@ def test_files_that_are_no_snapshots(tmp_path: Path, data: bytes, why: str) -> N
     path.write_bytes(data)
     with pytest.raises(OomDoctorError) as raised:
         found = read_snapshot(path)
-        [device_of(found, device) for device in found.devices]
+        [device_of(history_of(found, device)) for device in found.devices]
     assert raised.value.exit_code == 2 and why in raised.value.message
     assert "_dump_snapshot" in (raised.value.hint or "")
 
