@@ -49,12 +49,15 @@ def snapshot(options: SnapshotOptions) -> None:
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("snapshot", options.answer)
-    if len(options.files) > 2:
-        message = f"{len(options.files)} snapshots were given"
+    files = options.files or []
+    if not files:
+        raise usage_error("no_file", "no snapshot was given", "oomdoctor snapshot FILE")
+    if len(files) > 2:
+        message = f"{len(files)} snapshots were given"
         raise usage_error("bad_option", message, "give one, or two to compare")
-    *earlier, found = [_histories(file, quiet=options.quiet) for file in options.files]
+    *earlier, found = [_histories(file, quiet=options.quiet) for file in files]
     devices = tuple(device_of(history) for history in found.values())
-    name = str(options.files[-1])
+    name = str(files[-1])
     failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
     differences = tuple(
         difference_of(before.get(index), found[index])

@@ -39,7 +39,7 @@ class _Sum:
 def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) -> SnapshotPeak:
     """What was allocated after an event; `BEFORE` for the time before the first one.
 
-    `shown` limits how many lines are told apart; None is all.
+    `shown` limits the number of lines in `blocks`; None keeps all of them.
     """
     blocks, meanings, events = history.lives.blocks, history.meanings, history.device.events
     steps = history.steps

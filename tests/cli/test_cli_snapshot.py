@@ -103,7 +103,8 @@ def test_a_hostile_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_bad_input(tmp_path: Path) -> None:
     assert snapshot(str(tmp_path / "none.pickle")).returncode == 2
     assert snapshot(str(tmp_path)).returncode == 2
-    assert snapshot().returncode == 2
+    ended = snapshot()
+    assert ended.returncode == 2 and "no snapshot was given" in ended.stderr
 
 
 def test_torch_is_not_loaded(file: Path) -> None:

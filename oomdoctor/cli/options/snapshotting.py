@@ -17,14 +17,14 @@ class SnapshotOptions:
     """A command line of `snapshot`."""
 
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="FILE",
             help="A snapshot that torch.cuda.memory._dump_snapshot wrote. Of two, what the second "
             "holds more than the first is shown.",
             show_default=False,
         ),
-    ]
+    ] = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)
     verbose: Annotated[
         bool,
