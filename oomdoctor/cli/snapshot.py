@@ -15,7 +15,7 @@ from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, usage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from oomdoctor.records.diagnosis import Diagnosis, SettingValue
@@ -80,12 +80,21 @@ def _histories(file: Path, *, quiet: bool) -> dict[int, History]:
     from oomdoctor.snapshot.reading.file import read_snapshot
 
     is_large = file.is_file() and file.stat().st_size > _LARGE
-    snapshot = read_snapshot(file, _say_share if is_large and not quiet else None)
+    snapshot = read_snapshot(file, _say_tenths(file.name) if is_large and not quiet else None)
     return {device.index: history_of(snapshot, device) for device in snapshot.devices}
 
 
-def _say_share(share: float) -> None:
-    output.say_progress(f"read {share:.0%}")
+def _say_tenths(name: str) -> Callable[[float], None]:
+    """Says how much was read, a line for each tenth."""
+    told = 0
+
+    def say(share: float) -> None:
+        nonlocal told
+        if share * 10 >= told + 1:
+            told = int(share * 10)
+            output.say_progress(f"{name}: {told * 10}% read")
+
+    return say
 
 
 def _report(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from snapshots import training
 
+from oomdoctor.cli.snapshot import _say_tenths
 from oomdoctor.units import MIB
 
 
@@ -82,6 +83,16 @@ def test_two_snapshots_are_compared(file: Path, tmp_path: Path) -> None:
 def test_three_are_too_many(file: Path) -> None:
     ended = snapshot(str(file), str(file), str(file))
     assert ended.returncode == 2 and "two to compare" in ended.stderr
+
+
+def test_a_large_file_is_read_with_a_line_for_each_tenth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say = _say_tenths("x.pickle")
+    for share in range(100):
+        say(share / 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"x.pickle: {tenth}0% read" for tenth in range(1, 10)]
 
 
 class Evil:
