@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     """What the process tells a shell script. The documentation of exit codes is made from this."""
 
     OK = 0
-    """Something fits; or, for `explain`, memory ran out and here is the cause."""
+    """Something fits; `explain` found why memory ran out; `snapshot` read its file."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
     USAGE = 2

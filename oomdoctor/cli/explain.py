@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oomdoctor import __version__
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams.report import publish_report
@@ -121,27 +120,13 @@ def _report(
     elapsed_s: float,
 ) -> Report:
     from oomdoctor.cli.requests.next_lines import next_lines
-    from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
+    from oomdoctor.records.report import bare_report
 
-    return Report(
-        schema=SCHEMA,
-        command="explain",
-        status="ok" if code == ExitCode.OK else "no",
-        exit_code=int(code),
-        tool=Tool("oomdoctor", __version__),
-        started_at=started.isoformat(timespec="seconds"),
-        elapsed_s=round(elapsed_s, 3),
-        run_dir=None,
-        request=None,
-        machine=None,
-        model=None,
-        budget=None,
-        results=(),
-        ranking=(),
-        ranking_reasons={},
-        picks=Picks(None, None, None),
+    return replace(
+        bare_report(
+            "explain", "ok" if code == ExitCode.OK else "no", int(code), started, elapsed_s
+        ),
         next_commands=next_lines(found, given, typed),
         warnings=tuple(warnings),
-        errors=(),
         diagnoses=tuple(found),
     )

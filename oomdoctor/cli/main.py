@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -177,28 +178,17 @@ def _internal_error(error: Exception) -> OomDoctorError:
 def _print_envelope(
     arguments: list[str], error: OomDoctorError, started: datetime, elapsed_s: float
 ) -> int:
-    from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool
+    from oomdoctor.records.report import Fault, bare_report
     from oomdoctor.render import render_report
 
-    report = Report(
-        schema=SCHEMA,
-        command=next((word for word in arguments if word in COMMANDS), "oomdoctor"),
-        status=_STATUS.get(error.exit_code, "error"),
-        exit_code=int(error.exit_code),
-        tool=Tool("oomdoctor", __version__),
-        started_at=started.isoformat(timespec="seconds"),
-        elapsed_s=round(elapsed_s, 3),
-        run_dir=None,
-        request=None,
-        machine=None,
-        model=None,
-        budget=None,
-        results=(),
-        ranking=(),
-        ranking_reasons={},
-        picks=Picks(None, None, None),
-        next_commands=(),
-        warnings=(),
+    report = replace(
+        bare_report(
+            next((word for word in arguments if word in COMMANDS), "oomdoctor"),
+            _STATUS.get(error.exit_code, "error"),
+            int(error.exit_code),
+            started,
+            elapsed_s,
+        ),
         errors=(Fault(error.code, error.message, error.hint),),
     )
     try:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from oomdoctor import __version__
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.snapshotting import SnapshotOptions
 from oomdoctor.cli.streams import output
@@ -15,13 +14,11 @@ from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, usage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
-    from oomdoctor.records.diagnosis import Diagnosis, SettingValue
-    from oomdoctor.records.report import Report
-    from oomdoctor.records.snapshot import SnapshotDevice
     from oomdoctor.snapshot.history import History
+    from oomdoctor.snapshot.reading.snapshot import Snapshot
 
 EPILOG = """\b
 Examples:
@@ -37,13 +34,14 @@ _LARGE = 64 * 1024**2  # bytes; reading more takes a noticeable time
 def snapshot(options: SnapshotOptions) -> None:
     """Show what held the memory in a memory snapshot.
 
-    For the peak it names the category and the line of code of each block. It needs no GPU and no
-    torch, and nothing in the file is run. Write a snapshot with
+    The page lists memory at the peak by category and by line of code. It needs no GPU and no torch,
+    and nothing in the file is run. Write a snapshot with
     torch.cuda.memory._record_memory_history() at the start of the script and
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.explain.failed_request import diagnosis_of
+    from oomdoctor.records.report import bare_report
     from oomdoctor.snapshot.answer import device_of
     from oomdoctor.snapshot.difference import difference_of
 
@@ -55,7 +53,8 @@ def snapshot(options: SnapshotOptions) -> None:
     if len(files) > 2:
         message = f"{len(files)} snapshots were given"
         raise usage_error("bad_option", message, "give one, or two to compare")
-    *earlier, found = [_histories(file, quiet=options.quiet) for file in files]
+    snapshots = [_read(file, quiet=options.quiet) for file in files]
+    *earlier, found = map(_histories, snapshots)
     devices = tuple(device_of(history) for history in found.values())
     name = str(files[-1])
     failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
@@ -64,23 +63,30 @@ def snapshot(options: SnapshotOptions) -> None:
         for before in earlier
         for index in sorted(found)
     )
-    settings = next(iter(found.values())).snapshot_settings if found else {}
-    report = _report(name, settings, devices, failed, started, time.monotonic() - clock)
-    report = replace(report, differences=differences)
+    report = replace(
+        bare_report("snapshot", "ok", ExitCode.OK, started, time.monotonic() - clock),
+        diagnoses=failed,
+        source=name,
+        settings=snapshots[-1].plain_settings(),
+        devices=devices,
+        differences=differences,
+        causes=failed[0].causes if failed else (),
+        remedies=failed[0].remedies if failed else (),
+    )
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
 
 
-def _histories(file: Path, *, quiet: bool) -> dict[int, History]:
-    """The devices of a snapshot by their index.
-
-    Raises:
-        OomDoctorError: it cannot be read (exit 2).
-    """
-    from oomdoctor.snapshot.history import history_of
+def _read(file: Path, *, quiet: bool) -> Snapshot:
     from oomdoctor.snapshot.reading.file import read_snapshot
 
     is_large = file.is_file() and file.stat().st_size > _LARGE
-    snapshot = read_snapshot(file, _say_tenths(file.name) if is_large and not quiet else None)
+    return read_snapshot(file, _say_tenths(file.name) if is_large and not quiet else None)
+
+
+def _histories(snapshot: Snapshot) -> dict[int, History]:
+    """The devices of a snapshot by their index."""
+    from oomdoctor.snapshot.history import history_of
+
     return {device.index: history_of(snapshot, device) for device in snapshot.devices}
 
 
@@ -95,42 +101,3 @@ def _say_tenths(name: str) -> Callable[[float], None]:
             output.say_progress(f"{name}: {told * 10}% read")
 
     return say
-
-
-def _report(
-    name: str,
-    settings: Mapping[str, SettingValue],
-    devices: tuple[SnapshotDevice, ...],
-    failed: tuple[Diagnosis, ...],
-    started: datetime,
-    elapsed_s: float,
-) -> Report:
-    from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
-
-    return Report(
-        schema=SCHEMA,
-        command="snapshot",
-        status="ok",
-        exit_code=int(ExitCode.OK),
-        tool=Tool("oomdoctor", __version__),
-        started_at=started.isoformat(timespec="seconds"),
-        elapsed_s=round(elapsed_s, 3),
-        run_dir=None,
-        request=None,
-        machine=None,
-        model=None,
-        budget=None,
-        results=(),
-        ranking=(),
-        ranking_reasons={},
-        picks=Picks(None, None, None),
-        next_commands=(),
-        warnings=(),
-        errors=(),
-        diagnoses=failed,
-        source=name,
-        settings=settings,
-        devices=devices,
-        causes=failed[0].causes if failed else (),
-        remedies=failed[0].remedies if failed else (),
-    )

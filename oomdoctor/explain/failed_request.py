@@ -14,16 +14,15 @@ def diagnosis_of(source: str, device: int, oom: SnapshotOom) -> Diagnosis:
     """Causes and remedies of a request that a device could not meet."""
     unallocated = oom.reserved_bytes - oom.allocated_bytes
     message = (
-        f"GPU {device} was asked for {format_bytes(oom.requested_bytes)} and had "
-        f"{format_bytes(oom.free_bytes)} free; {format_bytes(oom.allocated_bytes)} were allocated "
-        f"and {format_bytes(unallocated)} reserved but unallocated"
+        f"GPU {device}: tried to allocate {format_bytes(oom.requested_bytes)} with "
+        f"{format_bytes(oom.free_bytes)} free; {format_bytes(oom.allocated_bytes)} allocated, "
+        f"{format_bytes(unallocated)} reserved but unallocated"
     )
     event = OomEvent(
         message=message,
         dialect="cuda_caching_allocator",
         phase=oom.phase,
         requested_bytes=oom.requested_bytes,
-        capacity_bytes=oom.reserved_bytes + oom.free_bytes,
         free_bytes=oom.free_bytes,
         process_bytes=oom.reserved_bytes,
         allocated_bytes=oom.allocated_bytes,

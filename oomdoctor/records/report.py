@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
+from oomdoctor import __version__
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
@@ -149,12 +151,12 @@ class Report:
     """The public document of `probe`, `plan`, `explain`, `run` and `snapshot`.
 
     Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
-    to them. Only `plan` fills `cards`, `sweep`, `why`, `solve` and `simulations`; only `explain`,
-    `run` and `snapshot` fill `diagnoses`; only `run` fills `device`, `command_line`,
-    `exit_code_of_command`, `ranks` and `smallest_gpu`; only `snapshot` fills `source` (its file),
-    `torch_version`, `settings` (of the allocator), `devices`, `differences` (to an earlier
-    snapshot), and `causes` and `remedies` if a request failed. `next_commands` work on this
-    machine, `next_on_gpu` on a machine with the GPU.
+    to them. Only `plan` fills `cards`, `sweep`, `why`, `solve` and `simulations`. Only `explain`,
+    `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
+    `exit_code_of_command`, `ranks` and `smallest_gpu`. Only `snapshot` fills `source` (its file),
+    `torch_version`, `settings` (of the allocator) and `devices`. With two files it also fills
+    `differences`, and if an allocation failed, `causes` and `remedies`. `next_commands` work on
+    this machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -196,3 +198,30 @@ class Report:
     differences: tuple[SnapshotDifference, ...] = ()
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+
+
+def bare_report(
+    command: str, status: Status, exit_code: int, started: datetime, elapsed_s: float
+) -> Report:
+    """The report of a command without any answer yet; `replace` adds what it found."""
+    return Report(
+        schema=SCHEMA,
+        command=command,
+        status=status,
+        exit_code=int(exit_code),
+        tool=Tool("oomdoctor", __version__),
+        started_at=started.isoformat(timespec="seconds"),
+        elapsed_s=round(elapsed_s, 3),
+        run_dir=None,
+        request=None,
+        machine=None,
+        model=None,
+        budget=None,
+        results=(),
+        ranking=(),
+        ranking_reasons={},
+        picks=Picks(None, None, None),
+        next_commands=(),
+        warnings=(),
+        errors=(),
+    )

@@ -31,10 +31,10 @@ class CategoryBytes:
 
 @dataclass(frozen=True, slots=True)
 class HeldBlocks:
-    """Blocks that one line of the user's code made for one purpose: their sum and number.
+    """The blocks of one category that one line of code made: total bytes and count.
 
     `where` is None if no line of the user's is in the stacks; `library_where` is the innermost line
-    of Python. `operator` is the function that is called there.
+    of Python.
     """
 
     bytes: int
@@ -49,8 +49,8 @@ class HeldBlocks:
 class SnapshotPeak:
     """The moment at which most was allocated: after the event `event`, in optimizer step `step`.
 
-    `event` is -1 for the time before the first one. `blocks` are the largest, `other_blocks_bytes`
-    the rest.
+    `event` is negative for the time before the first one. `blocks` are the largest,
+    `other_blocks_bytes` the rest.
     """
 
     event: int

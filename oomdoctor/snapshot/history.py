@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.records.diagnosis import SettingValue
 from oomdoctor.snapshot.blocks import Lives, lives_of
 from oomdoctor.snapshot.categories import Categories
 from oomdoctor.snapshot.phases import Meanings, optimizer_steps
@@ -18,8 +16,7 @@ from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 class History:
     """A device, the lives of its blocks, what their stacks say, and the optimizer's steps.
 
-    A step is a pair of events: its first, and the first after it. `snapshot_settings` are the
-    allocator's settings as torch names them.
+    A step is a pair of events: its first, and the first after it.
     """
 
     device: DeviceSnapshot
@@ -28,7 +25,6 @@ class History:
     meanings: Meanings
     steps: list[tuple[int, int]]
     categories: Categories
-    snapshot_settings: Mapping[str, SettingValue]
 
     @property
     def last_event(self) -> int:
@@ -43,8 +39,7 @@ def history_of(snapshot: Snapshot, device: DeviceSnapshot) -> History:
     meanings = Meanings(snapshot.stacks, device.events)
     steps = optimizer_steps(device, meanings)
     categories = Categories(lives, meanings, steps)
-    named = {k: v for k, v in snapshot.settings.items() if isinstance(v, str | int | float)}
-    return History(device, settings, lives, meanings, steps, categories, named)
+    return History(device, settings, lives, meanings, steps, categories)
 
 
 def _settings(snapshot: Snapshot) -> AllocatorSettings:

@@ -38,7 +38,7 @@ def test_the_page(file: Path) -> None:
     assert ended.returncode == 0 and ended.stderr == ""
     for text in (
         "GPU 0: 92.0 MiB allocated",
-        "Ran out  asked for 64.0 MiB, 5.00 MiB free, model.py:33 in forward",
+        "Ran out  tried to allocate 64.0 MiB with 5.00 MiB free, model.py:33 in forward",
         "Peak     in the backward pass (torch runs it in C++), optimizer step 2",
         "logits",
         "train.py:21",
@@ -77,7 +77,7 @@ def test_two_snapshots_are_compared(file: Path, tmp_path: Path) -> None:
     assert document["source"] == later
     rows = snapshot(str(file), later, "--format", "csv").stdout.splitlines()
     assert rows[1].startswith("0,") and "train.py,24,main" in rows[1]
-    assert snapshot(later, later).stdout.startswith("GPU 0: as much allocated")
+    assert snapshot(later, later).stdout.startswith("GPU 0: the same amount allocated")
 
 
 def test_three_are_too_many(file: Path) -> None:

@@ -20,8 +20,8 @@ class SnapshotOptions:
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="A snapshot that torch.cuda.memory._dump_snapshot wrote. Of two, what the second "
-            "holds more than the first is shown.",
+            help="A snapshot that torch.cuda.memory._dump_snapshot wrote. With two, the page shows "
+            "how the second differs from the first.",
             show_default=False,
         ),
     ] = None

@@ -24,10 +24,10 @@ _NAMES = {"optimizer": "optimizer states", "other": "not known"}
 _COLUMNS = (
     Column("bytes", right=True),
     Column("blocks", 3, right=True, detail="blocks: {}"),
-    Column("for"),
-    Column("sure", 4, detail="{} confidence"),
+    Column("category"),
+    Column("confidence", 4, spills=False),
     Column("your line"),
-    Column("in the library", 2, detail="in the library: {}"),
+    Column("library line", 2, detail="in the library: {}"),
 )
 
 
@@ -63,7 +63,7 @@ def _difference(found: SnapshotDifference, *, verbose: bool) -> list[Section]:
 
 def _change(size: int) -> str:
     if not size:
-        return "as much"
+        return "the same amount"
     return f"{format_bytes(abs(size))} {'more' if size > 0 else 'less'}"
 
 
@@ -83,7 +83,7 @@ def _device(device: SnapshotDevice, *, verbose: bool) -> list[Section]:
         if rest:
             more = "" if verbose else "; --verbose shows more"
             rows.append(Note(f"Other lines hold {format_bytes(rest)}{more}."))
-        sections.append(Section("Lines that hold it", tuple(rows)))
+        sections.append(Section("By line of code", tuple(rows)))
     sections.append(Section("Reserved but not allocated, at the end", (_fragmentation(device),)))
     return sections
 
@@ -107,19 +107,18 @@ def _facts(device: SnapshotDevice) -> list[tuple[str, str]]:
     facts = []
     if device.oom is not None:
         oom = device.oom
-        asked = (
-            f"asked for {format_bytes(oom.requested_bytes)}, {format_bytes(oom.free_bytes)} free"
-        )
+        sizes = format_bytes(oom.requested_bytes), format_bytes(oom.free_bytes)
+        asked = "tried to allocate {} with {} free".format(*sizes)
         facts.append(("Ran out", f"{asked}{_at(oom.where)}"))
     if device.peak is not None:
         facts.append(("Peak", _moment(device.peak)))
     if device.growth is not None:
         grown = device.growth
-        each = f"{format_bytes(grown.bytes_per_step)} more in each of {grown.steps} steps"
+        each = f"{format_bytes(grown.bytes_per_step)} more after each of {grown.steps} steps"
         facts.append(("Grows", f"{each}, never freed{_at(grown.where)}"))
     if device.retries:
         times = "once" if device.retries == 1 else f"{device.retries} times"
-        facts.append(("Retries", f"{times} the cache was given back to make room; that is slow"))
+        facts.append(("Retries", f"torch released its cache {times} to make room, which is slow"))
     facts.append(("History", _history(device)))
     return facts
 
@@ -134,7 +133,7 @@ def _moment(peak: SnapshotPeak) -> str:
 
 def _history(device: SnapshotDevice) -> str:
     if device.peak is None:
-        return "none was recorded: call torch.cuda.memory._record_memory_history() first"
+        return "none was recorded; call torch.cuda.memory._record_memory_history() first"
     text = f"{device.events:,} events"
     if device.steps:
         text += f", {device.steps} optimizer step{'s' if device.steps > 1 else ''}"
@@ -161,7 +160,9 @@ def _categories(held: CategoryBytes) -> Grid:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])
         if size
     )
-    return Grid((Column("what"), Column("bytes", right=True), Column("share", right=True)), rows)
+    return Grid(
+        (Column("category"), Column("bytes", right=True), Column("share", right=True)), rows
+    )
 
 
 def _row(held: HeldBlocks) -> tuple[str, ...]:
@@ -179,9 +180,9 @@ def _row(held: HeldBlocks) -> tuple[str, ...]:
 def _fragmentation(device: SnapshotDevice) -> Facts:
     found = device.fragmentation
     facts = [
-        ("Free", f"{format_bytes(found.free_in_segments_bytes)} in all"),
+        ("Free", f"{format_bytes(found.free_in_segments_bytes)} in total"),
         ("Largest", f"{format_bytes(found.largest_free_bytes)} in one piece"),
-        ("Held open", f"{format_bytes(found.held_open_bytes)} in segments that a block keeps"),
+        ("Held open", f"{format_bytes(found.held_open_bytes)} in segments that are partly in use"),
     ]
     if found.with_expandable_segments_bytes is not None and device.peak_reserved_bytes:
         less = device.peak_reserved_bytes - found.with_expandable_segments_bytes
@@ -189,7 +190,7 @@ def _fragmentation(device: SnapshotDevice) -> Facts:
         facts.append(
             (
                 "Expandable",
-                f"with expandable_segments:True the peak reserved is {with_them}, "
+                f"with expandable_segments:True the reserved peak is {with_them}, "
                 f"{format_bytes(max(0, less))} less (by replay)",
             )
         )

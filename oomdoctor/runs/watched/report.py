@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from oomdoctor import __version__
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.records.facts.warnings import (
@@ -17,7 +16,7 @@ from oomdoctor.records.facts.warnings import (
     one_rank,
     unknown_values,
 )
-from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Status, Tool, Warn
+from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
 from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
 from oomdoctor.runs import emulated
 from oomdoctor.runs.emulated import EmulatedGpus
@@ -91,26 +90,8 @@ def _without_summary(
 ) -> Report:
     """The report of a command of which nothing is known but how it ended."""
     card, context = request.gpus.card, request.gpus.card.context.likely
-    return Report(
-        schema=SCHEMA,
-        command="run",
-        status=_status(ended, ran_out=False),
-        exit_code=ended.exit_code,
-        tool=Tool("oomdoctor", __version__),
-        started_at=started.isoformat(timespec="seconds"),
-        elapsed_s=round(elapsed_s, 3),
-        run_dir=None,
-        request=None,
-        machine=None,
-        model=None,
-        budget=None,
-        results=(),
-        ranking=(),
-        ranking_reasons={},
-        picks=Picks(None, None, None),
-        next_commands=(),
-        warnings=(),
-        errors=(),
+    return replace(
+        bare_report("run", _status(ended, ran_out=False), ended.exit_code, started, elapsed_s),
         device=RunDevice(
             kind="emulated",
             gpu_name=card.facts.name if card.facts is not None else None,

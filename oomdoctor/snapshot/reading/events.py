@@ -1,6 +1,6 @@
 """The events of a trace in columns, and call stacks that are each kept once.
 
-An event as torch writes it is a dictionary of nine entries and a list of frames; here it is six
+An event as torch writes it is a dictionary of nine entries and a list of frames; here it is five
 numbers. A trace has up to millions of events, and few different stacks.
 """
 
@@ -64,7 +64,6 @@ class Events:
     action: array[int] = field(default_factory=lambda: array("b"))
     address: array[int] = field(default_factory=lambda: array("Q"))
     size: array[int] = field(default_factory=lambda: array("Q"))
-    stream: array[int] = field(default_factory=lambda: array("Q"))
     at_us: array[int] = field(default_factory=lambda: array("q"))
     stack: array[int] = field(default_factory=lambda: array("i"))
 
@@ -82,7 +81,6 @@ class Events:
         self.action.append(action)
         self.address.append(address)
         self.size.append(entry.get("size", 0))
-        self.stream.append(entry.get("stream", 0))
         self.at_us.append(entry.get("time_us", -1))
         self.stack.append(stack)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oomdoctor.records.diagnosis import SettingValue
 from oomdoctor.snapshot.reading.events import NO_STACK, Events, Stacks
 from oomdoctor.snapshot.reading.instructions import PickleError
 
@@ -30,10 +31,7 @@ class HeldSegment:
 
     address: int
     size: int
-    stream: int
-    is_small: bool
     is_expandable: bool
-    is_private: bool
     blocks: tuple[HeldBlock, ...]
 
 
@@ -63,6 +61,10 @@ class Snapshot:
     devices: tuple[DeviceSnapshot, ...]
     settings: Mapping[str, Any]
     stacks: Stacks
+
+    def plain_settings(self) -> dict[str, SettingValue]:
+        """The settings that are a text or a number."""
+        return {k: v for k, v in self.settings.items() if isinstance(v, str | int | float)}
 
 
 def snapshot_of(value: Any, stacks: Stacks) -> Snapshot:
@@ -118,14 +120,10 @@ def _events(trace: list[Any]) -> Events:
 def _segment(entry: dict[Any, Any], stacks: Stacks) -> HeldSegment:
     blocks = tuple(_blocks(entry, stacks))
     address = entry.get("address", blocks[0].address if blocks else 0)
-    pool = entry.get("segment_pool_id", (0, 0))
     return HeldSegment(
         address=int(address),
         size=_number(entry, "total_size"),
-        stream=_number(entry, "stream"),
-        is_small=entry.get("segment_type") == "small",
         is_expandable=bool(entry.get("is_expandable", False)),
-        is_private=tuple(pool) != (0, 0),
         blocks=blocks,
     )
 
