@@ -1,0 +1,156 @@
+"""Where live logs are, and what is in them. The monitor writes them, `watch` and `run` read them.
+
+A log is `live/PID.jsonl` in the state folder. Computers may share that folder, and containers have
+the same process ids, so a file that belongs to another host gives way to `PID-HOST.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.records.live import LIVE_SCHEMA, LiveEvent, LiveGpu, LiveHeader, LiveStep
+from oomdoctor.system.environment import state_dir
+
+_KEPT_S = 7 * 24 * 3600  # a log of a process that has ended is removed after a week
+_STEP_KEYS = tuple(field.name for field in fields(LiveStep))
+_HEADER_KEYS = tuple(field.name for field in fields(LiveHeader))
+_EVENT_KEYS = tuple(field.name for field in fields(LiveEvent))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecord:
+    """A live log as far as it was written. `written_at` is when, in seconds since 1970."""
+
+    path: Path
+    header: LiveHeader
+    steps: tuple[LiveStep, ...]
+    events: tuple[LiveEvent, ...]
+    written_at: float
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended, by its log or because there is no such process here."""
+        if any(event.event == "end" for event in self.events):
+            return True
+        return self.header.host == platform.node() and not is_alive(self.header.pid)
+
+
+def live_folder() -> Path:
+    """The folder of the live logs; it may not exist yet."""
+    return state_dir() / "live"
+
+
+def new_log_file() -> Path:
+    """An empty file for the log of this process, which only its user can read.
+
+    It replaces what an earlier process with the same id left. Old logs are removed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder = live_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_old(folder)
+    host, pid = platform.node(), os.getpid()
+    for name in (f"{pid}.jsonl", f"{pid}-{host}.jsonl".replace("/", "-")):
+        path = folder / name
+        header = read_header(path)
+        if header is not None and header.host != host:
+            continue
+        path.unlink(missing_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return path
+    raise FileExistsError(f"the live log of process {pid} belongs to another host")
+
+
+def log_files() -> list[Path]:
+    """The live logs, the one that was written last first."""
+    found: list[tuple[float, Path]] = []
+    for path in live_folder().glob("*.jsonl"):
+        with suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def read_header(path: Path) -> LiveHeader | None:
+    """The header of a live log; None if the file is missing, half-written or something else."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _header(_object(file.readline()))
+    except OSError:
+        return None
+
+
+def read_log(path: Path) -> LiveRecord | None:
+    """A live log; None if the file is missing or is not one. A half-written line is left out."""
+    try:
+        written_at = path.stat().st_mtime
+        with path.open(encoding="utf-8", errors="replace") as file:
+            header = _header(_object(file.readline()))
+            if header is None:
+                return None
+            rows = list(map(_object, file))
+    except OSError:
+        return None
+    return LiveRecord(path, header, tuple(_steps(rows)), tuple(_events(rows)), written_at)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process with this id on this computer."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _remove_old(folder: Path) -> None:
+    limit = time.time() - _KEPT_S
+    for path in folder.glob("*.jsonl"):
+        with suppress(OSError):
+            if path.stat().st_mtime < limit:
+                path.unlink()
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _header(found: dict[str, Any]) -> LiveHeader | None:
+    if found.get("schema") != LIVE_SCHEMA:
+        return None
+    known = {key: found[key] for key in _HEADER_KEYS if key in found}
+    try:
+        known["command"] = tuple(map(str, known.get("command") or ()))
+        known["gpus"] = tuple(LiveGpu(**gpu) for gpu in known.get("gpus") or ())
+        return LiveHeader(**known)
+    except TypeError:
+        return None
+
+
+def _steps(rows: list[dict[str, Any]]) -> Iterator[LiveStep]:
+    for row in rows:
+        if "allocated_bytes" in row:
+            with suppress(TypeError):
+                yield LiveStep(**{key: row[key] for key in _STEP_KEYS if key in row})
+
+
+def _events(rows: list[dict[str, Any]]) -> Iterator[LiveEvent]:
+    for row in rows:
+        if "event" in row:
+            with suppress(TypeError):
+                yield LiveEvent(**{key: row[key] for key in _EVENT_KEYS if key in row})
