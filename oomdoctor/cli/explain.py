@@ -27,6 +27,7 @@ EPILOG = """\b
 Examples:
   oomdoctor explain trace.txt
   oomdoctor explain logs/*.out --json
+  oomdoctor explain trace.txt --snapshot memory_snapshot.pickle
   oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
 Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
 """
@@ -46,7 +47,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
-    from oomdoctor.records.facts.warnings import quoted
+    from oomdoctor.records.facts.warnings import quoted, snapshot_unused
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("explain", options.answer)
@@ -56,8 +57,15 @@ def explain(options: ExplainOptions) -> None:
         if (fault := missing(name)) is not None:
             reader.fault(name or "''", fault)
     given, notes = read_given(reader, options)
+    if options.snapshot is not None:
+        from oomdoctor.cli.requests.snapshots import failed_requests
+
+        seen = failed_requests(options.snapshot, quiet=options.quiet)
+        given = replace(given, snapshots=seen)
     found, warnings = _read_all(names, given, quiet=options.quiet)
     warnings += quoted("model", notes)
+    if options.snapshot is not None and not any(one.held for one in found):
+        warnings.append(snapshot_unused(str(options.snapshot), any_failed=bool(given.snapshots)))
     code = exit_of(found)
     typed = typed_options(options)
     report = _report(found, code, given, typed, warnings, started, time.monotonic() - clock)

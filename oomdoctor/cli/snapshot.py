@@ -5,20 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.snapshotting import SnapshotOptions
-from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, usage_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from oomdoctor.snapshot.history import History
-    from oomdoctor.snapshot.reading.snapshot import Snapshot
 
 EPILOG = """\b
 Examples:
@@ -27,7 +18,6 @@ Examples:
   oomdoctor snapshot before.pickle after.pickle
 Next: `oomdoctor explain trace.txt` reads the error that the run printed.
 """
-_LARGE = 64 * 1024**2  # bytes; reading more takes a noticeable time
 
 
 @flatten
@@ -40,6 +30,8 @@ def snapshot(options: SnapshotOptions) -> None:
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
     """
     from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.cli.requests.snapshots import histories, read_file
+    from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of
     from oomdoctor.records.report import bare_report
     from oomdoctor.snapshot.answer import device_of
@@ -53,11 +45,11 @@ def snapshot(options: SnapshotOptions) -> None:
     if len(files) > 2:
         message = f"{len(files)} snapshots were given"
         raise usage_error("bad_option", message, "give one, or two to compare")
-    snapshots = [_read(file, quiet=options.quiet) for file in files]
-    *earlier, found = map(_histories, snapshots)
+    snapshots = [read_file(file, quiet=options.quiet) for file in files]
+    *earlier, found = map(histories, snapshots)
     devices = tuple(device_of(history) for history in found.values())
     name = str(files[-1])
-    failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
+    failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     differences = tuple(
         difference_of(before.get(index), found[index])
         for before in earlier
@@ -74,30 +66,3 @@ def snapshot(options: SnapshotOptions) -> None:
         remedies=failed[0].remedies if failed else (),
     )
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
-
-
-def _read(file: Path, *, quiet: bool) -> Snapshot:
-    from oomdoctor.snapshot.reading.file import read_snapshot
-
-    is_large = file.is_file() and file.stat().st_size > _LARGE
-    return read_snapshot(file, _say_tenths(file.name) if is_large and not quiet else None)
-
-
-def _histories(snapshot: Snapshot) -> dict[int, History]:
-    """The devices of a snapshot by their index."""
-    from oomdoctor.snapshot.history import history_of
-
-    return {device.index: history_of(snapshot, device) for device in snapshot.devices}
-
-
-def _say_tenths(name: str) -> Callable[[float], None]:
-    """Says how much was read, a line for each tenth."""
-    told = 0
-
-    def say(share: float) -> None:
-        nonlocal told
-        if share * 10 >= told + 1:
-            told = int(share * 10)
-            output.say_progress(f"{name}: {told * 10}% read")
-
-    return say

@@ -14,6 +14,7 @@ from oomdoctor.explain.diagnosis.frames import framework_of
 from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
 from oomdoctor.explain.diagnosis.tensors import matches
 from oomdoctor.explain.diagnosis.verdict import oddities, verdict
+from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
@@ -22,7 +23,7 @@ from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import Given, Setup, setup_of
-from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts, Numbers
+from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
 from oomdoctor.units import format_bytes
 
 _OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass
@@ -73,6 +74,8 @@ def _nothing(source: str) -> Diagnosis:
 
 
 def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> Diagnosis:
+    seen = matching(incident, given.snapshots)
+    incident = _with_place(incident, seen)
     event = incident.event
     read = Diagnosis(
         source=source,
@@ -100,10 +103,12 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         return replace(
             read, short_answer=answer.todo, verdict=f"not a memory failure: {answer.what}"
         )
-    case, assumed = _case(incident, facts, given)
+    case, assumed = _case(incident, facts, given, seen)
     found, keys = causes(case)
     return replace(
         read,
+        held=None if seen is None else seen.held,
+        held_source=None if seen is None else seen.source,
         tensor=case.tensors[0] if case.tensors else None,
         tensors=case.tensors,
         causes=found,
@@ -117,6 +122,16 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         no_way=no_way(case),
         framework=case.framework,
     )
+
+
+def _with_place(incident: Incident, seen: SnapshotEvidence | None) -> Incident:
+    """The incident with the phase and your line from the snapshot, if the log does not say."""
+    if seen is None:
+        return incident
+    place = seen.oom.where
+    line = None if place is None else Frame(place.file, place.line, place.function, None)
+    phase = seen.oom.phase if incident.phase == "unknown" else incident.phase
+    return replace(incident, where=incident.where or line, phase=phase)
 
 
 def _needs(case: Case) -> tuple[str, ...]:
@@ -136,7 +151,9 @@ def _needs(case: Case) -> tuple[str, ...]:
     return (*parts, f"total: {least}{format_bytes(case.total)}{card}{when}")
 
 
-def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tuple[str, ...]]:
+def _case(
+    incident: Incident, facts: LogFacts, given: Given, seen: SnapshotEvidence | None
+) -> tuple[Case, tuple[str, ...]]:
     setup = setup_of(given, facts.settings, incident.frames, facts.world_size)
     if setup.attention is None and scores_line(incident.frames) is not None:
         setup = replace(setup, attention="eager")
@@ -162,7 +179,7 @@ def _case(incident: Incident, facts: LogFacts, given: Given) -> tuple[Case, tupl
         setup=setup,
         code=(incident.where.code or "") if incident.where is not None else "",
     )
-    return Case(incident, facts, setup, sizes, training, tensors), assumed
+    return Case(incident, facts, setup, sizes, training, tensors, seen), assumed
 
 
 def _with_needed_checkpointing(

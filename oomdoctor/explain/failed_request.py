@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts
 from oomdoctor.records.measurement import OomEvent
-from oomdoctor.records.snapshot import SnapshotOom
 from oomdoctor.units import format_bytes
 
 
-def diagnosis_of(source: str, device: int, oom: SnapshotOom) -> Diagnosis:
+def diagnosis_of(evidence: SnapshotEvidence) -> Diagnosis:
     """Causes and remedies of a request that a device could not meet."""
+    device, oom = evidence.device, evidence.oom
     unallocated = oom.reserved_bytes - oom.allocated_bytes
     message = (
         f"GPU {device}: tried to allocate {format_bytes(oom.requested_bytes)} with "
@@ -43,4 +44,5 @@ def diagnosis_of(source: str, device: int, oom: SnapshotOom) -> Diagnosis:
         step=None,
         survived=False,
     )
-    return diagnose(source, (incident,), LogFacts(), Given())[0]
+    given = Given(snapshots=(evidence,))
+    return diagnose(evidence.source, (incident,), LogFacts(), given)[0]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.measurement import OomEvent
 
 Resource = Literal["gpu", "host", "shm", "none"]
@@ -214,7 +215,8 @@ class Diagnosis:
     batch if batch or length is unknown. `short_bytes` is how much has to be freed: by the message,
     or by that total if it exceeds the GPU. `no_way` says so if no change makes the training fit.
     `framework` is the library in the traceback. `survived` means that the run continued; `recovery`
-    is the line of the log that shows it.
+    is the line of the log that shows it. `held` is what was allocated when the request failed, by
+    the memory snapshot `held_source`.
     """
 
     source: str
@@ -246,3 +248,5 @@ class Diagnosis:
     no_way: str | None = None
     framework: str | None = None
     recovery: str | None = None
+    held: CategoryBytes | None = None
+    held_source: str | None = None

@@ -6,27 +6,10 @@ The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from oomdoctor.records.categories import BlockCategory, CategoryBytes
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.run import Place
-
-BlockCategory = Literal[
-    "weights", "gradients", "optimizer", "activations", "logits", "temporary", "other"
-]
-
-
-@dataclass(frozen=True, slots=True)
-class CategoryBytes:
-    """Allocated bytes by what they are for; they add up to what was allocated."""
-
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    logits_bytes: int
-    temporary_bytes: int
-    other_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +78,10 @@ class SnapshotFragmentation:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOom:
-    """The last request that failed: `free_bytes` is what the driver still had then."""
+    """The last request that failed: `free_bytes` is what the driver still had then.
+
+    `held` is what was allocated at that moment.
+    """
 
     requested_bytes: int
     free_bytes: int
@@ -103,6 +89,7 @@ class SnapshotOom:
     reserved_bytes: int
     phase: ReadPhase
     where: Place | None
+    held: SnapshotPeak
 
 
 @dataclass(frozen=True, slots=True)

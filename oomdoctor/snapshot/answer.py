@@ -8,7 +8,6 @@ from oomdoctor.snapshot.composition import composition, place
 from oomdoctor.snapshot.fragmentation import fragmentation_of
 from oomdoctor.snapshot.growth import growth_of
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.phases import Meanings
 from oomdoctor.snapshot.reading.events import (
     ALLOC,
     NO_STACK,
@@ -40,7 +39,7 @@ def device_of(history: History) -> SnapshotDevice:
         at_end=composition(history, history.last_event),
         fragmentation=fragmentation_of(device, lives, history.settings),
         retries=_retries(events, lives),
-        oom=_oom(events, lives, meanings),
+        oom=_oom(history),
         growth=growth_of(lives, meanings, history.steps),
     )
 
@@ -73,7 +72,8 @@ def _retries(events: Events, lives: Lives) -> int:
     return retries
 
 
-def _oom(events: Events, lives: Lives, meanings: Meanings) -> SnapshotOom | None:
+def _oom(history: History) -> SnapshotOom | None:
+    events, lives, meanings = history.device.events, history.lives, history.meanings
     at = next((n for n in range(len(events) - 1, -1, -1) if events.action[n] == OOM), None)
     if at is None:
         return None
@@ -85,4 +85,5 @@ def _oom(events: Events, lives: Lives, meanings: Meanings) -> SnapshotOom | None
         reserved_bytes=lives.reserved[at],
         phase=meaning.phase,
         where=place(meaning.where or meaning.line),
+        held=composition(history, at),
     )

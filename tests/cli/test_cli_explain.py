@@ -16,8 +16,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from snapshots import training
 
 from oomdoctor.cli.main import run
+from oomdoctor.units import MIB
 
 ROOT = Path(__file__).parents[2]
 MESSAGE = (
@@ -386,3 +388,28 @@ def test_help_has_examples_and_the_next_verb(capsys: pytest.CaptureFixture[str])
     assert run(["explain", "--help"]) == 0
     out = capsys.readouterr().out
     assert out.count("oomdoctor explain ") >= 3 and "Next:" in out
+
+
+def test_a_snapshot_of_the_failure_says_what_held_the_memory(tmp_path: Path) -> None:
+    writer = training()
+    writer.alloc("activations", 24 * MIB, "forward")
+    writer.note("oom", 5 * MIB, 2048 * MIB, "forward")
+    snapshot = writer.write(tmp_path / "memory_snapshot.pickle")
+    log = tmp_path / "trace.txt"
+    log.write_text(MESSAGE.format(asked="2.00"))
+    ended = _start(["explain", str(log), "--snapshot", str(snapshot)])
+    assert ended.returncode == 0 and ended.stderr == ""
+    assert "Held         " in ended.stdout and "(by memory_snapshot.pickle)" in ended.stdout
+    log.write_text(MESSAGE.format(asked="9.48"))
+    ended = _start(["explain", str(log), "--snapshot", str(snapshot), "--json"])
+    document = json.loads(ended.stdout)
+    assert document["diagnoses"][0]["held"] is None
+    assert [one["code"] for one in document["warnings"]] == ["snapshot_unused"]
+
+
+def test_a_snapshot_that_is_none_is_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "trace.txt"
+    log.write_text(TRACE)
+    ended = _start(["explain", str(log), "--snapshot", str(log)])
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert "trace.txt" in ended.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from snapshots import training
 
-from oomdoctor.cli.snapshot import _say_tenths
+from oomdoctor.cli.requests.snapshots import say_tenths
 from oomdoctor.units import MIB
 
 
@@ -88,7 +88,7 @@ def test_three_are_too_many(file: Path) -> None:
 def test_a_large_file_is_read_with_a_line_for_each_tenth(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    say = _say_tenths("x.pickle")
+    say = say_tenths("x.pickle")
     for share in range(100):
         say(share / 100)
     lines = capsys.readouterr().err.splitlines()

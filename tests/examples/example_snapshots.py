@@ -9,6 +9,7 @@ from pathlib import Path
 from example_reports import REPORTS
 from snapshots import Writer, training
 
+from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.report import Report
 from oomdoctor.snapshot.answer import device_of
@@ -38,7 +39,7 @@ def report_of(writer: Writer) -> Report:
         found = read_snapshot(writer.write(Path(folder) / "x.pickle"))
     devices = tuple(device_of(history_of(found, device)) for device in found.devices)
     name = "memory_snapshot.pickle"
-    failed = tuple(diagnosis_of(name, d.index, d.oom) for d in devices if d.oom is not None)
+    failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     return replace(
         REPORTS["error"](),
         command="snapshot",

@@ -59,6 +59,15 @@ class ExplainOptions:
             "or LLaMA-Factory.",
         ),
     ] = None
+    snapshot: Annotated[
+        Path | None,
+        option(
+            "--snapshot",
+            metavar="FILE",
+            panel=COMMON,
+            help="A memory snapshot of the same failure, which shows what held the memory.",
+        ),
+    ] = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)
     verbose: Annotated[
         bool,

@@ -23,6 +23,7 @@ def typed_options(options: ExplainOptions) -> list[str]:
         "--model": None if options.model is None else hub_id(options.model),
         "--seq-len": options.seq_len,
         "--micro-batch": options.micro_batch,
+        "--snapshot": None if options.snapshot is None else str(options.snapshot),
         "--config": None if options.config is None else str(options.config),
     }
     return [word for name, value in pairs.items() if value is not None for word in (name, value)]

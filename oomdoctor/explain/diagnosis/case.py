@@ -14,6 +14,7 @@ from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.explain.diagnosis import usage
 from oomdoctor.explain.diagnosis.attention import scores_line
 from oomdoctor.explain.diagnosis.frames import framework_of, quote
+from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
@@ -37,6 +38,7 @@ class Case:
     sizes: Sizes | None = None
     training: Training | None = None
     tensors: tuple[Tensor, ...] = ()
+    snapshot: SnapshotEvidence | None = None
 
     @property
     def phase(self) -> str:

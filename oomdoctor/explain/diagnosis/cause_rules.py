@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from oomdoctor.explain.diagnosis import conditions as when
 from oomdoctor.explain.diagnosis import figure_conditions as figures
+from oomdoctor.explain.diagnosis import snapshot_conditions as seen
 from oomdoctor.explain.diagnosis.beyond import beyond_by, beyond_card, scores_in_frame
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.records.diagnosis import CauseName, Confidence
@@ -55,6 +56,16 @@ _LESS_STATE = ("adamw_8bit", "paged_adamw", "shard", "adafactor", "lora", "offlo
 _MORE_HOST_MEMORY = ("more_host_memory", "fewer_workers", "less_offload", "load_once")
 _MORE_SHARED_MEMORY = ("shm_size", "fewer_workers", "file_system_sharing")
 _LESS_WEIGHTS = ("half_weights", "shard", "qlora", "quantized_load", "device_map", "bigger_card")
+
+
+# What a memory snapshot shows: the cause, its category, its name and what makes it smaller.
+_HELD: tuple[tuple[CauseName, str, str, tuple[str, ...]], ...] = (
+    ("activations", "activations_bytes", "activations", _LESS_ACTIVATIONS),
+    ("logits", "logits_bytes", "logits", _LESS_LOGITS),
+    ("optimizer_states", "optimizer_bytes", "optimizer states", _LESS_STATE),
+    ("gradients", "gradients_bytes", "gradients", ("shard", "lora", "qlora")),
+    ("weights", "weights_bytes", "weights", _LESS_WEIGHTS),
+)
 
 
 # Ranked by confidence; among equals the row higher up wins.
@@ -127,6 +138,16 @@ RULES: tuple[Rule, ...] = (
     Rule("optimizer_states", "high", when.first_step,
          "the optimizer creates its states in its first step, after forward and backward fit",
          _LESS_STATE),
+    # decided by a memory snapshot
+    Rule("growth", "high", seen.left_behind,
+         "each optimizer step leaves about {left} behind, which nothing frees",
+         ("detach", "empty_lists", "zero_grad_none")),
+    *(Rule(cause, "high", seen.holds_most(category),
+           f"{words} are the largest part of the {{held}} needed at that moment", called)
+      for cause, category, words, called in _HELD),
+    *(Rule(cause, "medium", seen.holds_much(category),
+           f"{words} are a large part of the {{held}} needed at that moment", called)
+      for cause, category, words, called in _HELD),
     Rule("optimizer_states", "medium", when.foreach,
          "the optimizer updates all tensors at once (foreach), which needs temporaries as large "
          "as the parameters",

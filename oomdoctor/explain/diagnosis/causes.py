@@ -50,6 +50,8 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, int]]:
 
 def _figures_of(case: Case) -> dict[str, str]:
     slope = growth_per_step(case.samples())
+    seen = case.snapshot
+    left = seen.growth if seen is not None else None
     moment = case.moment()
     when = moment.when if moment is not None else ""
     sizes = {term.name: term.size_bytes for term in case.model_terms()}
@@ -71,5 +73,8 @@ def _figures_of(case: Case) -> dict[str, str]:
         "pools": format_bytes(case.incident.event.private_pools_bytes),
         "step": str(case.step or 0),
         "phase": case.phase,
+        "held": format_bytes(seen.needed_bytes if seen is not None else None),
+        "left": format_bytes(None if left is None else left.bytes_per_step),
+        "steps_left": str(0 if left is None else left.steps),
         "slope": format_bytes(None if slope is None else round(slope)),
     }

@@ -9,10 +9,12 @@ from string import Template
 from typing import Any
 
 from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.memory.held import Saving, halved, saving
 from oomdoctor.explain.memory.moments import Moment
 from oomdoctor.records.diagnosis import Basis
 from oomdoctor.units import MIB, format_bytes
 
+_HALF = 0.5
 _MOST_DIVIDED = 4096  # a batch beyond that is a mistake, or counts tokens
 
 
@@ -85,6 +87,9 @@ def difference(
             return Effect(saved, "arithmetic", parts_text(case, before, after), leaves_bytes=left)
         if case.training.tokens is not None and not request:
             return Effect(0, "arithmetic", "nothing on the device gets smaller")
+    seen = _seen(case, changes, halves=request == _HALF)
+    if before is None and seen is not None:
+        return Effect(seen.size_bytes, "arithmetic", seen.text, at_least=seen.at_least)
     if request and (case.requested or 0) >= 50 * MIB:
         saved = round((case.requested or 0) * request)
         left = (case.requested or 0) - saved
@@ -92,6 +97,14 @@ def difference(
         text = f"at least the request itself: {asked} -> {format_bytes(left)}"
         return Effect(saved, "arithmetic", f"{text}; {fallback}", at_least=True)
     return Effect(None, "rule", fallback)
+
+
+def _seen(case: Case, changes: Mapping[str, Any], *, halves: bool) -> Saving | None:
+    """What a memory snapshot says that the changes free; None without one."""
+    if case.snapshot is None:
+        return None
+    found = saving(case.snapshot.held, changes, case.batch)
+    return halved(case.snapshot.held) if found is None and halves else found
 
 
 def parts_text(case: Case, before: Moment, after: Moment) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.settings.names import SETTINGS, Setting
 from oomdoctor.records.diagnosis import Frame, SettingValue
 from oomdoctor.records.model import ModelSpec
@@ -20,6 +21,7 @@ from oomdoctor.records.model import ModelSpec
 class Given:
     """What the user passed on the command line. `settings` is the content of --config, as read.
 
+    `snapshots` are the failed requests of a memory snapshot.
     `model_origin` says what named the model: "--model", the configuration file or the log.
     """
 
@@ -29,6 +31,7 @@ class Given:
     micro_batch_size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     settings_source: str | None = None
+    snapshots: tuple[SnapshotEvidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ CODES = {
     "gpu_unused": "run: no process of the command used the GPU",
     "not_steady": "run: memory differed from step to step, so the training ran to its end",
     "one_rank": "run: --ranks 1 let one rank stand for all",
+    "snapshot_unused": "explain: the snapshot does not show the failure of the log",
     "model_source": "a note about where the facts of the model come from (probe and plan)",
     "model": "a note about where the facts of the model come from (explain)",
     "slurm": "what Slurm's accounting says about a job",
@@ -272,6 +273,14 @@ def quoted(code: NoteCode, texts: Iterable[str]) -> list[Warn]:
 def not_read(code: str, message: str) -> Warn:
     """One of several inputs could not be read; `code` is that of the error."""
     return Warn(code, f"skipped: {message}")
+
+
+def snapshot_unused(name: str, *, any_failed: bool) -> Warn:
+    """The snapshot and the log are not about the same failure."""
+    why = "no request in it has the size of the failed one"
+    if not any_failed:
+        why = "no request failed in it; write it after the error was raised"
+    return Warn("snapshot_unused", f"{name} was not used: {why}")
 
 
 def unknown_values(message: str) -> Warn:

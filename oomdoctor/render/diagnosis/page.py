@@ -6,7 +6,9 @@ Text from a log is not trusted: `formats` escapes it like all other text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
+from oomdoctor.explain.evidence import held_text
 from oomdoctor.records.diagnosis import Cause, Diagnosis
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Facts, Note, Section
@@ -107,6 +109,9 @@ def _facts(found: Diagnosis, *, asks: bool) -> list[tuple[str, str]]:
         pairs.append(("Tensor", _no_tensor(found)))
     if found.recovery is not None:
         pairs.append(("Recovery", found.recovery))
+    if found.held is not None:
+        held = f"{held_text(found.held)} (by {PurePath(found.held_source or '').name})"
+        pairs.append(("Held", held))
     pairs += [("Note", text) for text in found.oddities]
     pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
     if found.assumed:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.facts.outcomes import PHASE_WORDS
 from oomdoctor.records.report import Report
 from oomdoctor.records.run import Place
 from oomdoctor.records.snapshot import (
-    CategoryBytes,
     HeldBlocks,
     SnapshotDevice,
     SnapshotDifference,

@@ -28,6 +28,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         lambda: warnings.unusual_sizes([TrainConfig(effective_batch_size=100_000)])[0],
         "effective batch size 100,000 is far above the usual 8 to 512",
     ),
+    "snapshot_unused": (
+        lambda: warnings.snapshot_unused("s.pickle", any_failed=False),
+        "s.pickle was not used: no request failed in it",
+    ),
     "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
     "speed_unknown": (
         lambda: warnings.speed_unknown(["NVIDIA A10G"], ["bfloat16"], ranked_by_speed=True),

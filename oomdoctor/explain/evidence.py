@@ -1,0 +1,119 @@
+"""What a memory snapshot says about a failure that a log describes.
+
+A log has the message and the traceback; a snapshot has every block that was there. They belong
+together if both name the same failed request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oomdoctor.records.categories import CategoryBytes
+from oomdoctor.records.diagnosis import Incident, ReadPhase
+from oomdoctor.records.run import Place
+from oomdoctor.records.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
+from oomdoctor.units import format_bytes
+
+# Messages print two decimals: 1.01 GiB may be 5 MiB less.
+_ROUNDING = 0.006
+_SHOWN_LINES = 3
+# What a request is for, by its phase; in the backward pass it may be anything.
+_REQUESTED: dict[ReadPhase, str] = {
+    "load": "weights_bytes",
+    "forward": "activations_bytes",
+    "loss": "logits_bytes",
+    "optimizer": "optimizer_bytes",
+}
+WORDS = {
+    "weights_bytes": "weights",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer states",
+    "activations_bytes": "activations",
+    "logits_bytes": "logits",
+    "temporary_bytes": "temporary blocks",
+    "other_bytes": "not known",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEvidence:
+    """The failed request of one device of a snapshot, and what the device held then.
+
+    `growth` is what its training left behind after each optimizer step, if it did.
+    """
+
+    source: str
+    device: int
+    oom: SnapshotOom
+    growth: SnapshotGrowth | None
+
+    @property
+    def held(self) -> CategoryBytes:
+        """What was allocated when the request failed, by category."""
+        return self.oom.held.categories
+
+    @property
+    def needed_bytes(self) -> int:
+        """What was allocated when the request failed, and the request."""
+        return self.oom.allocated_bytes + self.oom.requested_bytes
+
+    def share(self, category: str) -> float:
+        """The part of what was needed in a category, such as "activations_bytes".
+
+        The request counts where its phase says what it is for.
+        """
+        size: int = getattr(self.held, category)
+        if _REQUESTED.get(self.oom.phase) == category:
+            size += self.oom.requested_bytes
+        return size / (self.needed_bytes or 1)
+
+    def lines(self, category: str | None = None) -> tuple[str, ...]:
+        """The lines of code that held the most (of one category); without any, the categories."""
+        name = None if category is None else category.removesuffix("_bytes")
+        blocks = [one for one in self.oom.held.blocks if name in (None, one.category)]
+        found = tuple(
+            f"{format_bytes(one.bytes)} in {one.count:,} "
+            f"{'block' if one.count == 1 else 'blocks'}: {at}"
+            for one in blocks[:_SHOWN_LINES]
+            if (at := _at(one.where or one.library_where)) is not None
+        )
+        return found or (f"{self.source}: {held_text(self.held)}",)
+
+
+def held_text(held: CategoryBytes) -> str:
+    """The categories with their sizes, the largest first."""
+    sizes = {word: getattr(held, name) for name, word in WORDS.items()}
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    return ", ".join(f"{word} {format_bytes(size)}" for word, size in ordered if size)
+
+
+def evidence_of(source: str, devices: Sequence[SnapshotDevice]) -> tuple[SnapshotEvidence, ...]:
+    """The failed requests of a snapshot, one for each device that had one."""
+    return tuple(
+        SnapshotEvidence(source, device.index, device.oom, device.growth)
+        for device in devices
+        if device.oom is not None
+    )
+
+
+def matching(incident: Incident, candidates: Sequence[SnapshotEvidence]) -> SnapshotEvidence | None:
+    """The evidence about the same failed request; None if there is none."""
+    event = incident.event
+    if incident.resource != "gpu" or incident.look_alike is not None:
+        return None
+    if event.requested_bytes is None:
+        return candidates[0] if len(candidates) == 1 else None
+    near = [one for one in candidates if _same(one.oom.requested_bytes, event.requested_bytes)]
+    if event.allocated_bytes is not None:  # equal ranks fail with equal requests
+        wanted = event.allocated_bytes
+        near.sort(key=lambda one: abs(one.oom.allocated_bytes - wanted))
+    return near[0] if near else None
+
+
+def _same(exact: int, printed: int) -> bool:
+    return abs(exact - printed) <= max(_ROUNDING * exact, 512)
+
+
+def _at(place: Place | None) -> str | None:
+    return None if place is None else f"{place.file}:{place.line} in {place.function}"

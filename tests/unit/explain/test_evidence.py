@@ -1,0 +1,118 @@
+"""A memory snapshot and a log that describe the same failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from snapshots import Writer, training
+
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
+from oomdoctor.explain.failed_request import diagnosis_of
+from oomdoctor.explain.memory.held import saving
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.training.known import Given
+from oomdoctor.records.categories import CategoryBytes
+from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.units import MIB
+
+MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 0 has a total "
+    "capacity of 200.00 MiB of which 5.00 MiB is free.\n"
+)
+HELD = CategoryBytes(800, 400, 1600, 2000, 600, 100, 0)
+
+
+def evidence(writer: Writer, path: Path) -> tuple[SnapshotEvidence, ...]:
+    snapshot = read_snapshot(writer.write(path / "s.pickle"))
+    return evidence_of(
+        "s.pickle", [device_of(history_of(snapshot, device)) for device in snapshot.devices]
+    )
+
+
+def failed(path: Path, *, steps: int = 3, leak: int = 0) -> tuple[SnapshotEvidence, ...]:
+    """A training that fails in the forward pass of one more step, for 64 MiB."""
+    writer = training(steps, leak)
+    writer.alloc("activations", 24 * MIB, "forward")
+    writer.alloc("more activations", 40 * MIB, "forward")
+    writer.note("oom", 5 * MIB, 64 * MIB, "forward")
+    return evidence(writer, path)
+
+
+def explained(seen: tuple[SnapshotEvidence, ...], requested: str = "64.00") -> Diagnosis:
+    incidents, facts = scan(lines([MESSAGE.format(requested).encode()]))
+    (found,) = diagnose("log", incidents, facts, Given(snapshots=seen))
+    return found
+
+
+def test_the_snapshot_names_the_cause_and_your_line(tmp_path: Path) -> None:
+    found = explained(failed(tmp_path))
+    assert (found.causes[0].cause, found.causes[0].confidence) == ("activations", "high")
+    assert any("64.0 MiB in 2 blocks: model.py:33" in line for line in found.causes[0].evidence)
+    assert found.where is not None and (found.where.file, found.where.line) == ("model.py", 33)
+    assert found.phase == "forward"
+    assert found.held is not None and found.held.activations_bytes == 64 * MIB
+    freed = {remedy.change: remedy.frees_bytes for remedy in found.remedies}
+    assert freed["Use a smaller micro-batch and accumulate more"] == 32 * MIB
+
+
+def test_without_it_the_log_says_less() -> None:
+    found = explained(())
+    assert found.held is None and found.where is None
+
+
+def test_another_failure_is_not_mixed_in(tmp_path: Path) -> None:
+    assert explained(failed(tmp_path), requested="70.00").held is None
+
+
+def test_equal_requests_are_told_apart_by_what_was_allocated(tmp_path: Path) -> None:
+    few, many = failed(tmp_path), failed(tmp_path, leak=8 * MIB)
+    text = MESSAGE.format("64.00")[:-1] + (
+        " Including non-PyTorch memory, this process has 195.00 MiB memory in use. Of the allocated"
+        f" memory {many[0].oom.allocated_bytes / MIB:.2f} MiB is allocated by PyTorch, and 1.00 MiB"
+        " is reserved by PyTorch but unallocated.\n"
+    )
+    incidents, facts = scan(lines([text.encode()]))
+    (found,) = diagnose("log", incidents, facts, Given(snapshots=(*few, *many)))
+    assert found.held == many[0].held != few[0].held
+
+
+def test_what_steps_leave_behind_is_the_cause(tmp_path: Path) -> None:
+    (seen,) = failed(tmp_path, steps=12, leak=4 * MIB)
+    first = diagnosis_of(seen).causes[0]
+    assert (first.cause, first.confidence) == ("growth", "high")
+    assert "4.00 MiB" in first.why and first.evidence[0] == "made at train.py:24 in main"
+
+
+@pytest.mark.parametrize(
+    ("changes", "frees"),
+    [
+        ({"liger": True}, 600),
+        ({"checkpointing": True}, 800),
+        ({"micro_batch_size": 2}, 1300),
+        ({"optimizer": "adamw_bnb_8bit"}, 800),
+        ({"optimizer": "paged_adamw_8bit"}, 1600),
+        ({"offload_optimizer": True}, 1600),
+        ({"method": "lora", "master_weights": False}, 1900),
+        ({"method": "qlora", "quantization": "nf4"}, 2380),
+    ],
+)
+def test_a_change_frees_a_share_of_what_was_held(changes: dict[str, object], frees: int) -> None:
+    found = saving(HELD, changes, batch=4)
+    assert found is not None and found.size_bytes == frees
+
+
+def test_a_change_of_something_else_is_not_known() -> None:
+    assert saving(HELD, {"attention": "sdpa"}, batch=4) is None
+    assert saving(HELD, {"micro_batch_size": 2}, batch=None) is None
+
+
+def test_a_change_of_nothing_that_was_held_frees_nothing() -> None:
+    empty = CategoryBytes(800, 0, 0, 2000, 0, 100, 0)
+    found = saving(empty, {"method": "lora"}, batch=4)
+    assert found is not None and found.size_bytes == 0
