@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   oomdoctor explain trace.txt
-  oomdoctor explain logs/*.out --json
   oomdoctor explain trace.txt --snapshot memory_snapshot.pickle
   oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
 Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
