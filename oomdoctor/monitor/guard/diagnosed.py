@@ -1,0 +1,72 @@
+"""The exception that says why memory ran out and what helps, as `oomdoctor explain` would."""
+
+from __future__ import annotations
+
+import traceback
+from functools import cache
+from typing import Any
+
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.training.known import Given
+from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.units import format_bytes
+
+_REMEDIES = 4
+_LIBRARIES = ("transformers", "pytorch", "shell")
+
+
+@cache
+def diagnosed_type() -> Any:
+    """The class DiagnosedOutOfMemoryError. torch is imported, because torch's is its base."""
+    import torch
+
+    base: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+
+    class DiagnosedOutOfMemoryError(base):  # type: ignore[misc]
+        """GPU memory ran out; the message says why and what helps. `diagnosis` holds the facts."""
+
+        diagnosis: Diagnosis | None = None
+
+        def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
+            super().__init__(message)
+            self.diagnosis = diagnosis
+
+    DiagnosedOutOfMemoryError.__module__ = "oomdoctor.monitor"
+    DiagnosedOutOfMemoryError.__qualname__ = "DiagnosedOutOfMemoryError"
+    return DiagnosedOutOfMemoryError
+
+
+def diagnosis_of(error: BaseException) -> Diagnosis:
+    """The diagnosis of an exception, from its message and its traceback."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return diagnose("this training", *scan(lines), Given())[0]
+
+
+def diagnosed(error: BaseException, more: str = "") -> Any:
+    """The exception to raise instead; `more` is added to its message."""
+    try:
+        found: Diagnosis | None = diagnosis_of(error)
+    except Exception:  # noqa: BLE001 - the original error matters more than our words about it
+        found = None
+    parts = [str(error), text_of(found) if found is not None else "", more]
+    return diagnosed_type()("\n\n".join(filter(None, parts)), found)
+
+
+def text_of(found: Diagnosis) -> str:
+    """A diagnosis in a few lines: what happened, the cause, the first remedies."""
+    lines = [f"oomdoctor: {found.verdict}."]
+    if found.causes:
+        first = found.causes[0]
+        what = first.cause.replace("_", " ") + (f", {first.detail}" if first.detail else "")
+        why = f": {first.why}" if first.why else ""
+        lines.append(f"Cause: {what} ({first.confidence} confidence){why}")
+    if found.remedies:
+        short = f" (short by {format_bytes(found.short_bytes)})" if found.short_bytes else ""
+        lines.append(f"What helps{short}:")
+    for number, remedy in enumerate(found.remedies[:_REMEDIES], 1):
+        frees = f": frees about {format_bytes(remedy.frees_bytes)}" if remedy.frees_bytes else ""
+        lines.append(f"  {number}. {remedy.change}{frees}")
+        line = next((remedy.lines[n] for n in _LIBRARIES if n in remedy.lines), None)
+        lines += [f"       {part}" for part in (line or "").splitlines()]
+    return "\n".join(lines)

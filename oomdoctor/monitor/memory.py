@@ -1,0 +1,255 @@
+"""Watches the memory of this process's own training, step by step.
+
+Each step costs some microseconds for each device, and one question to the driver a second. Nothing
+in here may stop a training: an error is reported once, and then it watches no more.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from oomdoctor.monitor.alerts import Alert, Alerts
+from oomdoctor.monitor.live_line import LiveLine
+from oomdoctor.monitor.log import LiveLog
+from oomdoctor.monitor.readings import (
+    Reader,
+    Reading,
+    allocated_now,
+    current_first,
+    gpus,
+    why_not,
+)
+from oomdoctor.records.live import LiveEventKind, LiveStep
+from oomdoctor.units import GIB
+
+_LOG = logging.getLogger("oomdoctor.monitor")
+
+
+class MemoryWatch:
+    """The watch of this process's training. A context manager: it ends with the block.
+
+    Call `step` after each optimizer step. `alerts` holds the warnings so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        warn_at: float | None = 0.92,
+        log: bool | str | os.PathLike[str] = True,
+        live: bool = False,
+        total_steps: int | None = None,
+        on_alert: Callable[[Alert], object] | None = None,
+    ) -> None:
+        """Prepare to watch; it begins with the first step, or with the block.
+
+        Warnings go to the logger "oomdoctor.monitor", to the live log and to `on_alert`. `warn_at`
+        is the share of the memory that this process can have from which it warns, None for no
+        warnings at all. `log` is True for a live log where `oomdoctor watch` looks, a file for
+        another place, or False. With `live`, rank 0 shows a line on stderr. With `total_steps`,
+        warnings say whether memory is enough for the whole training.
+
+        Raises:
+            ValueError: `warn_at` is not between 0 and 1.
+        """
+        if warn_at is not None and not 0 < warn_at <= 1:
+            raise ValueError(f"warn_at is a share between 0 and 1, not {warn_at}")
+        self.alerts: list[Alert] = []
+        self._warn_at, self._total_steps, self._on_alert = warn_at, total_steps, on_alert
+        self._wants_log, self._line = log, LiveLine() if live else None
+        self._pid = os.getpid()
+        self._is_off = False
+        self._step = 0
+        self._reader: Reader | None = None
+        self._log: LiveLog | None = None
+        self._by_device: dict[int, Alerts] = {}
+        self._readings: list[Reading] = []
+        self._peaks: dict[str, int] = {}  # since metrics were taken
+
+    @property
+    def log_path(self) -> Path | None:
+        """The file of the live log; None if there is none."""
+        return None if self._log is None else self._log.path
+
+    def __enter__(self) -> MemoryWatch:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.failed(error)
+        self.close()
+
+    def start(self, total_steps: int | None = None) -> None:
+        """Begin to watch, if CUDA is in use; else the first step does that after it is."""
+        self._safely(self._start, total_steps)
+
+    def step(self, step: int | None = None) -> None:
+        """Take note that an optimizer step has ended; steps are counted unless `step` is given."""
+        self._step = self._step + 1 if step is None else step
+        self._safely(self._take)
+
+    def metrics(self) -> dict[str, float]:
+        """Memory in GiB for a logger of experiments, of the fullest device; empty without a GPU.
+
+        Peaks are those since the last call. `oomdoctor/used_share` is the peak as a share of what
+        this process can have.
+        """
+        if not self._readings:
+            return {}
+        fullest = max(self._readings, key=lambda r: r.peak_allocated_bytes / r.capacity_bytes)
+        peak = self._peaks.get("allocated", 0)
+        found = {
+            "oomdoctor/allocated_gib": fullest.allocated_bytes / GIB,
+            "oomdoctor/reserved_gib": fullest.reserved_bytes / GIB,
+            "oomdoctor/peak_allocated_gib": peak / GIB,
+            "oomdoctor/peak_reserved_gib": self._peaks.get("reserved", 0) / GIB,
+            "oomdoctor/used_share": peak / max(1, fullest.capacity_bytes),
+        }
+        self._peaks = {}
+        return {name: round(value, 4) for name, value in found.items()}
+
+    def note(self, event: LiveEventKind, message: str = "") -> None:
+        """Write an event to the live log."""
+        if self._log is not None:
+            self._log.note(event, self._step, message)
+
+    def failed(self, error: BaseException) -> None:
+        """Take note that an exception ends the training."""
+        from oomdoctor.monitor.guard.recognized import is_out_of_memory
+
+        if is_out_of_memory(error):
+            self.note("oom", str(error).partition("\n")[0][:1000])
+
+    def close(self) -> None:
+        """End the watch and the log."""
+        if self._line is not None:
+            self._line.erase()
+        if self._log is not None and os.getpid() == self._pid:
+            self._log.close(self._step)
+        self._is_off = True
+
+    def _safely(self, act: Callable[..., None], *arguments: Any) -> None:
+        if self._is_off or os.getpid() != self._pid:
+            return
+        try:
+            act(*arguments)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._is_off = True
+            _LOG.warning("oomdoctor: memory is no longer watched: %s", error, exc_info=True)
+
+    def _start(self, total_steps: int | None = None) -> None:
+        import torch
+
+        self._total_steps = total_steps or self._total_steps
+        if self._reader is not None:
+            return
+        reason = why_not()
+        if reason is not None:
+            self._is_off = True
+            _LOG.warning("oomdoctor: %s", reason)
+        elif torch.cuda.is_initialized():
+            self._reader = Reader()
+            if self._wants_log is not False:
+                path = None if self._wants_log is True else Path(self._wants_log)
+                found = current_first(gpus())
+                self._log = LiveLog(found, path=path, total_steps=self._total_steps)
+                if self._log.path is None:
+                    _LOG.warning("oomdoctor: no live log is written: %s", self._log.why_not)
+
+    def _take(self) -> None:
+        self._start()
+        if self._reader is None:
+            return
+        self._readings = self._reader.read()
+        for reading in self._readings:
+            self._note_peaks(reading)
+            self._write(reading)
+            self._warn(reading)
+        if self._line is not None and _is_first_rank():
+            self._line.show(self._step, self._readings)
+
+    def _note_peaks(self, reading: Reading) -> None:
+        for name, size in (
+            ("allocated", reading.peak_allocated_bytes),
+            ("reserved", reading.peak_reserved_bytes),
+        ):
+            self._peaks[name] = max(self._peaks.get(name, 0), size)
+
+    def _write(self, reading: Reading) -> None:
+        if self._log is not None:
+            self._log.write(
+                LiveStep(
+                    step=self._step,
+                    time_s=self._log.elapsed_s(),
+                    allocated_bytes=reading.allocated_bytes,
+                    reserved_bytes=reading.reserved_bytes,
+                    peak_allocated_bytes=reading.peak_allocated_bytes,
+                    peak_reserved_bytes=reading.peak_reserved_bytes,
+                    free_bytes=reading.free_bytes,
+                    device=reading.device,
+                )
+            )
+
+    def _warn(self, reading: Reading) -> None:
+        if self._warn_at is None:
+            return
+        alerts = self._by_device.get(reading.device)
+        if alerts is None:
+            alerts = Alerts(self._warn_at, self._total_steps, _collected)
+            self._by_device[reading.device] = alerts
+        elapsed = self._log.elapsed_s() if self._log is not None else 0.0
+        for alert in alerts.look(self._step, elapsed, reading):
+            self.alerts.append(alert)
+            if self._line is not None:
+                self._line.erase()
+            _LOG.warning("oomdoctor: %s%s", _rank_prefix(), alert.message)
+            self.note("warning", alert.message)
+            if self._on_alert is not None:
+                self._on_alert(alert)
+
+
+def watch_memory(
+    *,
+    warn_at: float | None = 0.92,
+    log: bool | str | os.PathLike[str] = True,
+    live: bool = False,
+    total_steps: int | None = None,
+    on_alert: Callable[[Alert], object] | None = None,
+) -> MemoryWatch:
+    """Watch the memory of a training loop of your own; see MemoryWatch for the options.
+
+    with watch_memory() as memory:
+        for batch in loader:
+            ...
+            optimizer.step()
+            memory.step()
+    """
+    return MemoryWatch(
+        warn_at=warn_at, log=log, live=live, total_steps=total_steps, on_alert=on_alert
+    )
+
+
+def _collected(device: int) -> int:
+    gc.collect()
+    return allocated_now(device)
+
+
+def _rank_prefix() -> str:
+    from oomdoctor.monitor.inside.folder import rank_and_world
+
+    rank, world = rank_and_world()
+    return f"rank {rank}: " if world > 1 and rank is not None else ""
+
+
+def _is_first_rank() -> bool:
+    from oomdoctor.monitor.inside.folder import rank_and_world
+
+    return rank_and_world()[0] in (None, 0)

@@ -1,0 +1,195 @@
+"""Reads a device's memory, and the peaks of each step without spoiling those of the script.
+
+torch has one peak for each device. Resetting it after each step would change what the script sees
+in torch.cuda.max_memory_allocated(). So what was reset here is kept, and added again to what torch
+says; a reset by the script itself works as ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from oomdoctor.records.live import LiveGpu
+
+_ASK_DRIVER_S = 1.0  # between two questions to the driver, which may take a millisecond
+_SERIES = ("allocated_bytes", "reserved_bytes")
+# The functions of torch._C by which a script resets peaks, and those by which it reads them.
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+_READS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+
+Stats = dict[str, Any]
+_raw: dict[str, Callable[..., Any]] = {}
+_scripts: dict[int, dict[tuple[str, str], int]] = {}  # device -> its peaks before our last reset
+_steps: dict[int, dict[str, int]] = {}  # device -> peaks of this step before a reset by the script
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A device's memory after a step, in bytes; the peaks are those of the step.
+
+    `capacity_bytes` is what this process could have at most: what it has reserved, and what the
+    driver had left when it was last asked. `free_bytes` is None if it was not asked now.
+    """
+
+    device: int
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    free_bytes: int | None
+    capacity_bytes: int
+    retries: int
+
+
+class Reader:
+    """Reads the devices of this process, step by step."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked: dict[int, tuple[float, int, int]] = {}  # device -> when, free, capacity
+        _keep_peaks_of_the_script()
+
+    def read(self) -> list[Reading]:
+        """The devices on which this process has memory; the next step begins now."""
+        import torch
+
+        found = []
+        for device in range(torch.cuda.device_count()):
+            stats = _stats(device)
+            if not stats or not stats["reserved_bytes"]["all"]["peak"]:
+                continue
+            found.append(self._reading(device, stats))
+            _begin_step(device, stats)
+        return found
+
+    def _reading(self, device: int, stats: Stats) -> Reading:
+        allocated, reserved = (int(stats[name]["all"]["current"]) for name in _SERIES)
+        earlier = _steps.get(device, {})
+        peaks = {n: max(int(stats[n]["all"]["peak"]), earlier.get(n, 0)) for n in _SERIES}
+        now = self._clock()
+        asked = self._asked.get(device)
+        free: int | None = None
+        if asked is None or now - asked[0] >= _ASK_DRIVER_S:
+            free = free_bytes(device)
+            asked = self._asked[device] = (now, free, free + reserved)
+        return Reading(
+            device=device,
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            peak_allocated_bytes=peaks["allocated_bytes"],
+            peak_reserved_bytes=peaks["reserved_bytes"],
+            free_bytes=free,
+            capacity_bytes=asked[2],
+            retries=int(stats.get("num_alloc_retries", 0)),
+        )
+
+
+def allocated_now(device: int) -> int:
+    """Bytes that tensors of this process take on a device."""
+    return int(_stats(device)["allocated_bytes"]["all"]["current"])
+
+
+def free_bytes(device: int) -> int:
+    """Bytes of a device that no process has."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def why_not() -> str | None:
+    """Why memory cannot be watched, as a sentence; None if it can, now or once CUDA is used."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA GPU, so GPU memory is not watched"
+    return None
+
+
+def gpus() -> tuple[LiveGpu, ...]:
+    """The devices that torch sees. CUDA must be initialized."""
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        uuid = getattr(facts, "uuid", None)
+        name = None if uuid is None else f"GPU-{uuid}"
+        found.append(LiveGpu(index, facts.name, name, int(facts.total_memory)))
+    return tuple(found)
+
+
+def current_first(found: tuple[LiveGpu, ...]) -> tuple[LiveGpu, ...]:
+    """The devices, the current one first."""
+    import torch
+
+    here = torch.cuda.current_device()
+    return tuple(sorted(found, key=lambda gpu: gpu.index != here))
+
+
+def _stats(device: int) -> Stats:
+    import torch
+
+    read = _raw.get("_cuda_memoryStats", torch._C._cuda_memoryStats)
+    try:
+        found: Stats = read(device)
+    except RuntimeError:  # nothing was allocated on this device yet
+        return {}
+    return found
+
+
+def _begin_step(device: int, stats: Stats) -> None:
+    """Reset the peaks of torch; what they were stays visible to the script."""
+    kept = _scripts.setdefault(device, {})
+    for name, pools in stats.items():
+        if isinstance(pools, dict):
+            for pool, values in pools.items():
+                if isinstance(values, dict) and "peak" in values:
+                    kept[name, pool] = max(kept.get((name, pool), 0), values["peak"])
+    _steps.pop(device, None)
+    with suppress(RuntimeError):
+        _raw["_cuda_resetPeakMemoryStats"](device)
+
+
+def _keep_peaks_of_the_script() -> None:
+    import torch
+
+    if _raw:
+        return
+    for names, wrapped in ((_RESETS, _resetting), (_READS, _reading)):
+        for name in names:
+            function = getattr(torch._C, name, None)
+            if function is not None:
+                _raw[name] = function
+                setattr(torch._C, name, wrapped(function))
+
+
+def _resetting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def reset(device: int, *args: Any) -> Any:
+        stats = _stats(device)
+        if stats:
+            peaks = _steps.setdefault(device, {})
+            for name in _SERIES:
+                peaks[name] = max(peaks.get(name, 0), int(stats[name]["all"]["peak"]))
+        _scripts.pop(device, None)
+        return function(device, *args)
+
+    return reset
+
+
+def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def read(device: int, *args: Any) -> Any:
+        found = function(device, *args)
+        for (name, pool), peak in _scripts.get(device, {}).items():
+            values = found.get(name, {}).get(pool)
+            if isinstance(values, dict) and "peak" in values:
+                values["peak"] = max(values["peak"], peak)
+        return found
+
+    return read
