@@ -5,9 +5,12 @@ Only the text itself is read: nothing that it names is opened, imported or run.
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -46,7 +49,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
-    from oomdoctor.records.facts.warnings import quoted, snapshot_unused
+    from oomdoctor.records.facts.warnings import not_exact, quoted, snapshot_unused
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("explain", options.answer)
@@ -55,6 +58,8 @@ def explain(options: ExplainOptions) -> None:
     for name in names:
         if (fault := missing(name)) is not None:
             reader.fault(name or "''", fault)
+    if options.python is not None and shutil.which(options.python) is None:
+        reader.fault("--python", f"{options.python} is not a program")
     given, notes = read_given(reader, options)
     if options.snapshot is not None:
         from oomdoctor.cli.requests.snapshots import failed_requests
@@ -65,6 +70,9 @@ def explain(options: ExplainOptions) -> None:
     warnings += quoted("model", notes)
     if options.snapshot is not None and not any(one.held for one in found):
         warnings.append(snapshot_unused(str(options.snapshot), any_failed=bool(given.snapshots)))
+    if options.exact:
+        found[0], fault = _simulated(found[0], options)
+        warnings += [not_exact(fault)] if fault is not None else []
     code = exit_of(found)
     typed = typed_options(options)
     report = _report(found, code, given, typed, warnings, started, time.monotonic() - clock)
@@ -115,6 +123,24 @@ def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tup
         if spec is not None:
             given = replace(given, model=spec, model_origin="the log")
     return diagnose(source.name, incidents, facts, given)
+
+
+def _simulated(found: Diagnosis, options: ExplainOptions) -> tuple[Diagnosis, str | None]:
+    """The diagnosis with simulated sizes, or as it was and why they are not."""
+    from oomdoctor.cli.streams.running import carry_out
+    from oomdoctor.runs import exact
+    from oomdoctor.system.store import run_folders
+
+    if (missing := exact.unknown(found)) is not None:
+        return found, missing
+    folder = run_folders.create(found.model or "")
+    work = partial(exact.check, found, shutil.which(options.python or sys.executable) or "", folder)
+    try:
+        checked = carry_out(work, folder, quiet=options.quiet)
+    except OomDoctorError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        return found, f"{error.message}{hint}"
+    return checked.diagnosis, checked.fault
 
 
 def _report(

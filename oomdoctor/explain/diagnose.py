@@ -121,6 +121,8 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         short_bytes=case.needed or None,
         no_way=no_way(case),
         framework=case.framework,
+        model=None if given.model is None else given.model.id,
+        config=case.rung,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oomdoctor.records.categories import CategoryBytes
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.measurement import OomEvent
 
 Resource = Literal["gpu", "host", "shm", "none"]
@@ -191,6 +192,7 @@ class Remedy:
     a remedy combines several changes (`parts`), each value has a line for each of them.
     `leaves_bytes` is what the training then needs at its peak, if it needs more than the GPU has
     now. `enough` says whether the remedy closes the gap; None if that cannot be computed.
+    `changes` are the keys of a recipe that it sets, {} if it is no change of a known training.
     """
 
     change: str
@@ -202,6 +204,7 @@ class Remedy:
     leaves_bytes: int | None = None
     enough: bool | None = None
     parts: tuple[str, ...] = ()
+    changes: Mapping[str, SettingValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,9 @@ class Diagnosis:
     or by that total if it exceeds the GPU. `no_way` says so if no change makes the training fit.
     `framework` is the library in the traceback. `survived` means that the run continued; `recovery`
     is the line of the log that shows it. `held` is what was allocated when the request failed, by
-    the memory snapshot `held_source`.
+    the memory snapshot `held_source`. `model` is its id; `config` is the training as a rung, if
+    batch and length
+    are known; `simulated_bytes` is its peak on the device by simulation (`--exact`).
     """
 
     source: str
@@ -250,3 +255,6 @@ class Diagnosis:
     recovery: str | None = None
     held: CategoryBytes | None = None
     held_source: str | None = None
+    model: str | None = None
+    config: TrainConfig | None = None
+    simulated_bytes: int | None = None

@@ -63,7 +63,8 @@ class PlanRequest:
     that oomdoctor knows. `why` is the label of the rung to explain in detail. Cards with less than
     `min_memory_bytes` are left out. With `sort` the report has the cards
     on which something fits first, in that order. `solve` is the setting whose largest value that
-    fits is asked for. With `verify` the rungs that matter also run on the emulated card.
+    fits is asked for. With `verify` the rungs that matter also run on the emulated card. With
+    `suggest` changes are looked for that make a method fit.
     """
 
     gpus: tuple[str, ...]
@@ -75,6 +76,7 @@ class PlanRequest:
     prices: PriceList | None = None
     solve: SolvedKey | None = None
     verify: bool = False
+    suggest: bool = True
 
     @property
     def ranks(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
+from oomdoctor.cli.options import ADVANCED, COMMON, OUTPUT, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -66,6 +66,24 @@ class ExplainOptions:
             metavar="FILE",
             panel=COMMON,
             help="A memory snapshot of the same failure, which shows what held the memory.",
+        ),
+    ] = None
+    exact: Annotated[
+        bool,
+        option(
+            "--exact",
+            panel=COMMON,
+            help="Simulate the training and each remedy, instead of computing sizes. Needs torch.",
+        ),
+    ] = False
+    python: Annotated[
+        str | None,
+        option(
+            "--python",
+            metavar="PATH",
+            panel=ADVANCED,
+            help="Python interpreter for --exact, best the one you train with.  "
+            "[default: the one that runs oomdoctor]",
         ),
     ] = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)

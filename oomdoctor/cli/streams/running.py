@@ -7,24 +7,27 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
     from oomdoctor.runs.events import Listener
     from oomdoctor.system.store.run_folders import RunFolder
 
+Answer = TypeVar("Answer", covariant=True)
 
-class Work(Protocol):
+
+class Work(Protocol[Answer]):
     """A survey or a plan, with its request already bound."""
 
-    def __call__(self, *, on_event: Listener, stop: Callable[[], ExitCode | None]) -> Report: ...
+    def __call__(self, *, on_event: Listener, stop: Callable[[], ExitCode | None]) -> Answer: ...
 
 
-def carry_out(work: Work, folder: RunFolder, *, quiet: bool, resumed: bool = False) -> Report:
-    """Do the work and return its report; `resumed` says that the run folder existed before.
+def carry_out(
+    work: Work[Answer], folder: RunFolder, *, quiet: bool, resumed: bool = False
+) -> Answer:
+    """Do the work and return its answer; `resumed` says that the run folder existed before.
 
     Raises:
         OomDoctorError: the work could not start; an empty new folder is removed.

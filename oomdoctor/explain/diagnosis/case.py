@@ -19,7 +19,16 @@ from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.diagnosis import Frame, Incident, LogFacts, MemorySample, Tensor
+from oomdoctor.explain.training.rung import rung_changes, rung_of
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.diagnosis import (
+    Frame,
+    Incident,
+    LogFacts,
+    MemorySample,
+    SettingValue,
+    Tensor,
+)
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
 _SERVERS = frozenset({"vllm", "llamacpp"})
@@ -79,6 +88,16 @@ class Case:
     @property
     def missing(self) -> int | None:
         return usage.missing(self.incident.event)
+
+    @cached_property
+    def rung(self) -> TrainConfig | None:
+        """The training as a rung; None if too little is known of it, or no rung can do it."""
+        return None if self.training is None else rung_of(self.training, self.setup)
+
+    def rung_changes(self, training: Training | None) -> dict[str, SettingValue]:
+        """The keys of a recipe that a changed training sets; {} if one of them is no rung."""
+        changed = None if training is None else rung_of(training, self.setup)
+        return rung_changes(self.rung, changed)
 
     @cached_property
     def needed(self) -> int | None:

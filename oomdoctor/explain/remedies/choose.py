@@ -67,6 +67,7 @@ def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> t
             arithmetic=None if effect.arithmetic is None else fill(effect.arithmetic, values),
             note=None if row.note is None else fill(row.note, values),
             enough=_closes(case, effect),
+            changes=case.rung_changes(effect.training),
         )
         if case.beyond and remedy.enough is not None:
             doubt = 0 if remedy.enough else 2

@@ -83,6 +83,7 @@ def _remedy(
         leaves_bytes=choice.leaves_bytes,
         enough=False if not closes else None if case.at_least else True,
         parts=() if single else words,
+        changes=case.rung_changes(choice.training),
     )
     tier: float = max(lever.tier for lever in choice.levers)
     if any(lever.key == "shorter_sequence" for lever in choice.levers):

@@ -11,6 +11,7 @@ from typing import Any
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.held import Saving, halved, saving
 from oomdoctor.explain.memory.moments import Moment
+from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.diagnosis import Basis
 from oomdoctor.units import MIB, format_bytes
 
@@ -24,6 +25,7 @@ class Effect:
 
     `at_least`: only the requested tensor was counted; the rest of the effect is unknown.
     `leaves_bytes` is what the training then needs, if it needs more than the GPU has now.
+    `training` is the training with the change, if the training is known.
     """
 
     frees_bytes: int | None
@@ -31,6 +33,7 @@ class Effect:
     arithmetic: str | None
     at_least: bool = False
     leaves_bytes: int | None = None
+    training: Training | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ def difference(
 
     Counts only what is on the device at the moment of the failure; 0 if none of it changes.
     """
+    effect = _difference(case, changes, fallback, request)
+    if case.training is None or not changes:
+        return effect
+    return replace(effect, training=replace(case.training, **changes))
+
+
+def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: float) -> Effect:
     before = case.moment()
     if before is not None and case.training is not None:
         after = case.moment(replace(case.training, **changes))

@@ -16,7 +16,7 @@ from oomdoctor.render.diagnosis.card import card_blocks
 from oomdoctor.render.diagnosis.logs import table_section
 from oomdoctor.render.diagnosis.remedies import remedies_section
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
-from oomdoctor.units import MIB
+from oomdoctor.units import MIB, format_bytes
 
 _NOTHING = (
     "If the run died silently, try the output of all ranks with stderr (2>&1), the kernel log "
@@ -114,6 +114,8 @@ def _facts(found: Diagnosis, *, asks: bool) -> list[tuple[str, str]]:
         pairs.append(("Held", held))
     pairs += [("Note", text) for text in found.oddities]
     pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
+    if found.simulated_bytes is not None:
+        pairs.append(("Simulated", f"the training peaks at {format_bytes(found.simulated_bytes)}"))
     if found.assumed:
         pairs.append(("Assumptions", "; ".join(found.assumed)))
     return pairs

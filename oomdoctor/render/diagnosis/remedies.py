@@ -8,7 +8,7 @@ from oomdoctor.units import format_bytes
 
 _SHOWN = 5  # remedies without --verbose
 _LIBRARIES = ("trl", "transformers", "deepspeed", "accelerate", "lightning", "pytorch")
-_BASIS = {"rule": "rule of thumb", "arithmetic": "computed"}
+_BASIS = {"rule": "rule of thumb", "arithmetic": "computed", "predicted": "simulated"}
 
 
 def remedies_section(found: Diagnosis, *, verbose: bool) -> Section:

@@ -47,7 +47,7 @@ def find_remedies(known: Findings, simulators: Simulators) -> tuple[PlanRemedy, 
     """
     plan = known.plan
     asked_more = plan.all_gpus or plan.sweep is not None or plan.why is not None
-    if asked_more or known.request.lengths is not None or len(known.cards) != 1:
+    if not plan.suggest or asked_more or known.request.lengths is not None or len(known.cards) != 1:
         return ()
     card = known.cards[0]
     cases = _cases(known, card)

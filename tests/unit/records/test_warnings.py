@@ -28,6 +28,7 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         lambda: warnings.unusual_sizes([TrainConfig(effective_batch_size=100_000)])[0],
         "effective batch size 100,000 is far above the usual 8 to 512",
     ),
+    "not_exact": (lambda: warnings.not_exact("no torch"), "sizes are computed: no torch"),
     "snapshot_unused": (
         lambda: warnings.snapshot_unused("s.pickle", any_failed=False),
         "s.pickle was not used: no request failed in it",
