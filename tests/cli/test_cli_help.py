@@ -52,7 +52,7 @@ OPTIONS = {
     "tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
     "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
     "quiet help",
-    "explain": "model seq-len micro-batch config snapshot format json output verbose quiet help",
+    "explain": "model seq-len micro-batch config snapshot exact python format json output verbose quiet help",
     "run": "emulate ranks steps weights values report python verbose quiet help",
     "snapshot": "format json output verbose quiet help",
     "show": "list format json output verbose help",
@@ -64,7 +64,7 @@ OPTIONS = {
 COMMON = {
     "probe": "vram emulate recipe seq-len effective-batch json",
     "plan": "gpu recipe seq-len effective-batch json",
-    "explain": "model seq-len micro-batch config snapshot json",
+    "explain": "model seq-len micro-batch config snapshot exact json",
     "show": "list json",
     "run": "emulate steps ranks weights",
 }
