@@ -52,7 +52,8 @@ OPTIONS = {
     "tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
     "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
     "quiet help",
-    "explain": "model seq-len micro-batch config snapshot exact python format json output verbose quiet help",
+    "explain": "model seq-len micro-batch config snapshot exact python format json output "
+    "verbose quiet help",
     "run": "emulate ranks steps weights values report python verbose quiet help",
     "snapshot": "format json output verbose quiet help",
     "show": "list format json output verbose help",
