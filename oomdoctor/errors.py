@@ -12,13 +12,15 @@ class ExitCode(IntEnum):
     """What the process tells a shell script. The documentation of exit codes is made from this."""
 
     OK = 0
-    """Something fits; `explain` found why memory ran out; `snapshot` read its file."""
+    """Something fits; `explain` found why memory ran out; `snapshot` read its file; `watch` found
+    what it was asked for."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
     USAGE = 2
     """The command line, a recipe or a rung is wrong."""
     NO = 3
-    """The answer is no: nothing fits, no name matches, or no memory failure ended the run."""
+    """The answer is no: nothing fits, no name matches, no memory failure ended the run, or there is
+    nothing to watch."""
     MODEL_UNAVAILABLE = 4
     """The model cannot be found or built: gated, missing, offline, or a broken `config.json`."""
     MACHINE_UNFIT = 5

@@ -18,6 +18,7 @@ from oomdoctor.records.result import ProbeResult, WeightsChoice
 from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.solve import SolveAnswer
+from oomdoctor.records.watch import WatchAnswer
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]
@@ -155,8 +156,8 @@ class Report:
     `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
     `exit_code_of_command`, `ranks` and `smallest_gpu`. Only `snapshot` fills `source` (its file),
     `torch_version`, `settings` (of the allocator) and `devices`. With two files it also fills
-    `differences`, and if an allocation failed, `causes` and `remedies`. `next_commands` work on
-    this machine, `next_on_gpu` on a machine with the GPU.
+    `differences`, and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`.
+    `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -198,6 +199,7 @@ class Report:
     differences: tuple[SnapshotDifference, ...] = ()
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    watch: WatchAnswer | None = None
 
 
 def bare_report(

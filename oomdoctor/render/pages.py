@@ -23,6 +23,10 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
         from oomdoctor.render.snapshot.page import snapshot_sections
 
         return snapshot_sections(report, verbose=verbose)
+    if report.command == "watch":
+        from oomdoctor.render.watch.page import watch_sections
+
+        return watch_sections(report, verbose=verbose, signs=signs)
     from oomdoctor.render.report.page import report_sections
 
     return report_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from live_logs import gpu, live_log
 from snapshots import training
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,9 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         (tmp_path / "cuda" / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     cli("probe", "m")  # so that there is a run to show
+    live_log().rename(tmp_path / "memory.jsonl")
+    live_log()  # and a training to watch
+    monkeypatch.setattr("oomdoctor.runs.watch.list_gpus", lambda: (gpu(4711),))
     ended = cli(*shlex.split(command)[1:])
     assert ended.code == 0, ended.err
 

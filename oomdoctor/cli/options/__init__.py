@@ -6,6 +6,7 @@
     planning   the options of `plan`
     explaining the options of `explain`
     showing    the options of `show`
+    watching   the options of `watch`
     completion what a shell offers for a half-typed value
     flatten    makes the signature that typer reads from these dataclasses
 

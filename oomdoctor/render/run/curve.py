@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from oomdoctor.records.run import RankMemory
 from oomdoctor.render.blocks import Verbatim
+from oomdoctor.render.curve import curve
 from oomdoctor.units import format_bytes
 
 _WIDTH = 48
-_BARS = "▁▂▃▄▅▆▇█"
-_ASCII = "_.-:=+*#"
 
 
 def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:
@@ -19,18 +18,16 @@ def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:
     points = rank.memory
     if len(points) < 2:
         return None
-    full = max(1, *(point.allocated_bytes for point in points))
     width = min(_WIDTH, len(points))
     columns = [
         points[i * len(points) // width : (i + 1) * len(points) // width] for i in range(width)
     ]
-    bars = _BARS if signs else _ASCII
-    line, marks, seen = "", "", 0
+    heights = [max(point.allocated_bytes for point in part) for part in columns]
+    marks, seen = "", 0
     for part in columns:
-        height = max(point.allocated_bytes for point in part) / full
-        line += bars[min(len(bars) - 1, int(height * len(bars)))]
         step = part[-1].step
         marks += str(step % 10) if step > seen else " "
         seen = max(seen, step)
     below = [marks.rstrip() + "  ends of steps"] if marks.strip() else []
-    return Verbatim((f"{line}  peak {format_bytes(full)} allocated", *below))
+    line = f"{curve(heights, signs=signs)}  peak {format_bytes(max(heights))} allocated"
+    return Verbatim((line, *below))

@@ -1,0 +1,137 @@
+"""`oomdoctor watch`: the memory of a training that runs now, and when it will be full."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.watching import WatchOptions
+from oomdoctor.cli.streams import output
+from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
+    from oomdoctor.runs.watch import Asked, Watcher
+
+EPILOG = """\b
+Examples:
+  oomdoctor watch latest
+  oomdoctor watch --gpu 0 --json
+Next: `oomdoctor snapshot memory_snapshot.pickle` names the line behind it.
+"""
+_INTERVAL_S = 1.0
+
+
+@flatten
+def watch(options: WatchOptions) -> None:
+    """Show the memory of a training that runs now.
+
+    The page has memory by process, the trend, and the time until it is full. There is more to see
+    if the training was started by `oomdoctor run` or has the callback of oomdoctor.monitor. On a
+    terminal the page is renewed every second until the training ends. Exit code 3 if there is
+    nothing to watch, 5 without a GPU.
+    """
+    from oomdoctor.runs.watch import Watcher
+
+    watcher = Watcher(_asked(options))
+    screen = output.screen(sys.stdout)
+    if options.json_ or options.once or not screen.moving:
+        _print(_report(watcher), "json" if options.json_ else "table", verbose=options.verbose)
+        return
+    _renew(watcher, verbose=options.verbose)
+
+
+def _asked(options: WatchOptions) -> Asked:
+    from oomdoctor.runs.watch import LATEST, Asked
+
+    text = options.target
+    if options.gpu is not None:
+        if text is not None:
+            message = f"{text} and --gpu contradict each other"
+            raise usage_error("bad_option", message, f"oomdoctor watch --gpu {options.gpu}")
+        return Asked(f"GPU {options.gpu}", gpu=options.gpu)
+    if text is None or text == LATEST:
+        return Asked(LATEST)
+    if text.isascii() and text.isdigit():
+        return Asked(text, pid=int(text))
+    if Path(text).is_file():
+        return Asked(text, log=Path(text))
+    raise usage_error(
+        "bad_target", f"{text!r} is not a process id, `latest` or a file", "oomdoctor watch latest"
+    )
+
+
+def _report(watcher: Watcher) -> Report:
+    from oomdoctor.records.report import bare_report
+
+    clock, started = time.monotonic(), datetime.now(UTC)
+    answer = watcher.look()
+    bare = bare_report("watch", "ok", ExitCode.OK, started, time.monotonic() - clock)
+    return replace(bare, watch=answer)
+
+
+def _print(report: Report, chosen: str, *, verbose: bool) -> None:
+    from oomdoctor.cli.streams.report import publish_report
+
+    publish_report(report, chosen, verbose=verbose, file=None)
+
+
+def _renew(watcher: Watcher, *, verbose: bool) -> None:
+    """Draw the page again and again at the same place, until what is watched has ended.
+
+    Raises:
+        OomDoctorError: there is nothing to watch at the start.
+        typer.Exit: Ctrl-C ended it (exit 130).
+    """
+    report = _report(watcher)
+    drawn = 0
+    try:
+        while True:
+            drawn = _draw(report, drawn, verbose=verbose)
+            if _has_ended(report):
+                return
+            time.sleep(_INTERVAL_S)
+            try:
+                report = _report(watcher)
+            except OomDoctorError as error:  # it was there before
+                output.say(f"the end: {error.message}")
+                return
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _draw(report: Report, drawn: int, *, verbose: bool) -> int:
+    """Draw the page over the one of `drawn` lines, and return the number of its lines."""
+    import shutil
+
+    from oomdoctor.render import render_report
+
+    screen = output.screen(sys.stdout)
+    page = render_report(
+        report,
+        "table",
+        terminal=True,
+        width=screen.width,
+        color=screen.color,
+        verbose=verbose,
+        signs=screen.signs,
+    ).splitlines()
+    room = max(3, shutil.get_terminal_size().lines - 1)
+    page = page if len(page) <= room else [*page[: room - 1], ".."]
+    back = f"\x1b[{drawn}A\x1b[J" if drawn else ""
+    output.print_answer(back + "\n".join(page))
+    return len(page)
+
+
+def _has_ended(report: Report) -> bool:
+    answer = report.watch
+    if answer is None or not answer.trainings:
+        return False
+    return all(training.ended for training in answer.trainings)

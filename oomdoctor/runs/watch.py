@@ -1,0 +1,289 @@
+"""What `watch` answers: GPUs and their processes by the driver, trainings by their live logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oomdoctor.analysis.memory.trend import Growth, Trend
+from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
+from oomdoctor.records.live import LiveStep
+from oomdoctor.records.machine import Gpu
+from oomdoctor.records.watch import (
+    LiveMessage,
+    LivePoint,
+    MemoryTrend,
+    WatchAnswer,
+    WatchedGpu,
+    WatchedProcess,
+    WatchedTraining,
+)
+from oomdoctor.system.machine.families import family
+from oomdoctor.system.machine.nvml import list_gpus, why_no_driver
+from oomdoctor.system.store.live_logs import LiveRecord, is_alive, log_files, read_log
+
+LATEST = "latest"
+_MOST_POINTS, _MOST_EVENTS = 48, 5
+_RECENT_STEPS = 50  # from which the time of a step is taken
+_STILL_GROWING = 0.5  # of the steps of a growth may have passed since, without being denied
+_LEAST_STEPS = 18  # before which nothing can be said about a trend
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to watch: one process with its descendants, one GPU, one log, or the latest training."""
+
+    text: str
+    pid: int | None = None
+    gpu: int | None = None
+    log: Path | None = None
+
+
+@dataclass
+class Watcher:
+    """Looks again and again. It keeps how the memory of each GPU changed while it looked."""
+
+    asked: Asked
+    gpus: Callable[[], tuple[Gpu, ...]] = lambda: list_gpus()
+    clock: Callable[[], float] = time.time
+    _trends: dict[str, _Sampled] = field(default_factory=dict)
+    _logs: tuple[Path, ...] = ()
+
+    def look(self) -> WatchAnswer:
+        """What there is now.
+
+        Raises:
+            OomDoctorError: there is no GPU (exit 5); nothing that was asked about is there (exit
+                3), such as a process that uses no GPU and writes no log.
+        """
+        seen = self.gpus()
+        pid = self.asked.pid
+        pids = frozenset() if pid is None else family(pid) | {pid}
+        records = self._records(pids)
+        pids |= {record.header.pid for record in records}
+        mine = {gpu.gpu_uuid for record in records for gpu in _used(record)}
+        chosen = [gpu for gpu in seen if self._is_asked(gpu, pids, mine)]
+        if not chosen and not records:
+            raise self._nothing(seen)
+        return WatchAnswer(
+            asked=self.asked.text,
+            gpus=tuple(self._gpu(gpu, pids) for gpu in chosen),
+            trainings=tuple(one for record in records for one in _trainings(record, self.clock())),
+        )
+
+    def _records(self, pids: frozenset[int]) -> list[LiveRecord]:
+        """The live logs that belong to what was asked; kept, so that a later look shows the end."""
+        if self.asked.log is not None:
+            paths: Iterable[Path] = (self.asked.log,)
+        elif self._logs:
+            paths = self._logs
+        else:
+            paths = log_files()
+        found = [record for path in paths if (record := read_log(path)) is not None]
+        if self.asked.log is None and not self._logs:
+            found = self._chosen(found, pids)
+            self._logs = tuple(record.path for record in found)
+        return sorted(found, key=lambda r: (r.header.rank or 0, r.header.pid))
+
+    def _chosen(self, found: list[LiveRecord], pids: frozenset[int]) -> list[LiveRecord]:
+        if self.asked.pid is not None:
+            return [r for r in found if r.header.pid in pids]
+        if self.asked.gpu is not None:
+            uuids = {gpu.uuid for gpu in self.gpus() if gpu.index == self.asked.gpu}
+            running = [r for r in found if not r.has_ended]
+            return [r for r in running if uuids & {gpu.gpu_uuid for gpu in _used(r)}]
+        running = [record for record in found if not record.has_ended]
+        latest = (running or found)[:1]
+        return [r for r in running if _together(r, latest[0])] or latest if latest else []
+
+    def _is_asked(self, gpu: Gpu, pids: frozenset[int], mine: set[str | None]) -> bool:
+        if self.asked.gpu is not None:
+            return gpu.index == self.asked.gpu
+        return gpu.uuid in mine or any(process.pid in pids for process in gpu.processes)
+
+    def _gpu(self, gpu: Gpu, pids: frozenset[int]) -> WatchedGpu:
+        used = None if gpu.free_bytes is None else gpu.total_bytes - gpu.free_bytes
+        sampled = self._trends.setdefault(gpu.uuid, _Sampled())
+        return WatchedGpu(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            gpu_name=gpu.name,
+            total_bytes=gpu.total_bytes,
+            used_bytes=used,
+            processes=tuple(
+                WatchedProcess(one.pid, one.name, one.used_bytes, one.pid in pids)
+                for one in sorted(gpu.processes, key=lambda one: -(one.used_bytes or 0))
+            ),
+            trend=sampled.trend(self.clock(), used, gpu.free_bytes),
+        )
+
+    def _nothing(self, seen: tuple[Gpu, ...]) -> OomDoctorError:
+        if not seen:
+            return machine_error(
+                "no_gpu",
+                f"there is no GPU to watch: {why_no_driver() or 'the driver sees none'}",
+                "run `oomdoctor watch` on the machine that trains",
+            )
+        if self.asked.gpu is not None:
+            found = ", ".join(str(gpu.index) for gpu in seen)
+            return _no(f"there is no GPU {self.asked.gpu}", f"the GPUs here: {found}")
+        if self.asked.pid is not None and not is_alive(self.asked.pid):
+            return _no(f"there is no process {self.asked.pid}", "oomdoctor watch latest")
+        if self.asked.pid is not None:
+            return _no(
+                f"process {self.asked.pid} uses no GPU and writes no live log",
+                "oomdoctor watch --gpu 0",
+            )
+        return _no(
+            f"{self.asked.log} is not a live log"
+            if self.asked.log is not None
+            else "no training writes a live log here",
+            "start it with `oomdoctor run`, or add oomdoctor.monitor.MemoryCallback; "
+            "or run `oomdoctor watch --gpu 0`",
+        )
+
+
+class _Sampled:
+    """The memory in use of one GPU, sampled by the clock; every sample is a step of the trend."""
+
+    def __init__(self) -> None:
+        self._trend, self._count = Trend(0), 0
+        self._begin = 0.0
+        self._growth: Growth | None = None
+
+    def trend(self, now: float, used: int | None, free: int | None) -> MemoryTrend:
+        if used is None or free is None:
+            return MemoryTrend("too_short")
+        self._begin = self._begin or now
+        self._count += 1
+        self._growth = self._trend.add(self._count, used) or self._growth
+        growth = self._growth
+        if growth is not None and self._count - growth.until <= _STILL_GROWING * (
+            growth.until - growth.since
+        ):
+            each = (now - self._begin) / max(1, self._count - 1)
+            rate = growth.bytes_per_step / each if each else 0.0
+            return MemoryTrend(
+                "growth",
+                per_s_bytes=round(rate),
+                full_in_s=round(free / rate, 1) if rate else None,
+            )
+        return MemoryTrend("steady" if self._count >= _LEAST_STEPS else "too_short")
+
+
+def _used(record: LiveRecord) -> list[_Card]:
+    """The GPUs that a training uses; all that it sees before it has told."""
+    cards = {gpu.index: _Card(gpu.index, gpu.gpu_name, gpu.gpu_uuid, gpu.total_bytes)
+             for gpu in record.header.gpus}  # fmt: skip
+    first = record.header.gpus[0].index if record.header.gpus else 0
+    used = {step.device for step in record.steps} or {first}
+    header = record.header
+    alone = _Card(first, header.gpu_name, header.gpu_uuid, header.total_bytes)
+    return [cards.get(device, alone) for device in sorted(used)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    index: int
+    gpu_name: str | None
+    gpu_uuid: str | None
+    total_bytes: int | None
+
+
+def _together(one: LiveRecord, other: LiveRecord) -> bool:
+    """Whether two logs are those of ranks of one training."""
+    mine, others = one.header, other.header
+    if mine.pid == others.pid and mine.host == others.host:
+        return True
+    return mine.world == others.world > 1 and mine.command == others.command
+
+
+def _trainings(record: LiveRecord, now: float) -> list[WatchedTraining]:
+    return [_training(record, card, now) for card in _used(record)]
+
+
+def _training(record: LiveRecord, card: _Card, now: float) -> WatchedTraining:
+    header = record.header
+    steps = [step for step in record.steps if step.device == card.index]
+    last = steps[-1] if steps else None
+    step_s = _step_time(steps)
+    capacity = _capacity(steps)
+    return WatchedTraining(
+        log=str(record.path),
+        pid=header.pid,
+        rank=header.rank,
+        world=header.world,
+        command=header.command,
+        started_at=header.started_at,
+        ended=record.has_ended,
+        silent_s=round(max(0.0, now - record.written_at), 1),
+        device=card.index,
+        gpu_name=card.gpu_name,
+        gpu_uuid=card.gpu_uuid,
+        total_bytes=card.total_bytes,
+        step=last.step if last else None,
+        total_steps=header.total_steps,
+        step_s=step_s,
+        allocated_bytes=last.allocated_bytes if last else None,
+        reserved_bytes=last.reserved_bytes if last else None,
+        peak_allocated_bytes=max((s.peak_allocated_bytes for s in steps), default=None),
+        peak_reserved_bytes=max((s.peak_reserved_bytes for s in steps), default=None),
+        capacity_bytes=capacity,
+        trend=_trend(steps, capacity, step_s),
+        memory=_points(steps),
+        events=tuple(
+            LiveMessage(e.event, e.step, e.message) for e in record.events[-_MOST_EVENTS:]
+        ),
+    )
+
+
+def _step_time(steps: Sequence[LiveStep]) -> float | None:
+    recent = steps[-_RECENT_STEPS:]
+    if len(recent) < 2 or recent[-1].step <= recent[0].step:
+        return None
+    return (recent[-1].time_s - recent[0].time_s) / (recent[-1].step - recent[0].step)
+
+
+def _capacity(steps: Sequence[LiveStep]) -> int | None:
+    """What the process can have: what it has reserved, and what was free when that was asked."""
+    for step in reversed(steps):
+        if step.free_bytes is not None:
+            return step.free_bytes + step.reserved_bytes
+    return None
+
+
+def _trend(steps: Sequence[LiveStep], capacity: int | None, step_s: float | None) -> MemoryTrend:
+    """Whether what steps leave behind grows until now."""
+    trend, found = Trend(), None
+    for step in steps:
+        found = trend.add(step.step, step.allocated_bytes) or found
+    if found is None or not _goes_on(found, steps):
+        return MemoryTrend("steady" if len(steps) >= _LEAST_STEPS else "too_short")
+    left = None
+    if capacity is not None:
+        left = max(0, capacity - steps[-1].peak_allocated_bytes) / found.bytes_per_step
+    return MemoryTrend(
+        "growth",
+        per_step_bytes=round(found.bytes_per_step),
+        per_s_bytes=round(found.bytes_per_step / step_s) if step_s else None,
+        full_at_step=None if left is None else steps[-1].step + int(left),
+        full_in_s=None if left is None or step_s is None else round(left * step_s, 1),
+    )
+
+
+def _goes_on(growth: Growth, steps: Sequence[LiveStep]) -> bool:
+    return steps[-1].step - growth.until <= max(16, _STILL_GROWING * (growth.until - growth.since))
+
+
+def _points(steps: Sequence[LiveStep]) -> tuple[LivePoint, ...]:
+    width = min(_MOST_POINTS, len(steps))
+    parts = [steps[i * len(steps) // width : (i + 1) * len(steps) // width] for i in range(width)]
+    return tuple(
+        LivePoint(part[-1].step, max(step.peak_allocated_bytes for step in part)) for part in parts
+    )
+
+
+def _no(message: str, hint: str) -> OomDoctorError:
+    return OomDoctorError("nothing_to_watch", message, hint, ExitCode.NO)
