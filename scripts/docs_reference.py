@@ -16,6 +16,7 @@ from build_schema import SUFFIXES, build, field_docs
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.growth import GROWTH
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
@@ -193,6 +194,12 @@ def _type(field: dict[str, Any]) -> str:
     return kind if isinstance(kind, str) else " or ".join(kind)
 
 
+def growth_kinds() -> str:
+    """What growth in a snapshot may look like, and what helps."""
+    rows = [(f"`{kind}`", one.looks_like, one.remedy) for kind, one in GROWTH.items()]
+    return table(("kind", "looks like", "what helps"), rows)
+
+
 def memory_errors() -> str:
     """How far predicted peaks were from those on the emulated GPU, by method, peak and torch."""
     rows = [
@@ -239,6 +246,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "environment": environment_variables,
     "json": json_keys,
     "json-records": json_records,
+    "growth": growth_kinds,
     "memory-errors": memory_errors,
     "speed-errors": speed_errors,
 }

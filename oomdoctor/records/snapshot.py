@@ -6,6 +6,7 @@ The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from oomdoctor.records.categories import BlockCategory, CategoryBytes
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
@@ -92,13 +93,46 @@ class SnapshotOom:
     held: SnapshotPeak
 
 
+GrowthUnit = Literal["step", "pass", "failure"]
+GrowthKind = Literal[
+    "graph",
+    "outputs",
+    "activations",
+    "optimizer",
+    "evaluation",
+    "kv_cache",
+    "tensors",
+    "exception",
+    "fragmentation",
+    "unknown",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotGrowth:
-    """Memory that each optimizer step left behind and nothing freed, and the line that made it."""
+    """Memory that a program left behind again and again, and the line that made it.
+
+    `bytes_per_step` is the mean over the `steps` units of the trace in which it grew, which are
+    optimizer steps, passes of a loop without steps, or failed requests (`unit`); unit `since_step`
+    was the first. `total_bytes` is what the trace ends with. `kind` is what it looks like, by
+    `confidence`; of "fragmentation", the bytes are reserved and not allocated. `where` made most of
+    it. A snapshot does not say what keeps a block: `called_from` are the user's lines outside the
+    model that are around all that stays, the innermost first. `lines` are those that made it, the
+    largest first. `full_at_step` is when the GPU is full if it goes on, None if its size is not
+    known.
+    """
 
     bytes_per_step: int
     steps: int
     where: Place | None
+    kind: GrowthKind = "unknown"
+    confidence: Confidence = "low"
+    unit: GrowthUnit = "step"
+    since_step: int = 1
+    total_bytes: int = 0
+    called_from: tuple[Place, ...] = ()
+    lines: tuple[HeldBlocks, ...] = ()
+    full_at_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +141,7 @@ class SnapshotDevice:
 
     `truncated` says that memory was in use before the first event, so that the history does not
     tell where it came from. `has_stacks` says whether events name lines of Python. Without events
-    there is no peak.
+    there is no peak. `growth` is the fastest growth, `more_growth` has others.
     """
 
     index: int
@@ -125,3 +159,4 @@ class SnapshotDevice:
     retries: int
     oom: SnapshotOom | None
     growth: SnapshotGrowth | None
+    more_growth: tuple[SnapshotGrowth, ...] = ()

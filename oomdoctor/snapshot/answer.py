@@ -6,7 +6,7 @@ from oomdoctor.records.snapshot import SnapshotDevice, SnapshotOom
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.composition import composition, place
 from oomdoctor.snapshot.fragmentation import fragmentation_of
-from oomdoctor.snapshot.growth import growth_of
+from oomdoctor.snapshot.growth.answer import growth_of
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import (
     ALLOC,
@@ -24,6 +24,9 @@ def device_of(history: History) -> SnapshotDevice:
     """The answer about one device."""
     device, lives, meanings = history.device, history.lives, history.meanings
     events = device.events
+    oom = _oom(history)
+    capacity = None if oom is None else oom.reserved_bytes + oom.free_bytes
+    growth = growth_of(history, capacity)
     traced = any(action == ALLOC for action in events.action)
     return SnapshotDevice(
         index=device.index,
@@ -39,8 +42,9 @@ def device_of(history: History) -> SnapshotDevice:
         at_end=composition(history, history.last_event),
         fragmentation=fragmentation_of(device, lives, history.settings),
         retries=_retries(events, lives),
-        oom=_oom(history),
-        growth=growth_of(lives, meanings, history.steps),
+        oom=oom,
+        growth=growth[0] if growth else None,
+        more_growth=growth[1:],
     )
 
 

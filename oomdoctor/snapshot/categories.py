@@ -27,6 +27,7 @@ class Named(NamedTuple):
 _SETTING_UP: tuple[ReadPhase, ...] = ("init", "load")
 _PASSES: tuple[ReadPhase, ...] = ("forward", "loss", "eval", "generate")
 _LOSSES = ("cross_entropy", "log_softmax", "nll_loss")
+_WORKSPACES = 2  # of one line: one for each stream
 _LEAST_LOGITS = 1 << 20  # bytes; smaller ones do not matter
 
 
@@ -63,6 +64,11 @@ class Categories:
         self._shallow = 0
         self._logits = self._sizes_of_logits()
         self._before = self._named_before()
+        self._kept_of = Counter(
+            lives.blocks.stack[block]
+            for block, phase in enumerate(phases)
+            if phase in _PASSES and self._lasts(block)
+        )
         self._workspaces = {
             lives.blocks.size[block]
             for block, phase in enumerate(phases)
@@ -98,7 +104,13 @@ class Categories:
         return Named("weights", "medium") if is_weight else Named("other", "low")
 
     def _is_kept(self, block: int) -> bool:
-        """Whether a block of a pass outlives all steps: a library keeps it as a workspace."""
+        """Whether a library keeps a block of a pass as a workspace: it outlives all steps.
+
+        A line that leaves more and more behind does not make workspaces.
+        """
+        return self._lasts(block) and self._kept_of[self._blocks.stack[block]] <= _WORKSPACES
+
+    def _lasts(self, block: int) -> bool:
         born, died = self._blocks.born[block], self._blocks.died[block]
         return died >= self._training.end and self._training.steps_after(born) > 1
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.snapshot.blocks import Lives, lives_of
+from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
 from oomdoctor.snapshot.categories import Categories
 from oomdoctor.snapshot.phases import Meanings, optimizer_steps
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
@@ -25,6 +26,19 @@ class History:
     meanings: Meanings
     steps: list[tuple[int, int]]
     categories: Categories
+    by_birth: list[int]
+    births: list[int]
+    """The blocks that were born in the trace, in the order of birth, and the events they were
+    born at."""
+
+    def blocks_born(self, first: int, after: int) -> list[int]:
+        """The blocks that were born in a part of the trace."""
+        return self.by_birth[bisect_left(self.births, first) : bisect_left(self.births, after)]
+
+    def tensor_bytes(self, block: int) -> int:
+        """The bytes that were requested for a block; those of the block if they are not known."""
+        born = self.lives.blocks.born[block]
+        return self.lives.blocks.size[block] if born == BEFORE else self.device.events.size[born]
 
     @property
     def last_event(self) -> int:
@@ -39,7 +53,9 @@ def history_of(snapshot: Snapshot, device: DeviceSnapshot) -> History:
     meanings = Meanings(snapshot.stacks, device.events)
     steps = optimizer_steps(device, meanings)
     categories = Categories(lives, meanings, steps)
-    return History(device, settings, lives, meanings, steps, categories)
+    by_birth = [block for block, born in enumerate(lives.blocks.born) if born != BEFORE]
+    births = [lives.blocks.born[block] for block in by_birth]
+    return History(device, settings, lives, meanings, steps, categories, by_birth, births)
 
 
 def _settings(snapshot: Snapshot) -> AllocatorSettings:

@@ -55,6 +55,10 @@ class Meanings:
             self._known[stack] = _meaning(self._stacks.of(stack))
         return self._known[stack]
 
+    def frames(self, stack: int) -> tuple[Frame, ...]:
+        """The frames of a stack, innermost first."""
+        return self._stacks.of(stack)
+
     def phase(self, stack: int) -> ReadPhase:
         """The phase of an event with this stack."""
         meaning = self.of(stack)

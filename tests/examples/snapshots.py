@@ -19,6 +19,16 @@ FRAMES = {
         ("_call_impl", f"{LIBRARY}/torch/nn/modules/module.py", 1750),
         ("main", "train.py", 20),
     ],
+    "embedding": [
+        ("forward", f"{LIBRARY}/torch/nn/modules/sparse.py", 190),
+        ("_call_impl", f"{LIBRARY}/torch/nn/modules/module.py", 1750),
+        ("main", "train.py", 20),
+    ],
+    "evaluation": [
+        ("cat", f"{LIBRARY}/torch/functional.py", 10),
+        ("evaluation_loop", "train.py", 40),
+        ("main", "train.py", 30),
+    ],
     "loss": [
         ("cross_entropy", f"{LIBRARY}/torch/nn/functional.py", 3462),
         ("main", "train.py", 21),

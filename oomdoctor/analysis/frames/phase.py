@@ -56,7 +56,7 @@ def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, F
 
     `context` is the text around the failure; it is used only if the frames give no phase.
     """
-    where = next((f for f in reversed(frames) if not _LIBRARY.search(f.file)), None)
+    where = next((f for f in reversed(frames) if is_own(f.file)), None)
     phase: ReadPhase = "unknown"
     interrupted = bool(frames) and frames[-1].file.endswith(_INTERRUPTED)
     passes = (i for i, f in enumerate(frames) if _IN_A_PASS.fullmatch(f.function))
@@ -83,6 +83,11 @@ def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, F
     if phase == "unknown" and context:
         phase = _told_by(context)
     return phase, where
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is the user's own code, by its path."""
+    return not _LIBRARY.search(file)
 
 
 def _runs_a_loss(frame: Frame) -> bool:

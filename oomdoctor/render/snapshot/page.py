@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.facts.outcomes import PHASE_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.records.run import Place
 from oomdoctor.records.snapshot import (
     HeldBlocks,
     SnapshotDevice,
@@ -17,7 +14,9 @@ from oomdoctor.records.snapshot import (
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
-from oomdoctor.units import DASH, format_bytes
+from oomdoctor.render.snapshot.growth import growth_facts
+from oomdoctor.render.snapshot.lines import at_line, line_of
+from oomdoctor.units import format_bytes
 
 _SHOWN = 8  # lines of code without --verbose
 _NAMES = {"optimizer": "optimizer states", "other": "not known"}
@@ -109,13 +108,11 @@ def _facts(device: SnapshotDevice) -> list[tuple[str, str]]:
         oom = device.oom
         sizes = format_bytes(oom.requested_bytes), format_bytes(oom.free_bytes)
         asked = "tried to allocate {} with {} free".format(*sizes)
-        facts.append(("Ran out", f"{asked}{_at(oom.where)}"))
+        facts.append(("Ran out", f"{asked}{at_line(oom.where)}"))
     if device.peak is not None:
         facts.append(("Peak", _moment(device.peak)))
-    if device.growth is not None:
-        grown = device.growth
-        each = f"{format_bytes(grown.bytes_per_step)} more after each of {grown.steps} steps"
-        facts.append(("Grows", f"{each}, never freed{_at(grown.where)}"))
+    for grown in (device.growth, *device.more_growth):
+        facts += growth_facts(grown) if grown is not None else []
     if device.retries:
         times = "once" if device.retries == 1 else f"{device.retries} times"
         facts.append(("Retries", f"torch released its cache {times} to make room, which is slow"))
@@ -128,7 +125,7 @@ def _moment(peak: SnapshotPeak) -> str:
     if peak.phase == "backward" and peak.where is None:
         text += " (torch runs it in C++)"
     step = "" if peak.step is None else f", optimizer step {peak.step}"
-    return f"{text}{step}{_at(peak.where)}"
+    return f"{text}{step}{at_line(peak.where)}"
 
 
 def _history(device: SnapshotDevice) -> str:
@@ -142,14 +139,6 @@ def _history(device: SnapshotDevice) -> str:
     if not device.has_stacks:
         text += "; it has no Python stacks, so lines and categories are unknown"
     return text
-
-
-def _at(where: Place | None) -> str:
-    return "" if where is None else f", {_line(where)} in {where.function}"
-
-
-def _line(where: Place | None) -> str:
-    return DASH if where is None else f"{PurePath(where.file).name}:{where.line}"
 
 
 def _categories(held: CategoryBytes) -> Grid:
@@ -172,8 +161,8 @@ def _row(held: HeldBlocks) -> tuple[str, ...]:
         f"{held.count:,}",
         _NAMES.get(held.category, held.category),
         held.confidence,
-        _line(held.where),
-        "" if library is None else _line(library),
+        line_of(held.where),
+        "" if library is None else line_of(library),
     )
 
 

@@ -1,0 +1,18 @@
+"""A line of code as the page of a snapshot shows it."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from oomdoctor.records.run import Place
+from oomdoctor.units import DASH
+
+
+def line_of(where: Place | None) -> str:
+    """The file without its folder, and the line."""
+    return DASH if where is None else f"{PurePath(where.file).name}:{where.line}"
+
+
+def at_line(where: Place | None) -> str:
+    """The line and its function, to follow a sentence."""
+    return "" if where is None else f", {line_of(where)} in {where.function}"

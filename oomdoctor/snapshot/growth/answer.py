@@ -1,0 +1,210 @@
+"""All growth of a trace in one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from oomdoctor.records.diagnosis import Confidence
+from oomdoctor.records.snapshot import HeldBlocks, SnapshotGrowth
+from oomdoctor.snapshot.composition import place
+from oomdoctor.snapshot.growth.failures import failures_of
+from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of
+from oomdoctor.snapshot.growth.levels import Levels, Line, levels_of
+from oomdoctor.snapshot.growth.moments import Moments, moments_of
+from oomdoctor.snapshot.growth.trend import LEAST_RISES, Rise, rise_of
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.phases import Meaning
+from oomdoctor.snapshot.reading.events import OOM
+from oomdoctor.units import KIB
+
+_LEAST_BYTES = 10 * KIB  # a step; it makes 1 GiB in 100,000 steps
+_ALIKE = 0.6  # of the rises that two lines have in common
+_OF_THE_PEAK = 0.1  # that a part without steps has to add
+_FRAGMENTS = 0.1  # of the reserved peak
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    meaning: Meaning
+    line: Line
+    rise: Rise
+    accumulates: bool
+    """Whether there are more and more blocks, not one that becomes larger."""
+
+
+def growth_of(history: History, capacity_bytes: int | None = None) -> tuple[SnapshotGrowth, ...]:
+    """What grows, the fastest first; empty if nothing does, or if the trace is too short to tell.
+
+    `capacity_bytes` is what torch can reserve on the device, None if it is not known.
+    """
+    found: list[SnapshotGrowth] = []
+    named: set[Meaning] = set()
+    for moments in moments_of(history):
+        blocks = history.blocks_born(moments.events[0], moments.events[-1])
+        among = range(len(history.lives.blocks)) if moments.unit == "step" else blocks
+        levels = levels_of(history, moments, among)
+        grown = [one for one in _grown(history, moments, levels) if one.meaning not in named]
+        for group in _groups(grown):
+            answer = _answer(history, moments, group)
+            if answer is not None and _counts(history, moments, answer, group):
+                named |= {one.meaning for one in group}
+                found.append(_with_end(history, moments, answer, capacity_bytes))
+    failures = failures_of(history)
+    found += [failures] if failures else []
+    if not found:
+        fragments = _fragments(history)
+        found += [fragments] if fragments else []
+    return tuple(sorted(found, key=lambda one: -one.bytes_per_step))
+
+
+def _grown(history: History, moments: Moments, levels: Levels) -> Iterator[_Grown]:
+    start = 0 if moments.unit == "step" else 1  # the first pass sets up
+    for meaning, line in levels.lines.items():
+        if len(line.bytes) < LEAST_RISES or line.ends_with() <= 0:
+            continue
+        sizes, counts = levels.of(line)
+        rise = rise_of(sizes[start:])
+        if rise is None:
+            continue
+        accumulates = rise_of(counts[start:]) is not None
+        if not accumulates:
+            blocks = history.blocks_born(moments.events[0], moments.events[-1])
+            if is_larger_input(history, moments, levels, line, blocks):
+                continue
+        yield _Grown(meaning, line, rise, accumulates)
+
+
+def _groups(grown: list[_Grown]) -> list[list[_Grown]]:
+    """Lines that grow at the same moments."""
+    groups: list[list[_Grown]] = []
+    for one in sorted(grown, key=lambda one: -one.rise.total):
+        for group in groups:
+            first, here = group[0].rise.at, one.rise.at
+            if len(first & here) >= _ALIKE * len(first | here):
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    return groups
+
+
+def _answer(history: History, moments: Moments, group: list[_Grown]) -> SnapshotGrowth | None:
+    total = sum(one.rise.total for one in group)
+    first = min(one.rise.first for one in group)
+    start = 0 if moments.unit == "step" else 1
+    units = (len(moments.events) - start - 1 - first) * moments.every
+    if total < _LEAST_BYTES * units:
+        return None
+    if all(_is_state(history, one) for one in group):
+        return None  # parameters that are used later than others get their states later
+    kind = kind_of(history, moments, [(one.meaning, one.line, one.rise.total) for one in group])
+    made = [one for one in group if kind != "optimizer" or not _is_state(history, one)]
+    # Of a model, what was passed to it is left out: its line is another one.
+    passed = [one for one in made if one.meaning.depth] or made
+    main = made[0].meaning
+    return SnapshotGrowth(
+        bytes_per_step=total // units,
+        steps=units,
+        where=place(main.where or main.line),
+        kind=kind,
+        confidence=_confidence(group, kind == "unknown"),
+        unit=moments.unit,
+        since_step=(first + start) * moments.every + 2 - start,
+        total_bytes=sum(one.line.ends_with() for one in group),
+        called_from=calls(history, (stack for one in passed for stack in one.line.staying())),
+        lines=tuple(_held(history, one) for one in group[:_SHOWN]),
+    )
+
+
+def _is_state(history: History, one: _Grown) -> bool:
+    """Whether an optimizer made it."""
+    return history.meanings.phase(one.line.staying()[0]) == "optimizer"
+
+
+def _held(history: History, one: _Grown) -> HeldBlocks:
+    category, confidence = history.categories.of(one.line.block)
+    return HeldBlocks(
+        bytes=one.line.ends_with(),
+        count=sum(one.line.blocks.values()),
+        category=category,
+        confidence=confidence,
+        where=place(one.meaning.where),
+        library_where=place(one.meaning.line),
+    )
+
+
+def _confidence(group: Sequence[_Grown], unknown: bool) -> Confidence:
+    if unknown:
+        return "low"
+    main = group[0]
+    sure = main.accumulates and len(main.rise.at) >= 2 * LEAST_RISES
+    return "high" if sure else "medium"
+
+
+def _counts(
+    history: History, moments: Moments, found: SnapshotGrowth, group: Sequence[_Grown]
+) -> bool:
+    """Whether growth within a part without steps matters: it is still there at the end of the
+    trace, or memory ran out, or an evaluation made the peak."""
+    if moments.unit == "step":
+        return True
+    events, allocated = history.device.events, history.lives.allocated
+    first, last = moments.events[0], moments.events[-1]
+    end = next((after for _, after in history.steps if after > last), len(events))
+    if any(events.action[at] == OOM for at in range(last, end)):
+        return True
+    if found.kind == "kv_cache":
+        return False  # a longer text has more keys and values
+    peak = max(allocated)
+    if found.total_bytes < _OF_THE_PEAK * peak:
+        return False
+    stacks = {stack for one in group for stack in one.line.staying()}
+    blocks = history.lives.blocks
+    at_end = sum(
+        history.tensor_bytes(block)
+        for block in history.blocks_born(first, last)
+        if blocks.stack[block] in stacks and blocks.died[block] >= len(events)
+    )
+    made_peak = max(allocated[first:end]) == peak
+    return at_end >= found.total_bytes / 2 or (found.kind == "evaluation" and made_peak)
+
+
+def _with_end(
+    history: History, moments: Moments, found: SnapshotGrowth, capacity_bytes: int | None
+) -> SnapshotGrowth:
+    """The growth with the step in which the device will be full."""
+    if capacity_bytes is None or not found.bytes_per_step:
+        return found
+    first, last = moments.events[-2], moments.events[-1]
+    room = capacity_bytes - max(history.lives.allocated[first:last])
+    done = len(moments.events) * moments.every
+    return replace(found, full_at_step=done + max(0, -(-room // found.bytes_per_step)))
+
+
+def _fragments(history: History) -> SnapshotGrowth | None:
+    """Reserved memory that grows although what is allocated does not explain it."""
+    moments = next(moments_of(history), None)
+    lives = history.lives
+    if moments is None:
+        return None
+    borders = moments.events
+    peaks = [max(lives.allocated[a:b]) for a, b in pairwise(borders) if b > a]
+    reserved = [lives.reserved[b - 1] for a, b in pairwise(borders) if b > a]
+    gaps = [r - p for r, p in zip(reserved, accumulate(peaks, max), strict=True)]
+    rise = rise_of(gaps)
+    if rise is None or rise.total < _FRAGMENTS * max(lives.reserved):
+        return None
+    units = (len(gaps) - 1 - rise.first) * moments.every
+    return SnapshotGrowth(
+        bytes_per_step=rise.total // units,
+        steps=units,
+        where=None,
+        kind="fragmentation",
+        confidence="medium",
+        unit=moments.unit,
+        since_step=rise.first * moments.every + 2,
+        total_bytes=gaps[-1],
+    )

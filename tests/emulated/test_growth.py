@@ -1,0 +1,89 @@
+"""Leaks in genuine histories are named with their line, and clean loops are not accused."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from emulated_run import Watched
+
+from oomdoctor.records.snapshot import GrowthKind, SnapshotDevice
+from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.reading.file import read_snapshot
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "loops.py"
+STEPS = os.environ.get("OOMDOCTOR_LOOP_STEPS", "24")  # 200 takes minutes
+LEAKS: dict[str, GrowthKind | None] = {
+    "kept_graph": "graph",
+    "kept_outputs": "outputs",
+    "kept_batches": "tensors",
+    "more_groups": "optimizer",
+    "evaluation_keeps_logits": "evaluation",
+    "one_long_evaluation": "evaluation",
+    "hooks": "activations",
+    "kept_cache": "kv_cache",
+    "kept_exception": "exception",
+    "starts_late": "tensors",
+    "each_epoch": "tensors",
+    "freed_in_part": "tensors",
+    "fragments": "fragmentation",
+    "pins": None,  # a snapshot says nothing of the host's memory
+}
+CLEAN = [
+    "plain",
+    "momentum",
+    "accumulated",
+    "zeroed",
+    "mixed",
+    "checkpointed",
+    "other_lengths",
+    "longer_and_longer",
+    "evaluates",
+    "averages_weights",
+    "logs_losses",
+    "flushes",
+    "ring",
+    "masks_for_lengths",
+    "experts",
+    "unfreezes",
+    "recurrent",
+    "two_optimizers",
+    "generates",
+    "skips_a_batch",
+    "images",
+    "only_evaluates",
+]
+
+
+def answers(watched: Watched, names: list[str]) -> dict[str, SnapshotDevice]:
+    """What is said of each loop, all of which run in one process."""
+    words = ("python", "train.py", str(watched.folder), STEPS, *names)
+    _, _, error = watched.run("RTX 4090", SCRIPT.read_text(), *words, options=("--steps", "all"))
+    found = {}
+    for name in names:
+        path = watched.folder / f"{name}.pickle"
+        assert path.exists(), error
+        snapshot = read_snapshot(path)
+        (device,) = snapshot.devices
+        found[name] = device_of(history_of(snapshot, device))
+    return found
+
+
+@pytest.mark.slow
+def test_leaks_are_named_with_their_line_and_clean_loops_are_not_accused(watched: Watched) -> None:
+    found = answers(watched, [*LEAKS, *CLEAN])
+    accused = {name: found[name].growth for name in CLEAN if found[name].growth is not None}
+    assert accused == {}
+    lines = SCRIPT.read_text().splitlines()
+    for name, kind in LEAKS.items():
+        grown = found[name].growth
+        assert (None if grown is None else grown.kind) == kind, (name, grown)
+        if grown is None or kind == "fragmentation":
+            continue
+        named = {call.line for call in (grown.where, *grown.called_from) if call is not None}
+        mark = re.compile(rf"# (?:keeps|makes) {name}\b")
+        marked = {number for number, line in enumerate(lines, start=1) if mark.search(line)}
+        assert marked & named, (name, grown)
