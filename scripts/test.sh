@@ -14,6 +14,7 @@
 # VENV                     the folder of the first (default: .venv-test)
 # CUDA_VENV                that of the second (default: .venv-cuda)
 # OOMDOCTOR_CUDA_PYTHON    an interpreter to use instead of the second
+# BROWSER                  1: install Chromium, if there is none, for the tests of pages
 # OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second cannot be made
 # WORKERS                  how many tests run at the same time (default: one per core)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
@@ -30,6 +31,11 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv-test}
 bin=$venv/bin
 made=0
+browser=0
+if [ "${BROWSER:-}" = 1 ]; then
+  scripts/chromium.sh &
+  browser=$!
+fi
 if [ -z "${OOMDOCTOR_CUDA_PYTHON:-}" ]; then
   cuda_venv=${CUDA_VENV:-.venv-cuda}
   export OOMDOCTOR_CUDA_PYTHON=$PWD/$cuda_venv/bin/python
@@ -40,6 +46,9 @@ scripts/venv.sh "$venv" -e . --group dev
 if [ "$made" != 0 ] && ! wait "$made"; then
   echo "warning: no environment for the emulated GPU" >&2
   [ "${OOMDOCTOR_REQUIRE_CUDA_PYTHON:-}" != 1 ] || exit 1
+fi
+if [ "$browser" != 0 ] && ! wait "$browser"; then
+  echo "warning: no browser for the tests of pages" >&2
 fi
 
 pytest=("$bin/pytest" -n "${WORKERS:-logical}")

@@ -14,7 +14,7 @@ from oomdoctor.errors import ExitCode, usage_error
 EPILOG = """\b
 Examples:
   oomdoctor snapshot memory_snapshot.pickle
-  oomdoctor snapshot memory_snapshot.pickle --json
+  oomdoctor snapshot memory_snapshot.pickle --html timeline.html
   oomdoctor snapshot before.pickle after.pickle
 Next: `oomdoctor explain trace.txt` reads the error that the run printed.
 """
@@ -31,6 +31,7 @@ def snapshot(options: SnapshotOptions) -> None:
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.snapshots import histories, read_file
+    from oomdoctor.cli.streams.pictures import Pictures
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of
     from oomdoctor.records.report import bare_report
@@ -45,10 +46,13 @@ def snapshot(options: SnapshotOptions) -> None:
     if len(files) > 2:
         message = f"{len(files)} snapshots were given"
         raise usage_error("bad_option", message, "give one, or two to compare")
+    pictures = Pictures(options.html, options.png)
+    pictures.check()
     snapshots = [read_file(file, quiet=options.quiet) for file in files]
     *earlier, found = map(histories, snapshots)
     devices = tuple(device_of(history) for history in found.values())
     name = str(files[-1])
+    pictures.write(files[-1].name, found.values(), quiet=options.quiet)
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     differences = tuple(
         difference_of(before.get(index), found[index])

@@ -95,6 +95,41 @@ def test_a_large_file_is_read_with_a_line_for_each_tenth(
     assert lines == [f"x.pickle: {tenth}0% read" for tenth in range(1, 10)]
 
 
+def test_a_timeline_is_written_beside_the_page(file: Path, tmp_path: Path) -> None:
+    html = tmp_path / "timeline.html"
+    ended = snapshot(str(file), "--html", str(html))
+    assert ended.returncode == 0 and ended.stdout == snapshot(str(file)).stdout
+    assert ended.stderr == f"wrote {html}\n"
+    text = html.read_text()
+    assert "<title>Memory timeline of memory_snapshot.pickle</title>" in text
+    quiet = snapshot(str(file), "--html", str(html), "--quiet")
+    assert quiet.stderr == "" and html.read_text() == text
+    ended = snapshot(str(file), "--html", str(tmp_path / "none" / "timeline.html"))
+    assert ended.returncode == 1 and "cannot write" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_picture_is_written(file: Path, tmp_path: Path) -> None:
+    ended = snapshot(str(file), "--png", str(tmp_path / "timeline.png"))
+    assert ended.returncode == 0, ended.stderr
+    data = (tmp_path / "timeline.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and data.endswith(b"IEND\xaeB`\x82")
+
+
+def test_a_picture_needs_matplotlib(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError")
+    picture = tmp_path / "timeline.png"
+    ended = subprocess.run(
+        [sys.executable, "-m", "oomdoctor", "snapshot", str(file), "--png", str(picture)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert ended.returncode == 5 and ended.stdout == "" and not picture.exists()
+    assert "matplotlib" in ended.stderr and "pip install matplotlib" in ended.stderr
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch ran",)

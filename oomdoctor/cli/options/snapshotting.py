@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import OUTPUT, option
+from oomdoctor.cli.options import COMMON, OUTPUT, option
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -23,6 +23,24 @@ class SnapshotOptions:
             help="A snapshot that torch.cuda.memory._dump_snapshot wrote. With two, the page shows "
             "how the second differs from the first.",
             show_default=False,
+        ),
+    ] = None
+    html: Annotated[
+        Path | None,
+        option(
+            "--html",
+            metavar="FILE",
+            panel=COMMON,
+            help="Also write a timeline that opens in a browser, without a network.",
+        ),
+    ] = None
+    png: Annotated[
+        Path | None,
+        option(
+            "--png",
+            metavar="FILE",
+            panel=COMMON,
+            help="Also write the timeline as a picture; needs matplotlib.",
         ),
     ] = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)

@@ -221,22 +221,25 @@ def check_writable(path: Path, option: str = "--output") -> None:
         raise usage_error("bad_output", f"{option}: the folder {folder} is not writable")
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
     """Write the whole file or nothing, so a reader never sees half a document.
+
+    A text is written as UTF-8 with a final newline.
 
     Raises:
         OomDoctorError: the file cannot be written.
     """
     path = path.resolve()
-    text = text if text.endswith("\n") else text + "\n"
+    if isinstance(content, str):
+        content = (content if content.endswith("\n") else content + "\n").encode()
     try:
         if path.exists() and not path.is_file():  # never replace a device or a named pipe
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
             return
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
             Path(name).chmod(0o666 & ~_umask())
             Path(name).replace(path)
         except BaseException:

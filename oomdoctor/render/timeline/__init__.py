@@ -1,0 +1,1 @@
+"""Pictures of a timeline: a page to look around in, and a PNG."""

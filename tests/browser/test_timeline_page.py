@@ -1,0 +1,256 @@
+"""The timeline in a real browser: what it draws, what it says, and what it never does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import Tab
+from snapshots import Writer, training
+
+from oomdoctor.render.timeline.page import PARTS, page
+from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.timeline import timeline_of
+from oomdoctor.system.page_parts import page_parts
+from oomdoctor.units import MIB, format_bytes
+
+EVIL = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>"
+pytestmark = pytest.mark.slow
+
+
+def page_of(writer: Writer, folder: Path, **limits: int) -> Path:
+    """The page of a snapshot whose name and frames hold HTML."""
+    snapshot = read_snapshot(writer.write(folder / "x.pickle"))
+    histories = [history_of(snapshot, device) for device in snapshot.devices]
+    file = folder / "timeline.html"
+    file.write_text(page(timeline_of(EVIL, histories, **limits), page_parts(PARTS)))
+    return file
+
+
+def failing() -> Writer:
+    """A training that runs out of memory in its fourth step, in a file with an evil name."""
+    writer = training(3)
+    for frame in writer._frames["forward"]:
+        if frame["filename"] == "model.py":
+            frame.update(filename=f"/home/{EVIL}/model.py", name=EVIL)
+    writer.alloc("activations", 24 * MIB, "forward")
+    writer.note("oom", 5 * MIB, 40 * MIB, "forward")
+    return writer
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return page_of(failing(), tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture
+def shown(tab: Tab, file: Path) -> Iterator[Tab]:
+    """The page, which does nothing wrong whatever a test does with it."""
+    tab.errors.clear()
+    tab.requests.clear()
+    tab.open(file)
+    yield tab
+    assert tab.errors == []
+    assert tab.requests == [file.as_uri()]
+    assert tab.value("document.title") == f"Memory timeline of {EVIL}"
+    assert tab.value("document.images.length") == 0
+
+
+def at(tab: Tab, share_x: float, share_y: float) -> tuple[float, float]:
+    """A point of the plot, from its left and its bottom."""
+    box = tab.value(
+        "(b => [b.left, b.top, b.width, b.height])(page.plot.over.getBoundingClientRect())"
+    )
+    return box[0] + box[2] * share_x, box[1] + box[3] * (1 - share_y)
+
+
+def point_at_block(tab: Tab, category: str) -> dict[str, Any]:
+    """Move the mouse to the largest block of a category, where it is in view."""
+    where: dict[str, Any] = tab.value(f"""(() => {{
+        const category = page.timeline.categories.indexOf({category!r}), {{ device, drawn }} = page;
+        const blocks = [...device.members[category]];
+        const block = blocks.sort((a, b) => device.blocks.size[b] - device.blocks.size[a])[0];
+        const moment = device.blocks.born[block];
+        const one = stackAt(device, moment, page.hidden).find((other) => other.block === block);
+        const [first] = columnsOfBlock(device, drawn.columns, block);
+        const box = page.plot.over.getBoundingClientRect(), {{ x }} = drawn.columns;
+        return {{
+          x: box.left + (x[first] + x[first + 1]) / 2 - drawn.box.left,
+          y: box.top + drawn.y(one.below + one.size / 2) - drawn.box.top,
+          size: one.size,
+        }};
+    }})()""")
+    tab.point(where["x"], where["y"])
+    return where
+
+
+def colors_at(tab: Tab, points: list[tuple[float, float]]) -> list[tuple[int, ...]]:
+    """The colors that the plot has at points of the window."""
+    found = tab.value(f"""(points => {{
+        const {{ canvas }} = page.plot.ctx, box = canvas.getBoundingClientRect();
+        const copy = new OffscreenCanvas(canvas.width, canvas.height);
+        const context = copy.getContext("2d", {{ willReadFrequently: true }});
+        context.drawImage(canvas, 0, 0);
+        const color = (x, y) => [...context.getImageData(x - box.left, y - box.top, 1, 1).data];
+        return points.map(([x, y]) => color(x, y));
+    }})({json.dumps(points)})""")
+    return [tuple(color) for color in found]
+
+
+def colors_of_a_line(tab: Tab, share_x: float) -> int:
+    """How many colors a vertical line through the plot has."""
+    return len(set(colors_at(tab, [at(tab, share_x, step / 100) for step in range(1, 100)])))
+
+
+def test_it_draws_bands_lines_and_marks(shown: Tab) -> None:
+    assert colors_of_a_line(shown, 0.5) >= 3
+    summary = shown.value("summary.textContent")
+    assert summary.startswith("peak 92.0 MiB allocated") and "3 optimizer steps" in summary
+    assert "ran out of memory" in summary
+    assert shown.value("title.textContent") == EVIL
+
+
+def test_hovering_shows_size_category_life_and_stack(shown: Tab) -> None:
+    where = point_at_block(shown, "activations")
+    text = shown.value("block.innerText")
+    assert f"{format_bytes(where['size'])}, activations" in text
+    assert "freed at event" in text and "step 1, forward" in text
+    assert "torch/nn/modules/linear.py:125" in text and "train.py:20" in text
+    assert f"{EVIL}/model.py:33" in text
+    assert "24.0 MiB, activations" in shown.value("page.tip.textContent")
+    assert "24.0 MiB" in shown.value("moment.innerText")
+    point_at_block(shown, "logits")
+    text = shown.value("block.innerText")
+    assert "32.0 MiB, logits" in text and "train.py:21" in text and "model.py:33" not in text
+
+
+def test_a_category_can_be_hidden_and_shown_alone(shown: Tab) -> None:
+    where = point_at_block(shown, "logits")
+    before = colors_at(shown, [(where["x"], where["y"])])
+    button = "[...categories.children].find((one) => one.textContent.startsWith('logits'))"
+    shown.value(f"{button}.click()")
+    shown.until("page.hidden.size === 1")
+    assert shown.value(f"{button}.getAttribute('aria-pressed')") == "false"
+    assert shown.value("Math.max(...page.totals)") == (92 - 32) * MIB
+    shown.until("page.drawn.totals === page.totals")
+    shown.point(where["x"], where["y"])
+    assert "logits" not in shown.value("block.innerText")
+    shown.value(f"{button}.click()")
+    shown.until("page.drawn.totals === page.totals && page.hidden.size === 0")
+    assert colors_at(shown, [(where["x"], where["y"])]) == before
+
+
+def test_dragging_zooms_and_a_double_click_shows_all(shown: Tab) -> None:
+    (x, y), (to, _) = at(shown, 0.2, 0.5), at(shown, 0.4, 0.5)
+    shown.point(x, y)
+    shown.point(x, y, "mousePressed", button="left", clickCount=1)
+    shown.point((x + to) / 2, y, button="left", buttons=1)
+    shown.point(to, y, button="left", buttons=1)
+    shown.point(to, y, "mouseReleased", button="left", clickCount=1)
+    shown.until("page.plot.scales.x.min > 0")
+    whole, (low, high) = (
+        shown.value("page.places.at(-1)"),
+        shown.value("[page.plot.scales.x.min, page.plot.scales.x.max]"),
+    )
+    assert low == pytest.approx(whole * 0.2, rel=0.05) and high == pytest.approx(
+        whole * 0.4, rel=0.05
+    )
+    for count in (1, 2):
+        for kind in ("mousePressed", "mouseReleased"):
+            shown.point(x, y, kind, button="left", clickCount=count)
+    shown.until("page.plot.scales.x.min === 0 && page.plot.scales.x.max === page.places.at(-1)")
+
+
+def test_the_wheel_zooms_around_the_pointer(shown: Tab) -> None:
+    x, y = at(shown, 0.5, 0.5)
+    before = shown.value("page.places.at(-1) / 2")
+    shown.point(x, y)
+    shown.point(x, y, "mouseWheel", deltaX=0, deltaY=-300)
+    shown.until("page.plot.scales.x.min > 0")
+    low, high = shown.value("[page.plot.scales.x.min, page.plot.scales.x.max]")
+    assert (low + high) / 2 == pytest.approx(before, rel=0.01)
+
+
+def test_keys_reach_everything(shown: Tab) -> None:
+    shown.value("plot.focus()")
+    shown.key("p")
+    assert shown.value("page.moment === page.device.peak")
+    first = shown.value("said.textContent")
+    shown.key("ArrowRight")
+    assert shown.value("page.moment") == shown.value("page.device.peak") + 1
+    shown.key("ArrowLeft")
+    shown.key("ArrowUp")
+    shown.key("ArrowUp")
+    assert shown.value("said.textContent") not in ("", first)
+    shown.key("Enter")
+    assert "pinned" in shown.value("block.innerText") + shown.value("said.textContent")
+    chosen = shown.value("page.at.block")
+    shown.point(*at(shown, 0.9, 0.1))
+    assert shown.value("page.at.block") == chosen
+    shown.key("Escape")
+    shown.key("+")
+    shown.until("page.plot.scales.x.max < page.places.at(-1)")
+    shown.key("0")
+    shown.until("page.plot.scales.x.max === page.places.at(-1)")
+
+
+def test_the_failed_request_is_shown_with_its_line(shown: Tab) -> None:
+    shown.value("document.getElementById('to-failure').click()")
+    shown.until("moment.innerText.includes('Out of memory')")
+    text = shown.value("moment.innerText")
+    assert "asked for 40.0 MiB with 5.00 MiB free" in text and "model.py:33" in text
+
+
+def test_stacks_can_be_searched(shown: Tab) -> None:
+    shown.value(
+        "((box) => {box.value = 'cross_entropy'; box.dispatchEvent(new Event('input'));})"
+        "(document.getElementById('find'))"
+    )
+    assert shown.value("found.textContent") == "3 blocks"
+
+
+def test_it_fits_narrow_and_dark_windows(shown: Tab, file: Path, tmp_path: Path) -> None:
+    light = shown.value("getComputedStyle(document.body).backgroundColor")
+    for width in (800, 1280):
+        shown.resize(width, 800)
+        shown.until(f"innerWidth === {width} && page.plot.width === plot.clientWidth")
+        assert shown.value("document.documentElement.scrollWidth") <= width
+    shown.dark()
+    assert shown.value("getComputedStyle(document.body).backgroundColor") != light
+    assert colors_of_a_line(shown, 0.5) >= 3
+
+
+def test_a_long_history_says_what_was_left_out(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page_of(training(200), tmp_path, most_moments=100, most_blocks=30))
+    notes = tab.value("notes.textContent")
+    assert "moments, 1" in notes and "The peak is exact." in notes and "drawn as one area" in notes
+    assert tab.value("page.device.allocated[page.device.peak]") == 92 * MIB
+
+
+def test_several_devices_are_chosen_from_a_list(tab: Tab, tmp_path: Path) -> None:
+    one, other = training(2), training(5)
+    snapshot = one.snapshot()
+    for segment in (more := other.snapshot())["segments"]:
+        segment["device"] = 1
+    snapshot["segments"] += more["segments"]
+    snapshot["device_traces"] += more["device_traces"]
+    one.snapshot = lambda **_: snapshot  # type: ignore[method-assign]
+    tab.open(page_of(one, tmp_path))
+    assert tab.value("[...device.options].map((one) => one.text)") == ["0", "1"]
+    assert "2 optimizer steps" in tab.value("summary.textContent")
+    tab.value("device.value = 1, device.dispatchEvent(new Event('change'))")
+    assert "5 optimizer steps" in tab.value("summary.textContent")
+
+
+def test_a_browser_without_what_it_needs_says_so(tab: Tab, file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    text = file.read_text()
+    start = text.index('id="data">') + len('id="data">')
+    broken.write_text(text[:start] + "AAAA" + text[text.index("</script>", start) :])
+    tab.open(broken)
+    assert tab.value("problem.textContent").startswith("The timeline cannot be shown")
+    tab.errors.clear()
