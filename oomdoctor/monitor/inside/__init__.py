@@ -3,7 +3,10 @@
     entry/      the folder's `sitecustomize.py` runs first in every Python process of the command
     imports     calls us once torch, and transformers' Trainer, are imported
     start       what happens then
-    watch       one process: steps, devices, what is written and when
+    watch       one process: steps, what is written and when
+    memory      what it asks of its memory: traced (emulated GPU) or counted (real GPU)
+    snapshots   the file that is written when memory runs out
+    process     facts about the process and its devices
     history     the allocator's own trace: peaks, a curve, events for a replay
     peaks       the peaks of a device, whatever the script resets
     position    the phase and the module, from hooks of torch

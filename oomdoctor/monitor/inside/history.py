@@ -127,14 +127,17 @@ class History:
 _read_before: dict[int, int] | None = None
 
 
-def start() -> None:
-    """Let torch record allocations from now on; what it recorded before is forgotten."""
+def start(most_entries: int = MOST_ENTRIES) -> None:
+    """Let torch record allocations from now on; what it recorded before is forgotten.
+
+    Of more than `most_entries` the last ones are kept.
+    """
     import torch
 
     if _read_before is None:
         torch.cuda.memory._record_memory_history(None)
         torch.cuda.memory._record_memory_history(
-            "all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
+            "all", context="alloc", stacks="python", max_entries=most_entries
         )
 
 
@@ -163,7 +166,7 @@ def read_all(histories: dict[int, History], step: int) -> None:
     for device, entries in enumerate(traces):
         if _read_before is not None:
             entries, _read_before[device] = entries[_read_before.get(device, 0) :], len(entries)
-        if entries and device not in histories:
+        if device not in histories and any(one["action"] != "snapshot" for one in entries):
             histories[device] = History(device)
         if device in histories:
             histories[device].read(entries, step)

@@ -26,12 +26,15 @@ def start() -> None:
             setattr(torch._C, name, _keeping(reset))
 
 
-def peaks_of(device: int) -> tuple[int, int]:
-    """Bytes allocated and reserved at the most since the start of the process."""
+def peaks_of(device: int, stats: Any = None) -> tuple[int, int]:
+    """Bytes allocated and reserved at the most since the start of the process.
+
+    `stats` are the nested statistics of the device, if they are known already.
+    """
     import torch
 
-    stats = torch.cuda.memory_stats(device)
-    now = stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]
+    stats = stats or torch.cuda.memory_stats_as_nested_dict(device)
+    now = stats["allocated_bytes"]["all"]["peak"], stats["reserved_bytes"]["all"]["peak"]
     before = _before.get(device, (0, 0))
     return max(now[0], before[0]), max(now[1], before[1])
 

@@ -1,4 +1,7 @@
-"""transformers' Trainer: stop it as a callback does, so that the script goes on to save."""
+"""transformers' Trainer: stop it as a callback does, so that the script goes on to save.
+
+It also tells its micro-batch size.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ def add_callback() -> None:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             _set_trainer(True)
+            _note_micro_batch(args, state)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             _set_trainer(False)
@@ -26,6 +30,12 @@ def add_callback() -> None:
             if watch is not None and watch.stopped is not None:
                 control.should_training_stop = True
             return control
+
+    def _note_micro_batch(args: Any, state: Any) -> None:
+        watch = current()
+        if watch is not None:
+            whole = getattr(state, "train_batch_size", None) or args.train_batch_size
+            watch.micro_batch_size = whole // max(1, args.n_gpu)
 
     def _set_trainer(running: bool) -> None:
         from oomdoctor.monitor.inside import watch

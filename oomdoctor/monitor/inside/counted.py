@@ -1,0 +1,123 @@
+"""The memory of a process by the allocator's counters, for a training on a real GPU.
+
+torch records a history of allocations beside it, in a ring that is only read if memory runs out. No
+module gets a hook, no peak is reset, and the device is asked rarely, so that steps stay as fast as
+they are.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from oomdoctor.monitor.inside import history, peaks
+from oomdoctor.monitor.inside.ending import StepMemory
+from oomdoctor.monitor.inside.failure import frames_here
+from oomdoctor.monitor.inside.memory import keep_step
+from oomdoctor.monitor.inside.process import device_facts, outside_bytes
+
+# The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.
+RING_ENTRIES = 100_000
+_DEVICE_INTERVAL_S = 10.0  # between two questions to the driver, which may make it wait
+_BACKWARD = ("torch/autograd/__init__.py", "torch/_tensor.py")
+
+
+class CountedMemory:
+    """Memory by torch's counters."""
+
+    stops_to_look = False
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[StepMemory]] = {}
+        self._outside: dict[int, int] = {}
+        self._facts: dict[int, dict[str, Any]] = {}
+        self._asked_at = 0.0
+
+    def begin(self) -> None:
+        """Let torch record the ring, unless the script already records a history of its own."""
+        history.start(RING_ENTRIES)
+
+    def read(self, step: int) -> None:
+        """Ask the driver from time to time how much others use. Only the script's thread may."""
+        import torch
+
+        now = time.monotonic()
+        if now - self._asked_at < _DEVICE_INTERVAL_S or torch.cuda.is_current_stream_capturing():
+            return
+        self._asked_at = now
+        for device in _used():
+            self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
+
+    def end_step(self, step: int) -> None:
+        """Keep the counters after a step; peaks are those since the start."""
+        for device, stats in _used().items():
+            allocated, reserved = peaks.peaks_of(device, stats)
+            memory = StepMemory(
+                step=step,
+                peak_allocated_bytes=allocated,
+                peak_reserved_bytes=reserved,
+                allocated_bytes=stats["allocated_bytes"]["all"]["current"],
+                reserved_bytes=stats["reserved_bytes"]["all"]["current"],
+            )
+            keep_step(self._steps.setdefault(device, []), memory)
+
+    def forget(self) -> None:
+        """Nothing is remembered of a step but its memory."""
+
+    def between_steps(self) -> None:
+        """No hook knows the place in the training."""
+
+    def steps(self) -> list[list[StepMemory]]:
+        """The steps so far of each device."""
+        return list(self._steps.values())
+
+    def place(self) -> dict[str, Any]:
+        """Where the training is: in the backward pass if the script's thread waits for it."""
+        waiting = frames_here(threading.main_thread().ident)
+        here = threading.current_thread() is threading.main_thread()
+        backward = [] if here else waiting
+        called = any(frame["filename"].endswith(_BACKWARD) for frame in backward)
+        return {
+            "phase": "backward" if called else "unknown",
+            "module": None,
+            "backward_frames": backward if called else [],
+        }
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices on which this process has reserved memory."""
+        return [self._device(device, stats) for device, stats in _used().items()]
+
+    def _device(self, device: int, stats: dict[str, Any]) -> dict[str, Any]:
+        if device not in self._facts:
+            self._facts[device] = device_facts(device)
+        allocated, reserved = peaks.peaks_of(device, stats)
+        return {
+            "device": device,
+            **self._facts[device],
+            "peak_allocated_bytes": allocated,
+            "peak_reserved_bytes": reserved,
+            "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
+            "reserved_bytes": stats["reserved_bytes"]["all"]["current"],
+            "retries": stats["num_alloc_retries"],
+            "outside_bytes": self._outside.get(device, 0),
+            "peak": None,
+            "steps": [vars(step) for step in self._steps.get(device, [])],
+            "curve": [],
+            "events_are_whole": False,
+        }
+
+
+def _used() -> dict[int, dict[str, Any]]:
+    """The allocator's counters of the devices on which this process has ever reserved memory.
+
+    No driver is asked.
+    """
+    import torch
+
+    found = {}
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
+        if stats and stats["reserved_bytes"]["all"]["allocated"]:
+            found[device] = stats
+    return found
