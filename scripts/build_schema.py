@@ -43,7 +43,8 @@ FIELDS = {
     "tried. error: there are no results. interrupted: the results so far.",
     "Report.exit_code": "The exit code of the command.",
     "Report.started_at": "UTC, ISO 8601.",
-    "Report.run_dir": "The folder with the job, the reply and the log of each rung.",
+    "Report.run_dir": "The folder with the job, the reply and the log of each rung; of run: the "
+    "case, if memory ran out.",
     "Report.request": "What was asked, defaults included.",
     "Report.results": "One for each rung, in the order of the ladder.",
     "Report.ranking": "The keys of the results that fit, best first. By throughput, results "

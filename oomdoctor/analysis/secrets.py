@@ -46,11 +46,12 @@ def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
         if given and not _PLAIN.search(given[1]):
             found.append(given[1] + HIDDEN)
         else:
-            found.append(_text_without(word))
+            found.append(text_without_secrets(word))
     return tuple(found)
 
 
-def _text_without(word: str) -> str:
+def text_without_secrets(word: str) -> str:
+    """A text, with the values of secrets replaced that can be seen by a name or a mark."""
     word = _USERINFO.sub(f"{HIDDEN}@", word)
     word = _MARKED.sub(HIDDEN, word)
     return _INSIDE.sub(lambda m: m[0] if _PLAIN.search(m[1]) else m[1] + HIDDEN, word)

@@ -1,4 +1,4 @@
-"""`oomdoctor run`: run a training script, unchanged, on emulated GPUs, and say what it needs."""
+"""`oomdoctor run`: run a training script, unchanged, and say what it needs or why it ran out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
+  oomdoctor run -- python train.py --config my.yaml
   oomdoctor run --emulate "RTX 4090" -- python train.py --config my.yaml
   oomdoctor run --emulate 8xH100 -- torchrun --nproc-per-node 8 train.py
 Next: `oomdoctor plan MODEL --gpu "RTX 4090"` compares training methods.
@@ -25,19 +26,20 @@ Next: `oomdoctor plan MODEL --gpu "RTX 4090"` compares training methods.
 
 @flatten
 def run(options: RunOptions) -> None:
-    """Run a training script on a GPU that is not there.
+    """Run a training script and explain it if memory runs out.
 
-    PyTorch's own CUDA code runs on emulated GPUs: memory is exact, out-of-memory errors are real,
-    values and speeds mean nothing. The script is not changed, and its training stops once memory
-    repeats. A summary on stderr says whether it fits, where the peak is, and what would help. The
-    exit code is that of the command.
+    The script is not changed. On the GPUs of this machine it runs to its end, and if memory runs
+    out, a folder keeps the evidence: a memory snapshot, the output and the diagnosis. With
+    --emulate it runs on GPUs that are not there: memory is exact, out-of-memory errors are real,
+    values and speeds mean nothing, and the training stops once memory repeats. The summary goes to
+    stderr. The exit code is that of the command.
     """
     from oomdoctor.cli.requests.run import watch_request
     from oomdoctor.runs.watched.run import run_watched
 
     request = watch_request(options)
     start = _silent if options.quiet else output.say
-    report = run_watched(request, on_start=start, on_crash=output.show_traceback)
+    report = run_watched(request, start, output.show_traceback, _plain_page)
     try:
         _tell(report, options)
     except OomDoctorError as error:  # the command's exit code is kept whatever happens to us
@@ -51,25 +53,37 @@ def run(options: RunOptions) -> None:
 
 def _tell(report: Report, options: RunOptions) -> None:
     if options.report is not None:
-        output.write_file(options.report, _rendered(report, "json", output.screen(sys.stderr)))
+        from oomdoctor.runs.watched.case import document_of
+
+        output.write_file(options.report, document_of(report))
     if not options.quiet:
         screen = output.screen(sys.stderr)
-        page = _rendered(report, "table", screen, verbose=options.verbose)
+        page = _rendered(report, screen, verbose=options.verbose)
         output.write_patiently("\n" + page)
     elif report.errors:
         output.say_error(report.errors[0].message, report.errors[0].hint)
+
+
+def _plain_page(report: Report) -> str:
+    """The page as it is kept in a case."""
+    from oomdoctor.render import render_report
+    from oomdoctor.runs.watched.case import WIDTH
+
+    return render_report(
+        report, "table", terminal=False, width=WIDTH, color=False, verbose=True, signs=True
+    )
 
 
 def _silent(line: str) -> None:
     """Say nothing."""
 
 
-def _rendered(report: Report, name: str, screen: output.Screen, *, verbose: bool = False) -> str:
+def _rendered(report: Report, screen: output.Screen, *, verbose: bool) -> str:
     from oomdoctor.render import render_report
 
     return render_report(
         report,
-        name,
+        "table",
         terminal=screen.terminal,
         width=screen.width,
         color=screen.color,

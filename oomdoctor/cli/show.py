@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.showing import ShowOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.report import publish_report
 
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
+
 EPILOG = """\b
 Examples:
   oomdoctor show
   oomdoctor show latest --format markdown --output report.md
+  oomdoctor show 20261123-014500-train-a1b2 --zip case.zip
 Next: `oomdoctor probe --resume latest` continues an interrupted probe.
 """
 
 
+def _case(options: ShowOptions) -> Report | None:
+    """The report of a case, which is packed if that was asked; None if a run is meant.
+
+    Raises:
+        OomDoctorError: --zip was given for something else, or the case cannot be read or packed.
+    """
+    from oomdoctor.errors import usage_error
+    from oomdoctor.system.store import cases
+    from oomdoctor.units import format_bytes
+
+    if not cases.is_case(options.run):
+        if options.zip_ is not None:
+            message = f"--zip packs a case, and {options.run} is none"
+            raise usage_error("bad_option", message, "list the cases: oomdoctor show --list")
+        return None
+    report, path = cases.open_case(options.run)
+    if options.zip_ is not None:
+        if not path.is_dir():
+            raise usage_error("bad_option", f"--zip: {path.name} is packed already")
+        output.check_writable(options.zip_, "--zip")
+        size = cases.pack(path, options.zip_)
+        output.say(f"packed {path.name} into {options.zip_} ({format_bytes(size)})")
+    return report
+
+
 @flatten
 def show(options: ShowOptions) -> None:
-    """Print a stored run again, in any format.
+    """Print a stored run or case again, in any format.
 
-    A run that has not ended shows its rungs so far. Exit code 0 if there is something to show,
-    whatever it says.
+    A run that has not ended shows its rungs so far. A case is what `oomdoctor run` kept of a
+    command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.runs.unfinished import stored_report
@@ -31,8 +61,10 @@ def show(options: ShowOptions) -> None:
     chosen = chosen_format("show", options.answer)
     if options.list_:
         from oomdoctor.render.lists.listing import render_runs
+        from oomdoctor.system.store.cases import list_cases
 
-        output.publish_listing(partial(render_runs, run_list.list_runs()), chosen == "json")
+        found = partial(render_runs, run_list.list_runs(), list_cases())
+        output.publish_listing(found, chosen == "json")
         return
-    report = stored_report(run_list.open_run(options.run))
+    report = _case(options) or stored_report(run_list.open_run(options.run))
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from oomdoctor.analysis.allocator.sizes import round_size, segment_size
 from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.diagnosis import Incident, ReadPhase
 from oomdoctor.records.run import Place
@@ -112,7 +113,9 @@ def matching(incident: Incident, candidates: Sequence[SnapshotEvidence]) -> Snap
 
 
 def _same(exact: int, printed: int) -> bool:
-    return abs(exact - printed) <= max(_ROUNDING * exact, 512)
+    """Whether a message may be about this request: it prints what torch asked the driver for."""
+    near = max(_ROUNDING * exact, 512)
+    return exact - near <= printed <= segment_size(round_size(exact)) + near
 
 
 def _at(place: Place | None) -> str | None:

@@ -15,7 +15,7 @@ from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import ProbeResult, WeightsChoice
-from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
+from oomdoctor.records.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.solve import SolveAnswer
 from oomdoctor.records.watch import WatchAnswer
@@ -154,9 +154,11 @@ class Report:
     Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
     to them. Only `plan` fills `cards`, `sweep`, `why`, `solve` and `simulations`. Only `explain`,
     `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
-    `exit_code_of_command`, `ranks` and `smallest_gpu`. Only `snapshot` fills `source` (its file),
-    `torch_version`, `settings` (of the allocator) and `devices`. With two files it also fills
-    `differences`, and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`.
+    `exit_code_of_command`, `ranks`, `smallest_gpu`, `host` and `larger_batch`. `snapshot` fills
+    `source` (its file), `torch_version`, `settings` (of the allocator) and `devices`, and `run`
+    does if memory ran out: `source` is then a file of the case, which is in `run_dir`. With two
+    files `snapshot` also fills `differences`, and if an allocation failed, `causes` and `remedies`.
+    Only `watch` fills `watch`.
     `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
@@ -200,6 +202,8 @@ class Report:
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     watch: WatchAnswer | None = None
+    host: HostMemory | None = None
+    larger_batch: LargerBatch | None = None
 
 
 def bare_report(

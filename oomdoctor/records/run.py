@@ -21,7 +21,8 @@ class RunDevice:
     """The GPUs that the command saw: `gpus` of them, each with `total_bytes` as torch reports it.
 
     `gpu_name` is None for a bare size. `usable_bytes` is what is left for tensors beside the CUDA
-    context, which takes `context_bytes`.
+    context, which takes `context_bytes`; of a real GPU also beside other processes, where the
+    context is not known by itself.
     """
 
     kind: DeviceKind
@@ -83,7 +84,7 @@ class RankOom:
     """A request that the allocator could not meet.
 
     `least_bytes` is what the process needed then: what it had allocated, and the request. `caught`
-    says whether the script went on.
+    says whether the script went on. `snapshot` is the file with what torch knew then, in the case.
     """
 
     requested_bytes: int
@@ -95,6 +96,7 @@ class RankOom:
     where: Place | None
     step: int
     caught: bool
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,35 @@ class RankMemory:
     unknown_branches: tuple[UnknownBranch, ...]
     steps_memory: tuple[StepPeaks, ...]
     memory: tuple[MemoryPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The memory of the host while the command ran, beside its GPUs.
+
+    `least_available_bytes` is the lowest of one sample a second. `kernel_kills` is how many
+    processes the kernel ended meanwhile because memory was short: in the control group of the
+    command, or, where that is unknown, on the machine. `shm_least_free_bytes` is of /dev/shm.
+    """
+
+    total_bytes: int
+    least_available_bytes: int | None
+    kernel_kills: int
+    shm_total_bytes: int | None
+    shm_least_free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LargerBatch:
+    """The micro-batch size of a run that fitted, and the largest that should fit too.
+
+    All that was reserved beyond what a step leaves is taken to grow with the micro-batch, which is
+    `bytes_per_row` for each row. So it is a cautious estimate.
+    """
+
+    micro_batch_size: int
+    should_fit: int
+    bytes_per_row: int
 
 
 @dataclass(frozen=True, slots=True)

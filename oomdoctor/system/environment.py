@@ -56,6 +56,35 @@ ONLY_READ = {
     "it itself.",
     "TERM": "dumb turns colors and moving progress lines off.",
 }
+# The only variables that are written into the case of a failed run.
+CASE_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "NCCL_BUFFSIZE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "OMP_NUM_THREADS",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_PARTITION",
+    "SLURM_NTASKS",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_MEM_PER_CPU",
+)
 _SIMULATIONS_BYTES = 500 * MIB
 _SHAPING = (
     *("TORCH", "PYTORCH", "TRANSFORMERS", "ACCELERATE", "PEFT", "BNB", "BITSANDBYTES", "LIGER"),
@@ -137,6 +166,16 @@ class SlurmFacts:
 def variable(name: str) -> str | None:
     """The value of an environment variable; None if it is not set."""
     return os.environ.get(name)
+
+
+def all_variables() -> dict[str, str]:
+    """All environment variables, for what must know secrets in order to hide them."""
+    return dict(os.environ)
+
+
+def case_variables() -> dict[str, str]:
+    """The variables that a case may show: these names and no others."""
+    return {name: os.environ[name] for name in CASE_VARIABLES if name in os.environ}
 
 
 def home() -> Path:

@@ -133,6 +133,4 @@ def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
     requests = "oomdoctor.cli.requests.run"
     monkeypatch.setattr(f"{requests}.found_command", lambda word, path=None: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
-    monkeypatch.setattr(
-        "oomdoctor.runs.watched.run.run_watched", lambda request, on_start, on_crash: golden("cpu")
-    )
+    monkeypatch.setattr("oomdoctor.runs.watched.run.run_watched", lambda *_: golden("cpu"))

@@ -55,10 +55,10 @@ OPTIONS = {
     "quiet help",
     "explain": "model seq-len micro-batch config snapshot exact python format json output "
     "verbose quiet help",
-    "run": "emulate ranks steps weights values report python verbose quiet help",
+    "run": "emulate ranks steps weights values case report python verbose quiet help",
     "snapshot": "html png format json output verbose quiet help",
     "watch": "gpu json once verbose help",
-    "show": "list format json output verbose help",
+    "show": "list zip format json output verbose help",
     "recipes": "json help",
     "env": "json help",
     "gpus": "json help",

@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from example_runs import ran_out
 from live_logs import gpu, live_log
 from snapshots import training
+
+from oomdoctor.records.codec import dumps
+from oomdoctor.system.store.cases import cases_dir
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -35,7 +39,7 @@ COMMANDS = sorted(
         if re.match(r"(\$ )?oomdoctor [a-z]", line) and block["kind"] != "text"
     }
 )
-ARGUMENT = ("| `MODEL`", "| `NAME`", "| `PATH`", "| `FILE`", "| `RUN`", "| `FILE\\|")
+ARGUMENT = ("| `MODEL`", "| `NAME`", "| `PATH`", "| `FILE`", "| `RUN\\|", "| `FILE\\|")
 OLD_TYPER = tuple(map(int, typer.__version__.split(".")[:2])) < (0, 17)
 # A path of the repository in backticks: folders end in a slash.
 NAMED = re.compile(r"`((?:oomdoctor|scripts|tests|recipes|docs|\.ci)/[\w./*-]*)`")
@@ -80,6 +84,10 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
     if "copy" not in command.split():
         (tmp_path / "cuda" / "bin").mkdir(parents=True)
         (tmp_path / "cuda" / "bin" / "python").symlink_to(sys.executable)
+    if command.startswith("oomdoctor show 2"):
+        case = cases_dir() / command.split()[2]
+        case.mkdir(parents=True)
+        (case / "case.json").write_text(dumps(ran_out()))
     monkeypatch.chdir(tmp_path)
     cli("probe", "m")  # so that there is a run to show
     live_log().rename(tmp_path / "memory.jsonl")

@@ -41,8 +41,11 @@ def gpu_word(name: str) -> str:
 
 
 def runs(incomplete: str) -> list[str]:
-    """The runs on disk, the latest first."""
-    return _runs(incomplete, probes_only=False)
+    """The runs on disk, the latest first, and the cases."""
+    from oomdoctor.system.store.cases import case_names
+
+    found = _runs(incomplete, probes_only=False)
+    return [*found, *_starting(incomplete, list(case_names()))][:_MOST]
 
 
 def probes(incomplete: str) -> list[str]:

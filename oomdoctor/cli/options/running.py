@@ -30,20 +30,20 @@ class RunOptions:
             metavar="CARD|SIZE|NxCARD",
             panel=COMMON,
             completion=completion.gpus,
-            help="The GPU to emulate: a card from `oomdoctor gpus`, a size such as 24GiB, or "
-            "several, such as 8xH100.",
+            help="A GPU to emulate: a card from `oomdoctor gpus`, a size such as 24GiB, or "
+            "several, such as 8xH100.  [default: the GPUs of this machine]",
         ),
     ] = None
     steps: Annotated[
-        str,
+        str | None,
         option(
             "--steps",
             metavar="N|steady|all",
             panel=COMMON,
             help="Stop the training after N optimizer steps, or once memory repeats (steady), or "
-            "never (all).",
+            "never (all).  [default: steady with --emulate, else all]",
         ),
-    ] = "steady"
+    ] = None
     ranks: Annotated[
         str,
         option(
@@ -73,6 +73,16 @@ class RunOptions:
             help="What the command reads as a number that no kernel computed, such as a loss.",
         ),
     ] = "0"
+    case: Annotated[
+        Path | None,
+        option(
+            "--case",
+            metavar="FOLDER",
+            panel=OUTPUT,
+            help="Where to keep snapshot, output and diagnosis if memory runs out.  "
+            "[default: a new folder in $XDG_STATE_HOME/oomdoctor/cases]",
+        ),
+    ] = None
     report: Annotated[
         Path | None,
         option("--report", metavar="FILE", panel=OUTPUT, help="Write the report as JSON."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 from oomdoctor.cli.options.running import RunOptions
@@ -10,7 +11,7 @@ from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.errors import usage_error
 from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.runs.watched.interpreter import chosen_python, found_command, path_of
-from oomdoctor.runs.watched.report import WatchRequest
+from oomdoctor.runs.watched.request import WatchRequest
 from oomdoctor.runs.watched.session import Weights
 from oomdoctor.units import size_note
 
@@ -25,11 +26,13 @@ def watch_request(options: RunOptions) -> WatchRequest:
     """
     reader = Reader("run", quiet=options.quiet)
     gpus = _gpus(reader, options.emulate, alone=_alone(reader, options.ranks))
-    steps = _steps(reader, options.steps)
+    if options.emulate is None:
+        _check_real(reader, options)
+    steps = _steps(reader, options.steps or ("all" if options.emulate is None else "steady"))
     weights = _weights(reader, options.weights)
     values = _number(reader, options.values)
+    _check_case(reader, options.case)
     reader.check()
-    assert gpus is not None
     if options.report is not None:
         check_writable(options.report, "--report")
     command = tuple(options.command or ())
@@ -38,17 +41,17 @@ def watch_request(options: RunOptions) -> WatchRequest:
     if options.python is None:
         path = None
         found_command(command[0])
-        python = chosen_python(None, command)
+        # Only the stand-ins of an emulated GPU depend on the interpreter.
+        python = None if gpus is None else chosen_python(None, command)
     else:
         python = chosen_python(options.python, command)
         path = path_of(python)
         found_command(command[0], path)
-    return WatchRequest(command, gpus, python, steps, weights, values, path)
+    return WatchRequest(command, gpus, python, steps, weights, values, path, options.case)
 
 
 def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:
     if text is None:
-        reader.fault("--emulate", "is missing; name a card such as 'RTX 4090', or a size")
         return None
     try:
         gpus = emulated_gpus(text, alone=alone)
@@ -58,6 +61,23 @@ def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | No
     if gpus.card.facts is None and (note := size_note(text)) is not None:
         reader.note("--emulate", note)
     return gpus
+
+
+def _check_real(reader: Reader, options: RunOptions) -> None:
+    """What only an emulated GPU can do."""
+    if options.ranks == "1":
+        reader.fault("--ranks", "1 needs --emulate: on real GPUs all ranks run")
+    if options.values != "0":
+        reader.fault("--values", "needs --emulate: a real GPU computes all values")
+
+
+def _check_case(reader: Reader, folder: Path | None) -> None:
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        reader.fault("--case", f"{folder} is not a folder")
+    elif folder.is_dir() and any(folder.iterdir()):
+        reader.fault("--case", f"{folder} is not empty")
 
 
 def _alone(reader: Reader, text: str) -> bool:

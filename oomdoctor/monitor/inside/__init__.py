@@ -5,6 +5,7 @@
     start       what happens then
     watch       one process: steps, what is written and when
     memory      what it asks of its memory: traced (emulated GPU) or counted (real GPU)
+    live        the log that `oomdoctor watch` reads
     snapshots   the file that is written when memory runs out
     process     facts about the process and its devices
     history     the allocator's own trace: peaks, a curve, events for a replay

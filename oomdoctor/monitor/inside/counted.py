@@ -14,6 +14,7 @@ from typing import Any
 from oomdoctor.monitor.inside import history, peaks
 from oomdoctor.monitor.inside.ending import StepMemory
 from oomdoctor.monitor.inside.failure import frames_here
+from oomdoctor.monitor.inside.live import Live
 from oomdoctor.monitor.inside.memory import keep_step
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
@@ -33,9 +34,10 @@ class CountedMemory:
         self._outside: dict[int, int] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._asked_at = 0.0
+        self.live: Live | None = Live()
 
     def begin(self) -> None:
-        """Let torch record the ring, unless the script already records a history of its own."""
+        """Let torch record the ring, unless the script already records its history."""
         history.start(RING_ENTRIES)
 
     def read(self, step: int) -> None:
@@ -51,6 +53,7 @@ class CountedMemory:
 
     def end_step(self, step: int) -> None:
         """Keep the counters after a step; peaks are those since the start."""
+        ended: dict[int, StepMemory] = {}
         for device, stats in _used().items():
             allocated, reserved = peaks.peaks_of(device, stats)
             memory = StepMemory(
@@ -61,6 +64,9 @@ class CountedMemory:
                 reserved_bytes=stats["reserved_bytes"]["all"]["current"],
             )
             keep_step(self._steps.setdefault(device, []), memory)
+            ended[device] = memory
+        if self.live is not None:
+            self.live.write({device: self._facts_of(device) for device in ended}, ended)
 
     def forget(self) -> None:
         """Nothing is remembered of a step but its memory."""
@@ -89,12 +95,10 @@ class CountedMemory:
         return [self._device(device, stats) for device, stats in _used().items()]
 
     def _device(self, device: int, stats: dict[str, Any]) -> dict[str, Any]:
-        if device not in self._facts:
-            self._facts[device] = device_facts(device)
         allocated, reserved = peaks.peaks_of(device, stats)
         return {
             "device": device,
-            **self._facts[device],
+            **self._facts_of(device),
             "peak_allocated_bytes": allocated,
             "peak_reserved_bytes": reserved,
             "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
@@ -106,6 +110,11 @@ class CountedMemory:
             "curve": [],
             "events_are_whole": False,
         }
+
+    def _facts_of(self, device: int) -> dict[str, Any]:
+        if device not in self._facts:
+            self._facts[device] = device_facts(device)
+        return self._facts[device]
 
 
 def _used() -> dict[int, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from oomdoctor.monitor.inside.ending import StepMemory
+from oomdoctor.monitor.inside.live import Live
 
 
 class Memory(Protocol):
@@ -12,6 +13,8 @@ class Memory(Protocol):
 
     stops_to_look: bool
     """Whether reading it takes the time of the training, so that a record follows at once."""
+    live: Live | None
+    """The log for `oomdoctor watch`, if there is one."""
 
     def begin(self) -> None:
         """Start to look. CUDA has just been initialized."""

@@ -7,6 +7,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+_LIBRARIES = (
+    *("torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed"),
+    *("lightning", "pytorch-lightning", "liger-kernel", "flash-attn", "xformers", "triton"),
+    *("unsloth", "axolotl", "torchao", "transformer-engine", "megatron-core"),
+)
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of the libraries that decide how much memory a training needs."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
 
 def torch_release() -> list[int]:
     """The version of torch, such as [2, 12]."""

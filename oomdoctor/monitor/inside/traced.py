@@ -15,6 +15,7 @@ from typing import Any
 from oomdoctor.monitor.inside import history, peaks
 from oomdoctor.monitor.inside.ending import StepMemory
 from oomdoctor.monitor.inside.history import History, read_all
+from oomdoctor.monitor.inside.live import Live
 from oomdoctor.monitor.inside.memory import keep_step
 from oomdoctor.monitor.inside.position import Position
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
@@ -26,6 +27,7 @@ class TracedMemory:
     """Memory by the trace. `on_forward` is called before each pass of an outermost module."""
 
     stops_to_look = True
+    live: Live | None = None
 
     def __init__(self, folder: Path, on_forward: Callable[[], None]) -> None:
         self._folder, self._pid = folder, os.getpid()

@@ -35,6 +35,7 @@ from oomdoctor.monitor.inside.process import (
     library_folders,
     resident_bytes,
     torch_release,
+    versions,
 )
 from oomdoctor.monitor.inside.snapshots import Snapshots
 from oomdoctor.monitor.inside.traced import TracedMemory
@@ -75,6 +76,7 @@ class Watch:
 
         self._facts = {
             "torch": torch_release(),
+            "versions": versions(),
             "architectures": architectures(),
             "library_folders": library_folders(),
         }
@@ -182,7 +184,11 @@ class Watch:
             }
             self._ooms.append(failed)
             del self._ooms[1:-1]
-            self._write()  # the parent looks at the device once it sees this
+            # The parent asks the driver once it sees this, while the memory is still held.
+            (self._folder / f"oom-{self.pid}").write_text(str(failed["at"]))
+            if self._memory.live is not None:
+                self._memory.live.note_failure(self._step + 1, requested)
+            self._write()
             try:
                 failed["snapshot"] = self._snapshots.write(device)
             except Exception as error:  # noqa: BLE001 - the record is worth more
@@ -201,10 +207,17 @@ class Watch:
             self._read()
         with suppress(Exception):
             self._write(ended=True)
+        with suppress(Exception):
+            if self._memory.live is not None:
+                self._memory.live.close(self._step)
 
     def _note(self, error: Exception) -> None:
         if len(self._notes) < 20:
             self._notes.append(f"{type(error).__name__}: {error}"[:500])
+
+    def _live_log(self) -> str | None:
+        path = None if self._memory.live is None else self._memory.live.path()
+        return None if path is None else str(path)
 
     def _write(self, *, ended: bool = False) -> None:
         rank, world = rank_and_world()
@@ -226,6 +239,7 @@ class Watch:
             "unknown_reads": reads.unknown_reads(),
             "notes": self._notes,
             "script": script_file(),
+            "live_log": self._live_log(),
         }
         with self._writing:
             if self._ended.is_set() and not ended:

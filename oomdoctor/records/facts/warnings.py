@@ -41,6 +41,7 @@ CODES = {
     "time_limit": "the time limit ended the run",
     "no_values": "the emulated GPU knows no values of small tensors, such as masks and counts",
     "unknown_values": "run: the command may have failed because an emulated GPU computes no values",
+    "ended_from_outside": "run: a signal of Slurm or of a person ended the command",
     "gpu_unused": "run: no process of the command used the GPU",
     "not_steady": "run: memory differed from step to step, so the training ran to its end",
     "one_rank": "run: --ranks 1 let one rank stand for all",
@@ -305,6 +306,11 @@ def gpu_unused() -> Warn:
         "no process of the command used the GPU; if it should have, check that it trains on CUDA "
         "and does not start Python with -I, -E or -S",
     )
+
+
+def ended_from_outside(text: str) -> Warn:
+    """Something that the output does not show ended the command, and it was not memory."""
+    return Warn("ended_from_outside", text)
 
 
 def no_values(reason: str) -> Warn:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from oomdoctor.records.config import Recipe, TrainConfig
     from oomdoctor.records.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
+    from oomdoctor.system.store.cases import CaseSummary
     from oomdoctor.system.store.run_list import RunSummary
 
 ListingFormat = Literal["table", "plain", "json"]
@@ -124,9 +125,14 @@ def render_recipe(
 
 
 def render_runs(
-    runs: Sequence[RunSummary], format: ListingFormat, *, width: int = 100, color: bool = False
+    runs: Sequence[RunSummary],
+    cases: Sequence[CaseSummary],
+    format: ListingFormat,
+    *,
+    width: int = 100,
+    color: bool = False,
 ) -> str:
-    """The runs on disk, latest first, and how each ended."""
+    """The runs on disk, latest first, and how each ended; then the cases."""
     rows = tuple(
         (
             run.name,
@@ -150,8 +156,28 @@ def render_runs(
     )
     listed = [{f.name: getattr(run, f.name) for f in fields(run)} for run in runs]
     content = {"runs": [{**row, "path": str(row["path"])} for row in listed]}
-    page = [Section("", (grid(columns, rows),))]
+    content["cases"] = [
+        {**{f.name: getattr(case, f.name) for f in fields(case)}, "path": str(case.path)}
+        for case in cases
+    ]
+    page = [Section("", (grid(columns, rows),))] if rows or not cases else []
+    if cases:
+        page.append(Section("", (_cases(cases),)))
     return render_listing("show --list", content, page, format, width, color)
+
+
+def _cases(cases: Sequence[CaseSummary]) -> Block:
+    rows = tuple(
+        (case.name, case.command or DASH, _minute(case.started_at), case.problem or "")
+        for case in cases
+    )
+    columns = (
+        Column("case"),
+        Column("command", 2, wraps=True),
+        Column("started", 3, detail="started {}"),
+        Column("problem", 4, wraps=True),
+    )
+    return grid(columns, rows)
 
 
 def _minute(time: str | None) -> str:

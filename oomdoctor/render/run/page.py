@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report
-from oomdoctor.records.run import Place, RankMemory, RankOom, RunDevice
+from oomdoctor.records.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.render.blocks import Block, Facts, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.run.curve import curve_lines
 from oomdoctor.render.run.ranks import rank_grid, step_grid
+from oomdoctor.render.snapshot.page import held_sections
 from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes
 
@@ -20,10 +22,14 @@ _NO_VALUES = (
 
 
 def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
-    """The verdict first, then the ranks, memory over time, and the diagnosis."""
+    """The verdict first, then the ranks, memory over time, and the diagnosis.
+
+    For a training on a real GPU that ended well, a line or two are enough.
+    """
     sections = [Section("", tuple(_head(report)))]
     worst = _worst(report.ranks)
-    if worst is not None:
+    real = report.device is not None and report.device.kind == "real"
+    if worst is not None and (verbose or not real or report.status != "ok"):
         sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
         lines = curve_lines(worst, signs=signs)
         if lines is not None:
@@ -33,6 +39,10 @@ def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]
     sections += _unknown(report.ranks)
     if report.diagnoses:
         sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
+    for device in report.devices:
+        title = f"What GPU {device.index} held when it ran out"
+        held = device.at_end if device.oom is None else device.oom.held
+        sections += held_sections(held, title, verbose=verbose)
     sections += error_sections(report)
     sections += message_sections("Warnings", [warning.message for warning in report.warnings])
     return sections + next_sections(report)
@@ -41,14 +51,16 @@ def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]
 def _head(report: Report) -> list[Block]:
     device, worst = report.device, _worst(report.ranks)
     blocks: list[Block] = [Note(_verdict(report, device, worst), "strong")]
+    facts = [("Case", report.run_dir)] if report.run_dir is not None else []
     if worst is None:
-        return blocks
-    facts = []
-    facts.append(("Steps", _stopped(report.ranks)))
+        return [*blocks, Facts(tuple(facts))] if facts else blocks
+    facts.insert(0, ("Steps", _stopped(report.ranks)))
     if worst.oom is not None:
         facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
     if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
         facts.append(("Headroom", f"{format_bytes(worst.headroom_bytes)} on the fullest GPU"))
+    if report.larger_batch is not None:
+        facts.append(("Batch", _larger(report.larger_batch)))
     if report.smallest_gpu is not None:
         card = report.smallest_gpu
         facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
@@ -62,6 +74,10 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     on = f" on {_device(device)}" if device is not None else ""
     code = report.exit_code_of_command
     ended = f"the command ended with exit code {code}"
+    on_host = report.status == "no" and (worst is None or worst.outcome != "oom")
+    if on_host:
+        what = "shared memory" if _resource(report) == "shm" else "host memory"
+        return f"Out of {what}: {ended}."
     if worst is None:
         return f"Nothing was measured{on}: {ended}."
     peak = f"peak {format_bytes(worst.peak_reserved_bytes)} reserved"
@@ -76,13 +92,25 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     return f"Fits{on}: {peak}{of}."
 
 
+def _resource(report: Report) -> str:
+    return report.diagnoses[0].resource if report.diagnoses else ""
+
+
 def _device(device: RunDevice) -> str:
     size, count = format_bytes(device.total_bytes), device.gpus
     if device.gpu_name is None:
         name = f"a GPU with {size}" if count == 1 else f"{count} GPUs with {size} each"
     else:
-        name = device.gpu_name if count == 1 else f"{count} x {device.gpu_name}"
+        card = real_name(device.gpu_name)
+        name = card if count == 1 else f"{count} x {card}"
     return f"{name} ({device.kind})" if device.kind == "emulated" else name
+
+
+def _larger(found: LargerBatch) -> str:
+    return (
+        f"a micro-batch of {found.should_fit:,} instead of {found.micro_batch_size:,} should fit "
+        f"too: a row takes up to {format_bytes(found.bytes_per_row)}"
+    )
 
 
 def _stopped(ranks: tuple[RankMemory, ...]) -> str:

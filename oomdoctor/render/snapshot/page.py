@@ -74,7 +74,14 @@ def _device(device: SnapshotDevice, *, verbose: bool) -> list[Section]:
     sections = [Section("", tuple(_head(device)))]
     held = device.peak or device.at_end
     when = "At the peak" if device.peak is not None else "At the end"
-    sections.append(Section(when, (_categories(held.categories),)))
+    sections += held_sections(held, when, verbose=verbose)
+    sections.append(Section("Reserved but not allocated, at the end", (_fragmentation(device),)))
+    return sections
+
+
+def held_sections(held: SnapshotPeak, title: str, *, verbose: bool) -> list[Section]:
+    """What held the memory at one moment, by category and by line of code."""
+    sections = [Section(title, (_categories(held.categories),))]
     if held.blocks:
         shown = held.blocks if verbose else held.blocks[:_SHOWN]
         rows: list[Block] = [Grid(_COLUMNS, tuple(map(_row, shown))).without_empty_columns()]
@@ -83,7 +90,6 @@ def _device(device: SnapshotDevice, *, verbose: bool) -> list[Section]:
             more = "" if verbose else "; --verbose shows more"
             rows.append(Note(f"Other lines hold {format_bytes(rest)}{more}."))
         sections.append(Section("By line of code", tuple(rows)))
-    sections.append(Section("Reserved but not allocated, at the end", (_fragmentation(device),)))
     return sections
 
 

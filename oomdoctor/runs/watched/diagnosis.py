@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given, setup_of
@@ -23,20 +25,35 @@ _NOT_FINITE = re.compile(r"\b(?:nan|inf|infinite|finite|diverge[ds]?)\b", re.IGN
 _MOST_MESSAGE = 160
 
 
-def diagnoses_of(tail: Tail, command: Sequence[str]) -> tuple[Diagnosis, ...]:
+def diagnoses_of(
+    tail: Tail,
+    command: Sequence[str],
+    outside: Sequence[str] = (),
+    evidence: tuple[SnapshotEvidence, ...] = (),
+) -> tuple[Diagnosis, ...]:
     """The diagnoses of what the command printed; empty if it says nothing about a failure.
+
+    `outside` are lines about what ended it that it could not print, `evidence` is what a snapshot
+    shows of a request that failed.
 
     Options of the command, such as --per_device_train_batch_size 4, are settings of the training.
     """
-    incidents, facts = scan(lines(tail.chunks()))
+    seen = [line.encode() + b"\n" for line in outside]
+    incidents, facts = scan(lines(chain(tail.chunks(), [b"\n"], seen)))
     if not incidents:
         return ()
-    given = Given(settings=_typed(command), settings_source="the command")
+    given = Given(settings=_typed(command), settings_source="the command", snapshots=evidence)
     name = facts.model_id or setup_of(given, facts.settings).model
     spec = _built_in(name) if name else None
     if spec is not None:
         given = replace(given, model=spec, model_origin="the output")
     return diagnose(SOURCE, incidents, facts, given)
+
+
+def micro_batch_of(command: Sequence[str]) -> int | None:
+    """The micro-batch size that an option of the command gives."""
+    given = Given(settings=_typed(command), settings_source="the command")
+    return setup_of(given, {}).micro_batch_size
 
 
 def about_a_value(processes: list[Process]) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import Any
 
-from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.analysis.frames.phase import phase_of
+from oomdoctor.records.diagnosis import Frame, ReadPhase
 from oomdoctor.records.run import Place
 
 _OURS = "oomdoctor/monitor/"
@@ -57,14 +58,26 @@ def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
 
 
 def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
-    """The phase by the stack, where a function says it, else by the hooks."""
+    """The phase by the stack, where a function says it, else by the hooks.
+
+    Without hooks, the whole stack says it.
+    """
     for frame in peak["frames"][:_SHOWN_FRAMES]:
         for file, function, phase in _FUNCTIONS:
             if file in frame["filename"] and function in ("", frame["name"]):
                 return phase
     if _in_backward(peak):
         return "backward"
-    return _PHASES.get(peak["phase"], "unknown")
+    return _PHASES.get(peak["phase"]) or _by_stack(peak["frames"])
+
+
+def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:
+    outermost_first = tuple(
+        Frame(one["filename"], one["line"], one["name"], None)
+        for one in reversed(frames)
+        if one["filename"].endswith(".py") and not _is_ours(one["filename"])
+    )
+    return phase_of(outermost_first)[0]
 
 
 def _in_backward(peak: dict[str, Any]) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.records.result import Evidence
 from oomdoctor.records.run import (
     MemoryPoint,
     RankMemory,
@@ -71,11 +73,17 @@ def read_events(folder: Path, process: Process) -> list[Events]:
 
 
 def rank_memory(
-    process: Process, *, failed: bool, usable_bytes: int | None, context_bytes: int | None
+    process: Process,
+    *,
+    failed: bool,
+    usable_bytes: Callable[[dict[str, Any]], int | None],
+    context_bytes: int | None,
+    evidence: Evidence = "emulated",
 ) -> list[RankMemory]:
     """What each GPU of a process needed; `failed` says whether the command failed.
 
-    `usable_bytes` is what the process could reserve, `context_bytes` what its context takes.
+    `usable_bytes` of a device's record is what the process could reserve, `context_bytes` what its
+    context takes.
     """
     record = process.record
     libraries = record["library_folders"]
@@ -84,15 +92,13 @@ def rank_memory(
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
         oom = _oom(record, device, libraries)
         reserved = device["peak_reserved_bytes"]
-        # Other processes on the same GPU leave less than the context alone does.
-        others = max(0, device["outside_bytes"] - (context_bytes or 0))
         found.append(
             RankMemory(
                 rank=process.rank,
                 pid=record["pid"],
                 device=device["device"],
                 outcome=_outcome(record, oom, failed),
-                evidence="emulated",
+                evidence=evidence,
                 peak_allocated_bytes=device["peak_allocated_bytes"],
                 peak_reserved_bytes=reserved,
                 peak_device_bytes=None if context_bytes is None else reserved + context_bytes,
@@ -101,7 +107,7 @@ def rank_memory(
                 peak_step=peak.get("step"),
                 where=user_line(peak, libraries, record.get("script")),
                 library_where=library_line(peak, libraries),
-                headroom_bytes=_left(usable_bytes, others + reserved),
+                headroom_bytes=_left(usable_bytes(device), reserved),
                 retries=device["retries"],
                 steps=record["step"],
                 stopped=record["stopped"],
@@ -112,6 +118,11 @@ def rank_memory(
             )
         )
     return found
+
+
+def ran_out(ranks: Sequence[RankMemory]) -> bool:
+    """Whether a rank ran out of GPU memory."""
+    return any(rank.outcome == "oom" for rank in ranks)
 
 
 def _left(usable_bytes: int | None, used: int) -> int | None:
@@ -143,6 +154,7 @@ def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -
         where=user_line(last, libraries, record.get("script")),
         step=last["step"],
         caught=went_on and not ended_by_it,
+        snapshot=last.get("snapshot"),
     )
 
 

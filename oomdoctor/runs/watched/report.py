@@ -2,77 +2,95 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.analysis.allocator.settings import equal_blocks_of
-from oomdoctor.records.facts.warnings import (
-    gpu_unused,
-    not_steady,
-    one_rank,
-    unknown_values,
-)
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.explain.evidence import evidence_of
+from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.facts.warnings import ended_from_outside, gpu_unused, other_processes
+from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
-from oomdoctor.records.run import RankMemory, RunDevice, SmallestGpu
-from oomdoctor.runs import emulated
-from oomdoctor.runs.emulated import EmulatedGpus
+from oomdoctor.records.run import RankMemory, RunDevice
+from oomdoctor.records.snapshot import SnapshotDevice
+from oomdoctor.runs.watched.cards import with_cards
+from oomdoctor.runs.watched.case import snapshot_name, write_case
 from oomdoctor.runs.watched.command import Ended
-from oomdoctor.runs.watched.diagnosis import about_a_value, diagnoses_of
-from oomdoctor.runs.watched.processes import (
-    Process,
-    rank_memory,
-    read_events,
-    read_processes,
-)
-from oomdoctor.runs.watched.session import Weights
-from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
+from oomdoctor.runs.watched.diagnosis import diagnoses_of, micro_batch_of
+from oomdoctor.runs.watched.evidence import joined, snapshot_answer, with_snapshot
+from oomdoctor.runs.watched.larger_batch import larger_batch
+from oomdoctor.runs.watched.outside import lines_from_outside, notes_from_outside
+from oomdoctor.runs.watched.processes import Process, ran_out, rank_memory, read_processes
+from oomdoctor.runs.watched.real import device_of, machine_of, usable_bytes
+from oomdoctor.runs.watched.request import WatchRequest
+from oomdoctor.runs.watched.sampling import Samples
 from oomdoctor.runs.watched.tail import Tail
-
-_FEW_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class WatchRequest:
-    """What to run, on which GPUs, with which interpreter.
+class Seen:
+    """What was seen of a command: the folder that its processes shared, how it ended, what it
+    printed, samples from outside, and the real GPUs of this machine."""
 
-    `steps` is "steady" (stop once memory repeats), "all" or a number of optimizer steps. With
-    `weights` "synthetic", `from_pretrained` needs no checkpoint. An unknown number that the command
-    reads is `values`. `path` is the PATH of the command; None: ours.
-    """
-
-    command: tuple[str, ...]
-    gpus: EmulatedGpus
-    python: Path
-    steps: str | int
-    weights: Weights = "real"
-    values: float | None = None
-    path: str | None = None
+    folder: Path
+    ended: Ended
+    tail: Tail
+    samples: Samples
+    here: tuple[Gpu, ...] = ()
 
 
 def report_of(
     request: WatchRequest,
-    folder: Path,
-    ended: Ended,
-    tail: Tail,
+    seen: Seen,
     started: datetime,
     elapsed_s: float,
     on_crash: Callable[[Exception], None],
+    rendered: Callable[[Report], str],
 ) -> Report:
-    """The report; `folder` is what the processes shared.
+    """The report. If memory ran out, a case is written; `rendered` makes its page.
 
-    If it cannot be made, `on_crash` gets the error, and the report has it and the command's exit
-    code.
+    If the report cannot be made, `on_crash` gets the error, and the report has it and the command's
+    exit code.
     """
-    bare = _without_summary(request, ended, started, elapsed_s)
+    bare = _without_summary(request, seen, started, elapsed_s)
     try:
-        return _with_summary(bare, request, folder, ended, tail)
+        processes = read_processes(seen.folder)
+        report = _with_summary(bare, request, seen, processes)
+        if report.status == "no":
+            return _with_case(report, request, seen, processes, rendered)
+        return report
     except Exception as error:  # noqa: BLE001 - how the command ended must not be lost
         on_crash(error)
-        return replace(bare, errors=(_crashed(error, ended.exit_code),))
+        return replace(bare, errors=(_crashed(error, seen.ended.exit_code),))
+    finally:
+        _remove_live_logs(seen.folder)
+
+
+def _with_case(
+    report: Report,
+    request: WatchRequest,
+    seen: Seen,
+    processes: Sequence[Process],
+    rendered: Callable[[Report], str],
+) -> Report:
+    try:
+        return write_case(report, seen.folder, processes, seen.tail, request.case, rendered)
+    except OomDoctorError as error:
+        fault = Fault(error.code, error.message, error.hint)
+        return replace(report, errors=(*report.errors, fault))
+
+
+def _remove_live_logs(folder: Path) -> None:
+    """Remove the logs that were written for `watch`; a script's own log is left alone."""
+    with suppress(Exception):  # a record may be damaged
+        for process in read_processes(folder):
+            log = process.record.get("live_log")
+            if log:
+                Path(log).unlink(missing_ok=True)
 
 
 def _crashed(error: Exception, exit_code: int) -> Fault:
@@ -86,93 +104,150 @@ def _crashed(error: Exception, exit_code: int) -> Fault:
 
 
 def _without_summary(
-    request: WatchRequest, ended: Ended, started: datetime, elapsed_s: float
+    request: WatchRequest, seen: Seen, started: datetime, elapsed_s: float
 ) -> Report:
     """The report of a command of which nothing is known but how it ended."""
-    card, context = request.gpus.card, request.gpus.card.context.likely
+    ended = seen.ended
+    bare = bare_report("run", _status(ended, ran_out=False), ended.exit_code, started, elapsed_s)
     return replace(
-        bare_report("run", _status(ended, ran_out=False), ended.exit_code, started, elapsed_s),
-        device=RunDevice(
-            kind="emulated",
-            gpu_name=card.facts.name if card.facts is not None else None,
-            gpus=request.gpus.count,
-            total_bytes=card.total_bytes,
-            compute_capability=card.capability,
-            context_bytes=context,
-            usable_bytes=card.total_bytes - context,
-        ),
+        bare,
+        device=_device(request, seen, ()),
         command_line=request.command,
         exit_code_of_command=ended.exit_code,
+        host=seen.samples.host if request.gpus is None else None,
+    )
+
+
+def _device(request: WatchRequest, seen: Seen, processes: Sequence[Process]) -> RunDevice | None:
+    if request.gpus is None:
+        return device_of(processes, seen.here)
+    card, context = request.gpus.card, request.gpus.card.context.likely
+    return RunDevice(
+        kind="emulated",
+        gpu_name=card.facts.name if card.facts is not None else None,
+        gpus=request.gpus.count,
+        total_bytes=card.total_bytes,
+        compute_capability=card.capability,
+        context_bytes=context,
+        usable_bytes=card.total_bytes - context,
     )
 
 
 def _with_summary(
-    bare: Report, request: WatchRequest, folder: Path, ended: Ended, tail: Tail
+    bare: Report, request: WatchRequest, seen: Seen, processes: Sequence[Process]
 ) -> Report:
     """The report with what the processes left, and what the command printed."""
-    card = request.gpus.card
-    processes = read_processes(folder)
-    context = card.context.likely
-    usable = card.total_bytes - context
+    ended, device = seen.ended, _device(request, seen, processes)
     failed = ended.exit_code != 0
-    ranks = tuple(
+    ranks = _ranks(request, processes, device, failed=failed)
+    ranks, first, answer = _with_evidence(ranks, processes, seen.folder)
+    outside = lines_from_outside(ended, processes, bare.host)
+    on_gpu = ran_out(ranks)
+    source = first.oom.snapshot if answer is not None and first and first.oom else None
+    evidence = () if answer is None else evidence_of(source or "", (answer,))
+    told: tuple[Diagnosis, ...] = ()
+    if on_gpu or failed:
+        told = joined(diagnoses_of(seen.tail, request.command, outside, evidence), evidence)
+    for_memory = on_gpu or _ended_for_memory(told, outside)
+    report = replace(
+        bare,
+        status=_status(ended, ran_out=for_memory),
+        device=device,
+        diagnoses=told if for_memory or failed else (),
+        ranks=ranks,
+        source=source,
+        devices=() if answer is None else (answer,),
+        larger_batch=None if failed else larger_batch(ranks, _micro_batch(processes, request)),
+    )
+    if request.gpus is None:
+        machine = machine_of(processes, seen.samples.gpus) if for_memory else None
+        warnings = _real_warnings(seen, processes, bare, failed=failed, used=bool(ranks))
+        if machine is not None and machine.other_processes:
+            warnings.append(other_processes(machine.other_processes))
+        return replace(report, machine=machine, warnings=tuple(warnings))
+    return with_cards(report, request, seen.folder, processes, failed=failed)
+
+
+def _ranks(
+    request: WatchRequest,
+    processes: Sequence[Process],
+    device: RunDevice | None,
+    *,
+    failed: bool,
+) -> tuple[RankMemory, ...]:
+    real = request.gpus is None
+    context = device.context_bytes if device is not None else None
+
+    def usable(one: dict[str, Any]) -> int | None:
+        if real:
+            return usable_bytes(one)
+        assert device is not None and device.usable_bytes is not None and context is not None
+        # Other processes on the same GPU leave less than the context alone does.
+        return device.usable_bytes - max(0, int(one["outside_bytes"]) - context)
+
+    measured = real and device is not None and device.kind == "real"
+    return tuple(
         memory
         for process in processes
         for memory in rank_memory(
-            process, failed=failed, usable_bytes=usable, context_bytes=context
+            process,
+            failed=failed,
+            usable_bytes=usable,
+            context_bytes=context,
+            evidence="measured" if measured else "emulated",
         )
     )
-    ran_out = _ran_out(ranks)
-    events = [one for process in processes for one in read_events(folder, process)]
-    settings = _settings(processes)
-    built_for = [word for one in processes for word in one.record["architectures"]]
-    least = least_capability(card.capability, built_for)
-    smallest = smallest_gpu(ranks, events, least, settings)
-    return replace(
-        bare,
-        status=_status(ended, ran_out=ran_out),
-        next_commands=_next(request, ranks, smallest, least, failed=failed),
-        warnings=tuple(_warnings(request, processes, ranks, failed=failed)),
-        diagnoses=diagnoses_of(tail, request.command) if ran_out or failed else (),
-        ranks=ranks,
-        smallest_gpu=smallest,
-    )
 
 
-def _next(
-    request: WatchRequest,
-    ranks: Sequence[RankMemory],
-    smallest: SmallestGpu | None,
-    least: tuple[int, int],
-    *,
-    failed: bool,
-) -> tuple[str, ...]:
-    """The same command on the smallest card that would do, or on one that may.
+def _with_evidence(
+    ranks: tuple[RankMemory, ...], processes: Sequence[Process], folder: Path
+) -> tuple[tuple[RankMemory, ...], RankMemory | None, SnapshotDevice | None]:
+    """The ranks with the names of their snapshots in the case, and what the first one shows.
 
-    If it failed for another reason with one rank, the same with all of them.
+    The first rank that ran out is the one to look at: others may fail because of it.
     """
-    if failed and request.gpus.alone and not _ran_out(ranks):
-        return (line_of(request, request.gpus.card.name, alone=False),)
-    needed = [rank.oom.least_bytes for rank in ranks if rank.oom is not None]
-    would_do = smallest.name if smallest is not None else None
-    name = next_larger(max(needed), least) if needed else would_do
-    if name is None or name == request.gpus.card.name:
-        return ()
-    return (line_of(request, name, alone=request.gpus.alone),)
+    at = {
+        (one.rank, failed["device"]): failed["at"]
+        for one in processes
+        for failed in one.record["ooms"]
+    }
+    failed = [rank for rank in ranks if rank.outcome == "oom"]
+    first = min(failed, key=lambda rank: at[rank.rank, rank.device], default=None)
+    answer: SnapshotDevice | None = None
+    found = []
+    for rank in ranks:
+        file = None if rank.oom is None else rank.oom.snapshot
+        if rank.oom is not None and file is not None:
+            if rank is first:
+                answer = snapshot_answer(folder / file, rank.device)
+            name = snapshot_name(rank.rank, rank.device) if rank in failed else None
+            changed = replace(rank, oom=replace(rank.oom, snapshot=name))
+            if rank is first and answer is not None:
+                first = changed = with_snapshot(changed, answer)
+            rank = changed
+        found.append(rank)
+    return tuple(found), first, answer
 
 
-def _ran_out(ranks: Sequence[RankMemory]) -> bool:
-    return any(rank.outcome == "oom" for rank in ranks)
+def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool:
+    """Whether the output, or what was seen from outside, says that memory ended the command."""
+    sure = any(cause.confidence != "low" for one in told[:1] for cause in one.causes)
+    return bool(outside) or (bool(told) and told[0].is_oom and not told[0].survived and sure)
 
 
-def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
-    """The same request on another card, as a line to type; with `alone`, one rank runs."""
-    words = ["--emulate", card if request.gpus.count == 1 else f"{request.gpus.count}x{card}"]
-    words += ["--ranks", "1"] if alone else []
-    words += ["--steps", str(request.steps)] if request.steps != "steady" else []
-    words += ["--values", f"{request.values:g}"] if request.values is not None else []
-    words += ["--weights", request.weights] if request.weights != "real" else []
-    return shlex.join(["oomdoctor", "run", *words, "--", *request.command])
+def _micro_batch(processes: Sequence[Process], request: WatchRequest) -> int | None:
+    """The micro-batch size, as the Trainer says it, or an option of the command."""
+    told = {one.record.get("micro_batch_size") for one in processes}
+    (size,) = told if len(told) == 1 else (None,)
+    return size or micro_batch_of(request.command)
+
+
+def _real_warnings(
+    seen: Seen, processes: Sequence[Process], report: Report, *, failed: bool, used: bool
+) -> list[Warn]:
+    notes = notes_from_outside(seen.ended, processes, report.host)
+    found = [ended_from_outside(note) for note in notes]
+    return found if used or failed else [*found, gpu_unused()]
 
 
 def _status(ended: Ended, *, ran_out: bool) -> Status:
@@ -181,38 +256,3 @@ def _status(ended: Ended, *, ran_out: bool) -> Status:
     if ran_out:
         return "no"
     return "error" if ended.exit_code else "ok"
-
-
-def _warnings(
-    request: WatchRequest,
-    processes: Sequence[Process],
-    ranks: Sequence[RankMemory],
-    *,
-    failed: bool,
-) -> list[Warn]:
-    found = emulated.warnings(request.gpus) + emulated.value_warnings(str(request.python))
-    ranks_asked = max((one.record["world"] for one in processes), default=1)
-    if request.gpus.alone and ranks_asked > 1:
-        found.append(one_rank(ranks_asked, failed=failed and not _ran_out(ranks)))
-    if not ranks and not failed:
-        found.append(gpu_unused())
-    value = about_a_value(list(processes)) if failed else None
-    if value is not None:
-        found.append(unknown_values(value))
-    steps = max((rank.steps for rank in ranks), default=0)
-    ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
-    if ran_on and not failed and steps > _FEW_STEPS:
-        found.append(not_steady(steps))
-    return found
-
-
-def _settings(processes: Sequence[Process]) -> AllocatorSettings:
-    """The allocator's settings as the processes had them; the defaults if they cannot be read."""
-    text = next((str(one.record["allocator"] or "") for one in processes), "")
-    release = next((one.record["torch"] for one in processes), [2, 12])
-    major, minor = release[:2]
-    try:
-        parsed = AllocatorSettings.parse(text)
-    except ValueError:
-        parsed = AllocatorSettings()
-    return replace(parsed, equal_blocks=equal_blocks_of((major, minor)))

@@ -47,19 +47,25 @@ def session_folder() -> Iterator[Path]:
 
 
 def watching_environment(
-    folder: Path, steps: str | int, weights: Weights = "real", *, alone: bool = False
+    folder: Path,
+    steps: str | int,
+    weights: Weights = "real",
+    *,
+    alone: bool = False,
+    counted: bool = False,
 ) -> dict[str, str]:
     """The variables that make every Python process of a command watch itself.
 
     `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
-    `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs.
+    `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs. With
+    `counted`, memory is watched by the allocator's counters, which costs a training no time.
     """
     package = Path(__file__).resolve().parents[2]
     library = folder / "lib"
     library.mkdir()
     (library / package.name).symlink_to(package, target_is_directory=True)
     (library / _HOOK.name).symlink_to(package / _HOOK)
-    asked = {"steps": steps, "patience": PATIENCE, "weights": weights}
+    asked = {"steps": steps, "patience": PATIENCE, "weights": weights, "counted": counted}
     (folder / "watch.json").write_text(json.dumps(asked))
     path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
     found = {"OOMDOCTOR_WATCH": str(folder), "PYTHONPATH": path}

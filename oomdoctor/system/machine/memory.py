@@ -132,3 +132,34 @@ def oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
             continue
         count += max(counts, default=0)
     return count
+
+
+def oom_kills_here(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
+    """How often the kernel has killed a process of our innermost cgroup for lack of memory.
+
+    That counts kills for lack of the machine's memory too. Where no cgroup counts, the number is
+    that of the machine.
+    """
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        number, controllers, path = ([*line.split(":", 2), "", ""])[:3]
+        if number == "0" and not controllers:
+            files = [folder / "memory.events" for folder in _folders(cgroups, path)]
+        elif "memory" in controllers.split(","):
+            files = [folder / "memory.oom_control" for folder in _folders(cgroups / "memory", path)]
+        else:
+            continue
+        counted = next((file for file in files if _counts_kills(file)), None)
+        if counted is not None:
+            return _statistic(counted, "oom_kill")
+    return _statistic(proc / "vmstat", "oom_kill")
+
+
+def _counts_kills(file: Path) -> bool:
+    try:
+        return "oom_kill " in file.read_text()
+    except OSError:
+        return False

@@ -101,7 +101,7 @@ class RunFolder:
         The number is one above the highest, so a resumed run never overwrites anything.
         """
         size = "" if micro_batch is None else f"-mb{micro_batch}"
-        name = _slug(label, "job") + size
+        name = slug(label, "job") + size
         with writing(self.path):
             number = max((n for n, _ in _numbered(self.path)), default=0) + 1
             folder = self.path / f"{number:02d}-{name}"
@@ -147,7 +147,7 @@ def create(model_id: str) -> RunFolder:
     """
     root = runs_dir()
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    model = _slug(model_id.rstrip("/").rpartition("/")[2], "model")
+    model = slug(model_id.rstrip("/").rpartition("/")[2], "model")
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
         while True:
@@ -184,6 +184,7 @@ def _numbered(root: Path) -> list[tuple[int, Path]]:
     return sorted(numbered)
 
 
-def _slug(text: str, otherwise: str) -> str:
+def slug(text: str, otherwise: str) -> str:
+    """A text as a part of a folder's name; `otherwise` if nothing is left of it."""
     plain = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
     return plain[:_NAME_LENGTH].rstrip("-.") or otherwise

@@ -80,6 +80,7 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "time_limit": (warnings.time_limit, "--resume"),
     "not_kept": (lambda: warnings.not_kept("No space left on device"), "XDG_CACHE_HOME"),
     "unknown_values": (lambda: warnings.unknown_values("AssertionError"), "(AssertionError)"),
+    "ended_from_outside": (lambda: warnings.ended_from_outside("signal 9"), "signal 9"),
     "gpu_unused": (warnings.gpu_unused, "-I, -E or -S"),
     "no_values": (lambda: warnings.no_values("no C++ compiler"), "(no C++ compiler)"),
     "one_rank": (lambda: warnings.one_rank(64), "only rank 0 of 64 ran"),

@@ -127,9 +127,9 @@ def test_one_recipe() -> None:
 
 
 def test_runs() -> None:
-    row = _row(listing.render_runs((RUN,), "plain"), RUN.name)
+    row = _row(listing.render_runs((RUN,), (), "plain"), RUN.name)
     assert re.search(r"org/model-1B\s+cuda\s+ok\s+3 of 10\s+2026-01-02 03:04 UTC$", row)
-    value = json.loads(listing.render_runs((RUN,), "json"))
+    value = json.loads(listing.render_runs((RUN,), (), "json"))
     assert value["runs"][0]["path"] == "/runs/20260102-030405-model-x7"
     assert value["runs"][0].keys() == RunSummary.__dataclass_fields__.keys()
 
@@ -161,4 +161,4 @@ def test_the_environment_fits_the_terminal(width: int) -> None:
 
 def test_nothing_to_list() -> None:
     for format in ("table", "plain"):
-        assert listing.render_runs((), format) == "nothing to list\n"
+        assert listing.render_runs((), (), format) == "nothing to list\n"

@@ -78,6 +78,26 @@ HOST: tuple[Dialect, ...] = (
         hints="oom[-_]|illed|ut of memory",
     ),
     Dialect(
+        # `run` counts what the kernel did, because the output of a killed command cannot say it.
+        "host_oom_killer",
+        "oomdoctor run",
+        "oomdoctor/runs/watched/outside.py",
+        re.compile(r"oomdoctor: the kernel killed (?:a process|\d+ processes)"),
+        resource="host",
+        lived_on=True,
+        hints="illed",
+    ),
+    Dialect(
+        "dataloader_shm",
+        "oomdoctor run",
+        "oomdoctor/runs/watched/outside.py",
+        re.compile(r"oomdoctor: a bus error ended the command, and /dev/shm was full"),
+        resource="shm",
+        phase="data",
+        lived_on=True,
+        hints="bus error",
+    ),
+    Dialect(
         "host_oom_killer",
         "systemd 243 and later, earlyoom",
         "systemd/src/core/unit.c",

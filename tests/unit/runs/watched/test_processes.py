@@ -20,6 +20,10 @@ from oomdoctor.units import GIB, MIB
 LIBRARIES = ["/venv/lib/python3.11", "/venv/lib/python3.11/site-packages"]
 
 
+def _usable(device: dict[str, Any]) -> int:
+    return 10 * GIB - max(0, device["outside_bytes"] - GIB)
+
+
 def _frame(file: str, line: int, name: str = "f") -> dict[str, Any]:
     return {"filename": file, "line": line, "name": name}
 
@@ -70,7 +74,7 @@ def _ranks(folder: Path, *, failed: bool = False) -> list[RankMemory]:
     return [
         rank
         for process in read_processes(folder)
-        for rank in rank_memory(process, failed=failed, usable_bytes=10 * GIB, context_bytes=GIB)
+        for rank in rank_memory(process, failed=failed, usable_bytes=_usable, context_bytes=GIB)
     ]
 
 

@@ -1,0 +1,156 @@
+"""The cases on disk: what `run` left of commands that ran out of memory.
+
+    <state_dir>/cases/20261123-014500-train-a1b2/case.json, ...
+
+A case is a folder, or a zip file of one. Nothing is ever deleted here, and of a zip file only the
+report is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePath
+
+from oomdoctor.errors import OomDoctorError, machine_error, usage_error
+from oomdoctor.records import codec
+from oomdoctor.records.report import Report
+from oomdoctor.system.environment import state_dir
+from oomdoctor.system.store.record_files import read_record, writing
+from oomdoctor.system.store.run_folders import exists, folders, slug
+
+CASE = "case.json"
+_MOST_BYTES = 64 * 1024**2  # of a report in a zip file
+_NAMELESS = ("python", "env", "srun", "uv", "poetry", "torchrun", "accelerate", "deepspeed")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSummary:
+    """One case in the list; `problem` says why it cannot be read, else None."""
+
+    name: str
+    path: Path
+    started_at: str | None
+    command: str | None
+    problem: str | None
+
+
+def cases_dir() -> Path:
+    """The folder of the cases; it may not exist yet."""
+    return state_dir() / "cases"
+
+
+def new_case(command: Sequence[str], given: Path | None) -> Path:
+    """A new, empty folder that only this user can read: the given one, or one in `cases_dir`.
+
+    Raises:
+        OomDoctorError: it cannot be made (exit 5).
+    """
+    if given is not None:
+        with writing(given):
+            given.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return given.absolute()
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    root = cases_dir()
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = root / f"{stamp}-{_name_of(command)}-{secrets.token_hex(2)}"
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                return path
+
+
+def is_case(name: str) -> bool:
+    """Whether a name, a folder or a zip file is a case."""
+    return _found(name) is not None
+
+
+def open_case(name: str) -> tuple[Report, Path]:
+    """The report of a case, and its folder or zip file.
+
+    Raises:
+        OomDoctorError: it is damaged (exit 5).
+    """
+    path = _found(name)
+    if path is None:
+        raise usage_error("unknown_case", f"{name} is not a case", "oomdoctor show --list")
+    if path.is_dir():
+        return read_record(Report, path / CASE), path
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = next(one for one in archive.infolist() if _is_report(one.filename))
+            if member.file_size > _MOST_BYTES:
+                raise ValueError(f"{member.filename} is too large")
+            return codec.loads(Report, archive.read(member).decode("utf-8")), path
+    except (OSError, ValueError, RecursionError, zipfile.BadZipFile, StopIteration) as error:
+        why = str(error) or "it holds no case"
+        raise machine_error("unreadable_run", f"cannot read {path}: {why}") from None
+
+
+def case_names() -> tuple[str, ...]:
+    """The names of all cases in the folder of cases, latest first; reads none of them."""
+    found = sorted(folders(cases_dir()), reverse=True)
+    return tuple(path.name for path in found if exists(path / CASE))
+
+
+def list_cases() -> tuple[CaseSummary, ...]:
+    """All cases in the folder of cases, latest first."""
+    found = []
+    for name in case_names():
+        path = cases_dir() / name
+        try:
+            report = read_record(Report, path / CASE)
+            command = " ".join(report.command_line)
+            found.append(CaseSummary(path.name, path, report.started_at, command, None))
+        except OomDoctorError as error:
+            found.append(CaseSummary(path.name, path, None, None, error.message))
+    return tuple(found)
+
+
+def pack(case: Path, file: Path) -> int:
+    """Pack the folder of a case into a zip file and return its size in bytes.
+
+    Links are left out: they may lead out of the case.
+
+    Raises:
+        OomDoctorError: the file cannot be written (exit 5).
+    """
+    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with writing(file):
+        try:
+            with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in sorted(case.iterdir()):
+                    if path.is_file() and not path.is_symlink():
+                        archive.write(path, f"{case.name}/{path.name}")
+            beside.chmod(0o600)
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
+        return file.stat().st_size
+
+
+def _found(name: str) -> Path | None:
+    named = Path(name).expanduser()
+    for path in (cases_dir() / named, named.absolute()):
+        if exists(path / CASE):
+            return path
+    return named.absolute() if named.suffix == ".zip" and named.is_file() else None
+
+
+def _is_report(name: str) -> bool:
+    path = PurePath(name)
+    return path.name == CASE and len(path.parts) <= 2
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """A short name for a command: its script, or its first word."""
+    scripts = [word for word in command if word.endswith((".py", ".ipynb", ".sh"))]
+    others = [word for word in command if not word.startswith("-") and word not in _NAMELESS]
+    named = next(iter([*scripts, *others]), "command")
+    return slug(PurePath(named).stem, "command")
