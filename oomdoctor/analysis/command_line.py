@@ -1,6 +1,7 @@
 """The command line that asks for a request again, possibly with other options.
 
-It holds every option that differs from its default, quoted for the shell, so it can be pasted.
+It holds every option that differs from its default, quoted for the shell, so it can be pasted. Only
+what was to be recorded (--snapshot, --trace) is left out: that is done.
 tests/cli/test_next_commands.py reads each line back and compares the request.
 """
 

@@ -131,7 +131,11 @@ def _with_place(incident: Incident, seen: SnapshotEvidence | None) -> Incident:
     if seen is None:
         return incident
     place = seen.oom.where
-    line = None if place is None else Frame(place.file, place.line, place.function, None)
+    line = (
+        None
+        if place is None or place.module
+        else Frame(place.file, place.line, place.function, None)
+    )
     phase = seen.oom.phase if incident.phase == "unknown" else incident.phase
     return replace(incident, where=incident.where or line, phase=phase)
 

@@ -119,4 +119,6 @@ def _same(exact: int, printed: int) -> bool:
 
 
 def _at(place: Place | None) -> str | None:
-    return None if place is None else f"{place.file}:{place.line} in {place.function}"
+    if place is None:
+        return None
+    return place.module or f"{place.file}:{place.line} in {place.function}"

@@ -37,7 +37,9 @@ def diagnosis_of(evidence: SnapshotEvidence) -> Diagnosis:
         resource="gpu",
         frames=(),
         phase=oom.phase,
-        where=None if where is None else Frame(where.file, where.line, where.function, None),
+        where=None
+        if where is None or where.module
+        else Frame(where.file, where.line, where.function, None),
         lines=(message,),
         rank=None,
         line_number=0,

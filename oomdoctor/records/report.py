@@ -14,7 +14,7 @@ from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
-from oomdoctor.records.result import ProbeResult, WeightsChoice
+from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
 from oomdoctor.records.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.solve import SolveAnswer
@@ -63,7 +63,8 @@ class SurveyRequest:
     before they are measured. With `fresh` they are simulated even if an earlier run did it.
     The report also gives the time for `training`, the user's own data. `versions` are the library
     versions that a plan was asked to simulate with, such as "transformers==4.51.3". With `emulate`
-    (a card, a size or `NxCARD`) rungs run on an emulated GPU.
+    (a card, a size or `NxCARD`) rungs run on an emulated GPU. `snapshot` and `trace` are the labels
+    of rungs to record in a file.
     """
 
     model: ModelRef
@@ -90,6 +91,8 @@ class SurveyRequest:
     training: TrainingRequest | None = None
     versions: tuple[str, ...] = ()
     emulate: str | None = None
+    snapshot: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +151,22 @@ class Simulations:
 
 
 @dataclass(frozen=True, slots=True)
+class RungFile:
+    """A file that some steps of a rung were recorded in: a memory snapshot, or a trace."""
+
+    kind: FileKind
+    label: str
+    micro_batch_size: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The public document of `probe`, `plan`, `explain`, `run` and `snapshot`.
 
     Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
-    to them. Only `plan` fills `cards`, `sweep`, `why`, `solve` and `simulations`. Only `explain`,
+    to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
+    `solve` and `simulations`. Only `explain`,
     `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
     `exit_code_of_command`, `ranks`, `smallest_gpu`, `host` and `larger_batch`. `snapshot` fills
     `source` (its file), `torch_version`, `settings` (of the allocator) and `devices`, and `run`
@@ -204,6 +218,7 @@ class Report:
     watch: WatchAnswer | None = None
     host: HostMemory | None = None
     larger_batch: LargerBatch | None = None
+    files: tuple[RungFile, ...] = ()
 
 
 def bare_report(

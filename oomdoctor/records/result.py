@@ -18,13 +18,22 @@ from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, Phas
 from oomdoctor.records.model import LayerStack, ModelSpec, ParameterCounts
 from oomdoctor.records.simulation import Prediction, SimulationRequest
 
-Mode = Literal["inspect", "measure", "simulate", "lengths"]
+Mode = Literal["inspect", "measure", "simulate", "lengths", "record"]
+FileKind = Literal["snapshot", "trace"]
 WeightsChoice = Literal["synthetic", "pretrained"]
 Outcome = Literal[
     "fits", "oom", "host_oom", "unsupported", "failed", "crashed", "timed_out", "skipped"
 ]
 Evidence = Literal["measured", "emulated", "predicted"]
 SpeedState = Literal["settled", "not_settled", "not_believable", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingRequest:
+    """What a worker has to write of a few steps: a memory snapshot, or a trace of a step."""
+
+    kind: FileKind
+    file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class ProbeJob:
     spread_target: float = 0.02
     simulation: SimulationRequest | None = None
     lengths: LengthsRequest | None = None
+    recording: RecordingRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,15 @@ class Reply:
     """A worker's reply, written as reply.json. The worker reports; the survey decides."""
 
     status: Literal[
-        "inspected", "measured", "predicted", "counted", "oom", "host_oom", "unsupported", "failed"
+        "inspected",
+        "measured",
+        "predicted",
+        "counted",
+        "recorded",
+        "oom",
+        "host_oom",
+        "unsupported",
+        "failed",
     ]
     measurement: Measurement | None = None
     predictions: tuple[Prediction, ...] = ()

@@ -42,6 +42,13 @@ class Place:
     line: int
     function: str
 
+    @property
+    def module(self) -> str | None:
+        """The module and the operator, where a snapshot of oomdoctor names these; else None."""
+        if self.line or not self.file.startswith("<"):
+            return None
+        return f"{self.file.strip('<>')}: {self.function.removeprefix('aten::')}"
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownBranch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from dataclasses import replace
 
 from oomdoctor import __version__
@@ -18,6 +19,7 @@ from oomdoctor.records.report import (
     Budget,
     ModelFacts,
     Report,
+    RungFile,
     Simulations,
     SurveyRequest,
     Tool,
@@ -58,6 +60,7 @@ def report(
     lengths: LengthsAnswer | None = None,
     simulations: Simulations | None = None,
     solve: SolveAnswer | None = None,
+    files: tuple[RungFile, ...] = (),
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
 
@@ -101,7 +104,7 @@ def report(
         ranking=ranking.order,
         ranking_reasons=ranking.reasons,
         picks=ranking.picks,
-        next_commands=here,
+        next_commands=(*_to_open(files), *here),
         next_on_gpu=measure,
         warnings=warnings,
         errors=(),
@@ -111,7 +114,14 @@ def report(
         lengths=lengths,
         simulations=simulations,
         solve=solve,
+        files=files,
     )
+
+
+def _to_open(files: tuple[RungFile, ...]) -> tuple[str, ...]:
+    """The commands that show what was recorded; browsers show a trace."""
+    paths = [one.path for one in files if one.kind == "snapshot"]
+    return tuple(shlex.join(["oomdoctor", "snapshot", path]) for path in paths)
 
 
 def _for_size(

@@ -79,6 +79,9 @@ class Categories:
         """The category of a block."""
         if block in self._before:
             return self._before[block]
+        told = self._meanings.of(self._blocks.stack[block]).category
+        if told is not None:
+            return Named(told, "high")
         born, died = self._blocks.born[block], self._blocks.died[block]
         phase = self._phases[block]
         lasts = died >= self._training.end

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.frames.phase import phase_of
 from oomdoctor.records import diagnosis
+from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.snapshot.own_frames import told_by
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
 
@@ -31,6 +33,8 @@ class Meaning:
     """The innermost line of Python, in whatever code."""
     depth: int
     """How many calls of `forward` are around it."""
+    category: BlockCategory | None = None
+    """What the block is for, in a snapshot that oomdoctor wrote."""
 
 
 _NOTHING = Meaning("unknown", None, None, 0)
@@ -68,6 +72,9 @@ class Meanings:
 
 
 def _meaning(frames: tuple[Frame, ...]) -> Meaning:
+    told = told_by(frames)
+    if told is not None:
+        return Meaning(told.phase, None, frames[0], 0, told.category)
     python = [frame for frame in frames if frame.is_python]
     if not python:
         return _NOTHING

@@ -26,6 +26,11 @@ def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
             from oomdoctor.worker.dataset.counting import count_lengths
 
             return Reply(status="counted", lengths=count_lengths(job, progress))
+        if job.mode == "record":
+            from oomdoctor.worker.measuring.record import record
+
+            record(job, progress)
+            return Reply(status="recorded")
         from oomdoctor.worker.measuring.measure import measure
 
         return Reply(status="measured", measurement=measure(job, progress))

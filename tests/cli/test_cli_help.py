@@ -46,11 +46,11 @@ COMMANDS = [
 OPTIONS = {
     "probe": "recipe rung device emulate vram headroom seq-len effective-batch micro-batch lengths "
     "rows epochs tokenizer text-field task weights "
-    "eval eval-batch rank-by tokens time-limit rung-timeout revision source trust-remote-code "
-    "python fresh seed wait no-wait predict no-predict resume format json output verbose quiet "
-    "help",
-    "plan": "gpu all-gpus min-vram sort price sweep why solve verify with recipe rung lengths "
-    "tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
+    "eval eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
+    "trust-remote-code python fresh seed wait no-wait predict no-predict resume format json output "
+    "verbose quiet help",
+    "plan": "gpu all-gpus min-vram sort price sweep why snapshot solve verify with recipe rung "
+    "lengths tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
     "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
     "quiet help",
     "explain": "model seq-len micro-batch config snapshot exact python format json output "

@@ -66,6 +66,20 @@ def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("cached")
+def test_torchs_own_history_of_a_rung_is_recorded(cuda_python: Path, tmp_path: Path) -> None:
+    model = str(tiny_folder(tmp_path / "model"))
+    words = ("--emulate", "L4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
+    rung = "full-bf16"
+    found = report("probe", model, *words, "--python", str(cuda_python), "--snapshot", rung)
+    (result,), (file,) = found["results"], found["files"]
+    assert (result["label"], file["kind"]) == (rung, "snapshot")
+    seen = report("snapshot", file["path"])
+    (device,) = seen["devices"]
+    assert device["steps"] == 3 and device["has_stacks"] and not device["truncated"]
+    assert device["peak_allocated_bytes"] == result["peak_allocated_bytes"]
+
+
+@pytest.mark.usefixtures("cached")
 def test_a_plan_is_checked_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     python = ("--python", str(cuda_python))

@@ -143,6 +143,14 @@ class CachingAllocator:
             freed = before
         pool.add(freed)
 
+    def address_of(self, block: int) -> int:
+        """The address of a block.
+
+        Raises:
+            KeyError: the block is not allocated.
+        """
+        return self._live[block].address
+
     def empty_cache(self) -> None:
         """Release all free whole segments, or free whole pages of expandable ones."""
         for pool in (self._large, self._small):

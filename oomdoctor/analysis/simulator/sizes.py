@@ -48,7 +48,13 @@ class Sizes:
         self._timings: dict[tuple[str, int], Timing | None] = {}
         self._layouts: dict[int, Layout] = {}
 
-    def _layout(self, size: int) -> Layout:
+    @property
+    def settings(self) -> AllocatorSettings:
+        """The settings of the allocator that the rung runs with."""
+        return self._settings
+
+    def layout(self, size: int) -> Layout:
+        """The events of the rung at a size, with the bytes of its blocks."""
         if size not in self._layouts:
             accumulates = size < self._config.effective_batch_size
             self._layouts[size] = self._recordings.rung.layout(
@@ -75,23 +81,23 @@ class Sizes:
     def floors(self, size: int) -> Floors:
         """The lower bounds of the peaks."""
         key = self._key("floors", size)
-        return self._store.get(key, Floors, lambda: floors(self._layout(size)))
+        return self._store.get(key, Floors, lambda: floors(self.layout(size)))
 
     def played(self, size: int) -> Played:
         """The peaks on a device without a limit."""
         key = self._key("played", size)
-        return self._store.get(key, Played, lambda: played(self._layout(size), self._settings))
+        return self._store.get(key, Played, lambda: played(self.layout(size), self._settings))
 
     def held(self, size: int, limit: int) -> Held:
         """Whether a device with a limit holds it."""
         key = self._key("held", size) + f" {limit}"
         return self._store.get(
-            key, Held, lambda: held(self._layout(size), self._settings, max(limit, 1))
+            key, Held, lambda: held(self.layout(size), self._settings, max(limit, 1))
         )
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """What the peak of each phase consists of."""
-        return phase_peaks(self._layout(size))
+        return phase_peaks(self.layout(size))
 
     def measurement(self, size: int, replayed: Played | None) -> Measurement:
         """The record that a measurement would give, on a device without a limit."""

@@ -87,6 +87,16 @@ class PlanOptions:
         ),
     ] = None
 
+    snapshot: Annotated[
+        str | None,
+        option(
+            "--snapshot",
+            metavar="RUNG",
+            panel=RUN,
+            help="Simulate only this rung, and write it as a memory snapshot.",
+        ),
+    ] = None
+
     solve: Annotated[
         str | None,
         option(

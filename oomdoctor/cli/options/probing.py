@@ -105,6 +105,25 @@ class ProbeOptions:
         option("--eval-batch", metavar="N", panel=RUN, help="Sequences per evaluation step."),
     ] = "8"
 
+    snapshot: Annotated[
+        str | None,
+        option(
+            "--snapshot",
+            metavar="RUNG",
+            panel=RUN,
+            help="Run only this rung, and record a memory snapshot of it.",
+        ),
+    ] = None
+    trace: Annotated[
+        str | None,
+        option(
+            "--trace",
+            metavar="RUNG",
+            panel=RUN,
+            help="Run only this rung, and record a trace of one step for Perfetto.",
+        ),
+    ] = None
+
     ranking: RankOptions = field(default_factory=RankOptions)
     answer: AnswerOptions = field(default_factory=AnswerOptions)
     verbose: Verbose = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import replace
 from typing import get_args
@@ -10,7 +9,7 @@ from typing import get_args
 from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.requests.reader import Reader
-from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
+from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request, unknown_rung
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.plan import CardOrder, PlanRequest, PriceList, Sweep, SweptKey
 from oomdoctor.records.report import SurveyRequest
@@ -59,8 +58,13 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         reader.fault(
             "--why", "needs exactly one card: give one --gpu, without --all-gpus or --sweep"
         )
+    _check_snapshot(reader, options, plan)
     if options.ladder.lengths is not None:
-        for option, value in (("--sweep", options.sweep), ("--why", options.why)):
+        for option, value in (
+            ("--sweep", options.sweep),
+            ("--why", options.why),
+            ("--snapshot", options.snapshot),
+        ):
             if value is not None:
                 reader.fault(option, "cannot be combined with --lengths; use --seq-len")
     runs = RungRuns(
@@ -79,7 +83,29 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     request = common_request(reader, options, USUAL_SHAPES["cuda"], runs)
     if plan.solve == "lora_rank":
         request = _with_adapters(request)
-    return request if plan.why is None else _only(request, plan.why)
+    if plan.why is not None:
+        request = _only(request, "--why", plan.why)
+        plan = replace(plan, why=request.recipe.rungs[0].label)
+        return replace(request, plan=plan)
+    if options.snapshot is not None:
+        request = _only(request, "--snapshot", options.snapshot)
+        return replace(request, snapshot=request.recipe.rungs[0].label)
+    return request
+
+
+def _check_snapshot(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
+    """A snapshot is of one rung on one card."""
+    if options.snapshot is None:
+        return
+    if plan.all_gpus or len(plan.gpus) > 1:
+        reader.fault("--snapshot", "needs exactly one card: give one --gpu, without --all-gpus")
+    for option, value in (
+        ("--sweep", options.sweep),
+        ("--why", options.why),
+        ("--solve", options.solve),
+    ):
+        if value is not None:
+            reader.fault("--snapshot", f"cannot be combined with {option}")
 
 
 def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
@@ -283,7 +309,7 @@ def _values(text: str) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
-def _only(request: SurveyRequest, label: str) -> SurveyRequest:
+def _only(request: SurveyRequest, option: str, label: str) -> SurveyRequest:
     """The request with only the rung of that label, as the recipe or the card names it.
 
     Raises:
@@ -297,14 +323,5 @@ def _only(request: SurveyRequest, label: str) -> SurveyRequest:
     rungs = ladder if rungs else tuple(rung for rung in ladder if rung.label == label)
     if not rungs:
         labels = [rung.label for rung in ladder]
-        near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
-        raise usage_error(
-            "unknown_rung",
-            f"--why: the recipe {request.recipe.name} has no rung {label!r}",
-            f"use one of its rungs: {', '.join(near)}; or add one with --rung",
-        )
-    return replace(
-        request,
-        recipe=replace(request.recipe, rungs=rungs),
-        plan=replace(request.plan, why=rungs[0].label),
-    )
+        raise unknown_rung(option, label, request.recipe.name, labels)
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))

@@ -5,8 +5,10 @@ All errors of a command line are reported together.
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -62,6 +64,8 @@ class RungRuns:
     plan: PlanRequest | None = None
     versions: tuple[str, ...] = ()
     emulate: str | None = None
+    snapshot: str | None = None
+    trace: str | None = None
 
 
 def new_request(options: ProbeOptions) -> SurveyRequest:
@@ -85,9 +89,11 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         time_limit_s=_time_limit(reader, options),
         rung_limit_s=reader.duration("--rung-timeout", options.rung_timeout),
         emulate=emulate,
+        snapshot=options.snapshot,
+        trace=options.trace,
     )
     shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
-    return common_request(reader, options, shape, runs)
+    return _recorded_only(common_request(reader, options, shape, runs))
 
 
 def _emulate(reader: Reader, options: ProbeOptions) -> str | None:
@@ -188,6 +194,36 @@ def common_request(
         training=training,
         versions=runs.versions,
         emulate=runs.emulate,
+        snapshot=runs.snapshot,
+        trace=runs.trace,
+    )
+
+
+def _recorded_only(request: SurveyRequest) -> SurveyRequest:
+    """The request with only the rungs to record, if there are any.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    asked = {"--snapshot": request.snapshot, "--trace": request.trace}
+    wanted = {label for label in asked.values() if label is not None}
+    if not wanted:
+        return request
+    labels = [rung.label for rung in request.recipe.rungs]
+    for option, label in asked.items():
+        if label is not None and label not in labels:
+            raise unknown_rung(option, label, request.recipe.name, labels)
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.label in wanted)
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def unknown_rung(option: str, label: str, recipe: str, labels: Sequence[str]) -> OomDoctorError:
+    """The error that no rung has a label, with those that look like it."""
+    near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
+    return usage_error(
+        "unknown_rung",
+        f"{option}: the recipe {recipe} has no rung {label!r}",
+        f"use one of its rungs: {', '.join(near)}; or add one with --rung",
     )
 
 

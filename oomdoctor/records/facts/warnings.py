@@ -45,6 +45,7 @@ CODES = {
     "gpu_unused": "run: no process of the command used the GPU",
     "not_steady": "run: memory differed from step to step, so the training ran to its end",
     "one_rank": "run: --ranks 1 let one rank stand for all",
+    "not_recorded": "probe and plan: a rung could not be recorded in a file",
     "not_exact": "explain: --exact could not simulate the training",
     "snapshot_unused": "explain: the snapshot does not show the failure of the log",
     "model_source": "a note about where the facts of the model come from (probe and plan)",
@@ -275,6 +276,11 @@ def quoted(code: NoteCode, texts: Iterable[str]) -> list[Warn]:
 def not_read(code: str, message: str) -> Warn:
     """One of several inputs could not be read; `code` is that of the error."""
     return Warn(code, f"skipped: {message}")
+
+
+def not_recorded(kind: str, label: str, reason: str) -> Warn:
+    """There is no snapshot or trace of a rung that was asked for."""
+    return Warn("not_recorded", f"no {kind} of {label}: {reason}")
 
 
 def not_exact(reason: str) -> Warn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Note, Section
+from oomdoctor.render.blocks import Facts, Note, Section
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.report.details import detail_sections
 from oomdoctor.render.report.header import header, headline
@@ -22,8 +22,25 @@ def report_sections(report: Report, *, verbose: bool, plus_minus: str = "±") ->
         *error_sections(report),
         *rung_sections(report, verbose=verbose, plus_minus=plus_minus),
         *plan_sections(report, verbose=verbose),
+        *_file_sections(report),
         *length_sections(report.lengths, cards=len(report.cards), verbose=verbose),
         *message_sections("Warnings", [warning.message for warning in report.warnings]),
         *(detail_sections(report, plus_minus) if verbose else ()),
         *next_sections(report),
     ]
+
+
+_OPENED_BY = {
+    "snapshot": "`oomdoctor snapshot` reads it",
+    "trace": "open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
+}
+
+
+def _file_sections(report: Report) -> list[Section]:
+    """What was recorded, and what opens it."""
+    pairs = tuple(
+        (one.kind, f"{one.label} at micro-batch {one.micro_batch_size}: {one.path}; {opened}")
+        for one in report.files
+        for opened in (_OPENED_BY[one.kind],)
+    )
+    return [Section("Recorded", (Facts(pairs),))] if pairs else []

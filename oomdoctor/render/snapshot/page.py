@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.facts.outcomes import PHASE_WORDS
 from oomdoctor.records.report import Report
@@ -37,6 +39,8 @@ def snapshot_sections(report: Report, *, verbose: bool) -> list[Section]:
     if not ordered:
         nothing = Note("The snapshot is empty: no GPU memory was in use.", "strong")
         sections.append(Section("", (nothing,)))
+    if (written_by := report.settings.get("written_by")) is not None:
+        sections.append(Section("", (Note(f"Written by {written_by}."),)))
     for difference in report.differences:
         sections += _difference(difference, verbose=verbose)
     for device in ordered if not report.differences or verbose else ():
@@ -84,7 +88,7 @@ def held_sections(held: SnapshotPeak, title: str, *, verbose: bool) -> list[Sect
     sections = [Section(title, (_categories(held.categories),))]
     if held.blocks:
         shown = held.blocks if verbose else held.blocks[:_SHOWN]
-        rows: list[Block] = [Grid(_COLUMNS, tuple(map(_row, shown))).without_empty_columns()]
+        rows: list[Block] = [_lines_grid(shown)]
         rest = sum(b.bytes for b in held.blocks[len(shown) :]) + held.other_blocks_bytes
         if rest:
             more = "" if verbose else "; --verbose shows more"
@@ -128,7 +132,7 @@ def _facts(device: SnapshotDevice) -> list[tuple[str, str]]:
 
 def _moment(peak: SnapshotPeak) -> str:
     text = PHASE_WORDS.get(peak.phase, "in an unknown phase")
-    if peak.phase == "backward" and peak.where is None:
+    if peak.phase == "backward" and peak.where is None and not _is_module(peak.blocks):
         text += " (torch runs it in C++)"
     step = "" if peak.step is None else f", optimizer step {peak.step}"
     return f"{text}{step}{at_line(peak.where)}"
@@ -147,6 +151,12 @@ def _history(device: SnapshotDevice) -> str:
     return text
 
 
+def _is_module(blocks: Sequence[HeldBlocks]) -> bool:
+    """Whether the places are modules, as in a snapshot that oomdoctor wrote, and no lines."""
+    places = [block.library_where for block in blocks if block.library_where is not None]
+    return bool(places) and all(place.module for place in places)
+
+
 def _categories(held: CategoryBytes) -> Grid:
     sizes = {name.removesuffix("_bytes"): getattr(held, name) for name in held.__slots__}
     total = sum(sizes.values()) or 1
@@ -158,6 +168,11 @@ def _categories(held: CategoryBytes) -> Grid:
     return Grid(
         (Column("category"), Column("bytes", right=True), Column("share", right=True)), rows
     )
+
+
+def _lines_grid(shown: Sequence[HeldBlocks]) -> Grid:
+    last = Column("module") if _is_module(shown) else _COLUMNS[-1]
+    return Grid((*_COLUMNS[:-1], last), tuple(map(_row, shown))).without_empty_columns()
 
 
 def _row(held: HeldBlocks) -> tuple[str, ...]:

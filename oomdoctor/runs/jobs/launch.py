@@ -186,7 +186,7 @@ def _of_reply(
         if signal_name and reason is None:
             reason = f"the worker was killed by {signal_name} after its reply, which is complete"
         return attempt(outcome, reason)
-    if reply.status in ("inspected", "predicted", "counted"):
+    if reply.status in ("inspected", "predicted", "counted", "recorded"):
         return attempt("fits", None)
     if reply.status == "failed":
         failed = reply.failure

@@ -17,7 +17,7 @@ from typing import Any
 
 from oomdoctor.analysis.simulator.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
-from oomdoctor.analysis.simulator.packed import opened, packed
+from oomdoctor.analysis.simulator.packed import Pack, opened, packed
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recordings import not_recorded
@@ -96,6 +96,16 @@ class Memory:
         except (ValueError, LookupError, TypeError, ArithmeticError, AssertionError):
             return None  # damaged in a way that only its use shows
         return Known(Reply(status="predicted", predictions=found), kept.made_at)
+
+    def recordings(self, job: ProbeJob) -> Pack | None:
+        """The recordings of a simulation that was kept; None if there are none."""
+        kept = self._read(self.key(job))
+        if kept is None or kept.data.startswith(_WHOLE.encode()):
+            return None
+        try:
+            return opened(kept.data)
+        except ValueError:
+            return None
 
     def prepared(self, jobs: Sequence[ProbeJob], folder: Path) -> ProbeJob:
         """The first job, with the sequence lengths of the others, which differ in it alone.

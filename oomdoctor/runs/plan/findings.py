@@ -22,7 +22,7 @@ from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs, not_kept
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import PlanRemedy, PlanRequest
-from oomdoctor.records.report import SurveyRequest, Warn
+from oomdoctor.records.report import RungFile, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.records.simulation import Prediction
 from oomdoctor.records.solve import SolveAnswer
@@ -70,6 +70,7 @@ class Findings:
         self.limits: tuple[LengthLimit, ...] = ()
         self.solution: SolveAnswer | None = None
         self.remedies: tuple[PlanRemedy, ...] = ()
+        self.files: tuple[RungFile, ...] = ()
         self._chosen: dict[Key, Rung] = {}
         self._checked: dict[Key, ProbeResult] = {}
 
@@ -173,6 +174,10 @@ class Findings:
         if bound.size_bytes:
             reason += f"; lower bound {format_bytes(bound.size_bytes)}"
         self.attempts[key] = (replace(ended.attempt, reason=reason),)
+
+    def warn(self, warning: Warn) -> None:
+        """Add a warning."""
+        self.warnings += (warning,)
 
     def warn_of(self, failure: str | None) -> None:
         """Warn if what was simulated could not be kept for later plans."""

@@ -59,6 +59,7 @@ def report(
         lengths=lengths,
         simulations=_simulations(known),
         solve=known.solution,
+        files=known.files,
     )
 
 

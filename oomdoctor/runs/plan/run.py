@@ -37,6 +37,7 @@ from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
+from oomdoctor.runs.plan.recording import record_snapshot
 from oomdoctor.runs.plan.remedies import find_remedies
 from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.solve import solve
@@ -96,7 +97,7 @@ def run_plan(
         try:
             with suppress(Stopped), simulators:
                 check = partial(_verify, known, folder, variables, listen, stop)
-                _predict(known, simulators, listen, check)
+                _predict(known, simulators, folder, listen, check)
         except OomDoctorError as error:
             if error.code != "library_missing" or counts_from_config(known.spec) is None:
                 raise
@@ -119,7 +120,11 @@ def _known_of(request: SurveyRequest) -> Findings:
 
 
 def _predict(
-    known: Findings, simulators: Simulators, on_event: Listener, check: Callable[[], None]
+    known: Findings,
+    simulators: Simulators,
+    folder: RunFolder,
+    on_event: Listener,
+    check: Callable[[], None],
 ) -> None:
     """Look at the model and the data file, simulate every rung, and `check` those that matter.
 
@@ -137,6 +142,8 @@ def _predict(
         solve(known, known.plan.solve, simulators, on_event)
         return
     _simulate(known, simulators, on_event)
+    if known.request.snapshot is not None:
+        record_snapshot(known, simulators, folder)
     known.keep_limits(find_limits(known, simulators))
     check()
     known.remedies = find_remedies(known, simulators)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob, Reply
+from oomdoctor.records.result import (
+    Attempt,
+    FileKind,
+    Inspection,
+    ProbeJob,
+    RecordingRequest,
+    Reply,
+)
 from oomdoctor.runs import device, startup_errors
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped, launch
@@ -92,6 +100,29 @@ class SurveyJobs:
         except Stopped:
             return None
         save_attempt(job_folder, attempt)
+        return attempt
+
+    def record(
+        self, label: str, config: TrainConfig, usable_bytes: int, kind: FileKind, file: str
+    ) -> Attempt | None:
+        """Run a few steps of a rung and write a snapshot or a trace; None when told to stop."""
+        job = replace(
+            self._job(label, config, usable_bytes),
+            mode="record",
+            recording=RecordingRequest(kind, file),
+        )
+        try:
+            attempt, _ = launch(
+                self._host,
+                job,
+                self._setup.folder.job_folder(f"{kind}-{label}", None),
+                usable_bytes=usable_bytes,
+                deadline_s=self._setup.request.rung_limit_s,
+                on_phase=lambda phase: None,
+                stop=self._stop,
+            )
+        except Stopped:
+            return None
         return attempt
 
     def _job(self, label: str, config: TrainConfig, usable_bytes: int) -> ProbeJob:

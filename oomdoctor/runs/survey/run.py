@@ -24,6 +24,7 @@ from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge, Origin
 from oomdoctor.runs.survey.predict import predict_ladder
+from oomdoctor.runs.survey.recording import record_rungs
 from oomdoctor.runs.survey.resume import take_finished
 from oomdoctor.runs.survey.setup import Ending, Stop, SurveySetup
 from oomdoctor.runs.survey.state import SurveyState
@@ -163,6 +164,7 @@ def _run(
             predict_ladder(state, knowledge.learned, on_event=on_event, stop=ending.is_over)
         )
     walk(state, jobs, knowledge, on_event, ending)
+    record_rungs(state, jobs, on_event, ending)
 
 
 def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> bool:
@@ -213,4 +215,5 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
         warnings=(*state.warnings, *ended),
         interrupted=ending.stop(),
         lengths=measured_answer(state.counted, results, state.request),
+        files=state.files,
     )

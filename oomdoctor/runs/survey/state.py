@@ -20,7 +20,7 @@ from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
-from oomdoctor.records.report import Budget, Warn
+from oomdoctor.records.report import Budget, RungFile, Warn
 from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
 from oomdoctor.runs import device
 from oomdoctor.runs.dataset import at_longest
@@ -55,6 +55,7 @@ class SurveyState:
             task=setup.spec.task,
         )
         self.predicted = LadderPrediction()
+        self.files: tuple[RungFile, ...] = ()
         self.attempts: dict[str, tuple[Attempt, ...]] = {}  # by config.rung_key()
         self.skipped: dict[str, SkipRung] = {}  # by config.key()
 

@@ -28,6 +28,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         lambda: warnings.unusual_sizes([TrainConfig(effective_batch_size=100_000)])[0],
         "effective batch size 100,000 is far above the usual 8 to 512",
     ),
+    "not_recorded": (
+        lambda: warnings.not_recorded("trace", "lora-r16", "it did not run"),
+        "no trace of lora-r16: it did not run",
+    ),
     "not_exact": (lambda: warnings.not_exact("no torch"), "sizes are computed: no torch"),
     "snapshot_unused": (
         lambda: warnings.snapshot_unused("s.pickle", any_failed=False),

@@ -1,0 +1,155 @@
+"""Record some steps of a rung in a file: a memory snapshot, or a trace of operators and kernels.
+
+The steps are those of a measurement. A snapshot is also written if memory runs out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.simulator.tape import Tape
+from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
+from oomdoctor.records.result import ProbeJob, RecordingRequest
+from oomdoctor.snapshot.own_frames import own_frames
+from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
+from oomdoctor.worker.measuring import meters
+from oomdoctor.worker.protocol.progress import Marks, PhaseFile
+from oomdoctor.worker.training import optimizers
+from oomdoctor.worker.training.batch import Batch, micro_batches
+from oomdoctor.worker.training.build import Setup, build, import_libraries
+from oomdoctor.worker.training.step import training_step
+
+_STEPS = 3  # the first one makes the optimizer's states
+_MOST_EVENTS = 2_000_000
+
+
+def record(job: ProbeJob, progress: PhaseFile) -> None:
+    """Run a few steps of the job's rung at its micro-batch size, and write the file.
+
+    Raises:
+        torch.OutOfMemoryError: the device's memory, or the budget on the CPU, is too small.
+        UnsupportedError: the rung cannot run here.
+        OSError: the file cannot be written.
+    """
+    assert job.recording is not None
+    progress.enter("init")
+    import_libraries()
+    if job.recording.kind == "trace":
+        _record_trace(job, job.recording, meters.for_job(job), progress)
+    elif job.device_type == "cuda":
+        _record_history(job, job.recording, progress)
+    else:
+        _record_counted(job, job.recording, meters.CpuMeter(job.budget_bytes), progress)
+
+
+def _record_history(job: ProbeJob, asked: RecordingRequest, progress: PhaseFile) -> None:
+    """On CUDA: torch's own history, with the stacks of Python, from the first allocation on."""
+    import torch
+
+    history = torch.cuda.memory
+    history._record_memory_history(max_entries=_MOST_EVENTS, stacks="python")
+    try:
+        meter = meters.for_job(job)
+        setup, batches, marks = _built(job, meter, progress)
+        for _ in range(_STEPS):
+            training_step(setup, batches, marks)
+    finally:
+        history._dump_snapshot(asked.file)
+        history._record_memory_history(enabled=None)
+
+
+def _record_counted(
+    job: ProbeJob, asked: RecordingRequest, meter: meters.CpuMeter, progress: PhaseFile
+) -> None:
+    """On the CPU: the tensors that are counted, as if PyTorch's allocator on CUDA served them."""
+    tape = meter.trace.tape
+
+    def enter(phase: str) -> None:
+        progress.enter(phase)
+        tape.enter("", phase)
+        meter.trace.enter(phase)
+
+    with meter.recording():
+        try:
+            enter("load")
+            setup, batches, marks = _built(job, meter, progress)
+            meter.trace.adopt(_weights(setup), WEIGHTS)
+            meter.trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
+            marks.listen(_adopting(enter, setup, meter))
+            for _ in range(_STEPS):
+                training_step(setup, batches, marks)
+                meter.trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
+        finally:
+            write_snapshot(_allocations(meter.trace.finish()), Path(asked.file))
+
+
+def _adopting(
+    enter: Callable[[str], None], setup: Setup, meter: meters.CpuMeter
+) -> Callable[[str], None]:
+    def watch(phase: str) -> None:
+        enter(phase)
+        if phase == "optimizer":
+            grads = [p.grad for p in setup.model.parameters() if p.grad is not None]
+            meter.trace.adopt(grads, GRADIENTS)
+
+    return watch
+
+
+def _allocations(tape: Tape) -> Allocations:
+    return Allocations(
+        events=tape.events,
+        sizes=[block.size for block in tape.blocks],
+        stretches=[Stretch(first, phase) for first, _, phase in tape.windows],
+        frames=lambda number, phase: own_frames(
+            tape.blocks[number].module,
+            tape.blocks[number].operator,
+            phase,
+            tape.blocks[number].category,
+        ),
+        settings=AllocatorSettings(),
+        written_by="oomdoctor probe: tensors counted on the CPU",
+    )
+
+
+def _record_trace(
+    job: ProbeJob, asked: RecordingRequest, meter: meters.Meter, progress: PhaseFile
+) -> None:
+    """A steady step under torch's profiler, in the format of chrome://tracing and Perfetto."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if job.device_type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    setup, batches, marks = _built(job, meter, progress)
+    training_step(setup, batches, marks)
+    with profile(activities=activities, record_shapes=True, profile_memory=True) as profiled:
+        training_step(setup, batches, marks)
+        if job.device_type == "cuda":
+            torch.cuda.synchronize()
+    with suppress(FileNotFoundError):
+        Path(asked.file).unlink()
+    profiled.export_chrome_trace(asked.file)
+
+
+def _built(
+    job: ProbeJob, meter: meters.Meter, progress: PhaseFile
+) -> tuple[Setup, list[Batch], Marks]:
+    import torch
+
+    device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
+    marks = Marks(progress)
+    progress.enter("load")
+    setup = build(job, device, marks, on_host=meter.on_host)
+    count = min(2, job.config.accumulation_steps())
+    batches = micro_batches(
+        job.config, job.model.task, setup.model_config, device, count=count, seed=job.seed
+    )
+    return setup, batches, marks
+
+
+def _weights(setup: Setup) -> list[object]:
+    return [*setup.model.parameters(), *setup.model.buffers()]
