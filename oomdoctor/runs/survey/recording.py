@@ -16,7 +16,7 @@ _ENDINGS: dict[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
 
 
 def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending) -> None:
-    """Record the rungs that the request names, each in a process of its own."""
+    """Record the rungs that the request names, each in a separate process."""
     asked = state.setup.request
     kinds: tuple[tuple[FileKind, str | None], ...] = (
         ("snapshot", asked.snapshot),
