@@ -116,5 +116,5 @@ def _leave_a_grandchild(note: Path) -> None:
 
 
 if __name__ == "__main__":
-    host._PRELOAD = host._PRELOAD_ON_CPU = ()
+    host._PRELOAD = host._PRELOAD_TO_COMPILE = host._PRELOAD_ON_CPU = ()
     sys.exit(host.serve(run_job))
