@@ -14,7 +14,16 @@ from typing import NamedTuple, get_args
 from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
 
-CATEGORIES: tuple[BlockCategory, ...] = get_args(BlockCategory)
+CATEGORIES: tuple[BlockCategory, ...] = (
+    "weights",
+    "optimizer",
+    "gradients",
+    "activations",
+    "logits",
+    "temporary",
+    "other",
+)
+"""From the bottom to the top: what stays first, so that the bands above it move little."""
 PHASES: tuple[ReadPhase, ...] = get_args(ReadPhase)
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 UNKNOWN = -1

@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import nlargest
+from itertools import accumulate
 
 from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import ReadPhase
@@ -30,8 +31,8 @@ from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import NO_STACK, OOM, Events, Frame
 
-MOST_MOMENTS = 200_000
-MOST_BLOCKS = 100_000
+MOST_MOMENTS = 400_000
+MOST_BLOCKS = 200_000
 
 
 def timeline_of(
@@ -188,11 +189,7 @@ def _rest(
         change = sums.setdefault(category, array("q", bytes(8 * (moments + 1))))
         change[lives[block][0]] += history.lives.blocks.size[block]
         change[lives[block][1]] -= history.lives.blocks.size[block]
-    for change in sums.values():
-        for at in range(1, moments + 1):
-            change[at] += change[at - 1]
-        change.pop()
-    return sums
+    return {name: array("q", accumulate(change[:moments])) for name, change in sums.items()}
 
 
 class _Stacks:

@@ -114,6 +114,58 @@ def test_it_draws_bands_lines_and_marks(shown: Tab) -> None:
     assert shown.value("title.textContent") == EVIL
 
 
+@pytest.mark.parametrize("category", ["weights", "optimizer", "activations", "logits"])
+def test_a_block_is_drawn_where_the_pointer_finds_it(shown: Tab, category: str) -> None:
+    assert_drawn_as_found(shown, category)
+    lowest = "weights" if category != "weights" else "optimizer"
+    press(shown, lowest)
+    shown.until("page.drawn.totals === page.totals && page.hidden.size === 1")
+    assert_drawn_as_found(shown, category)
+
+
+def press(tab: Tab, category: str) -> None:
+    """Click the button of a category."""
+    tab.value(
+        f"[...categories.children].find((one) => one.textContent.startsWith({category!r})).click()"
+    )
+
+
+def assert_drawn_as_found(shown: Tab, category: str) -> None:
+    """The pointer finds the largest block of a category, and it has its color."""
+    where = point_at_block(shown, category)
+    assert shown.value("page.timeline.categories[page.at.category]") == category
+    (color,) = colors_at(shown, [(where["x"], where["y"])])
+    wanted = shown.value("""(() => {
+        const context = new OffscreenCanvas(1, 1).getContext("2d"), { palette, device, at } = page;
+        const shades = palette.shades[at.category];
+        context.fillStyle = shades[(device.blocks.stack[at.block] + 1) % shades.length];
+        context.fillRect(0, 0, 1, 1);
+        return [...context.getImageData(0, 0, 1, 1).data];
+    })()""")
+    assert color == pytest.approx(wanted, abs=40)  # a line of the grid may be above it
+
+
+@pytest.mark.parametrize("limits", [{}, {"most_moments": 90, "most_blocks": 30}])
+def test_the_stack_at_each_moment_adds_up(tab: Tab, tmp_path: Path, limits: dict[str, int]) -> None:
+    tab.open(page_of(training(40, leak=3 * MIB), tmp_path, **limits))
+    assert (
+        tab.value("""(() => {
+        const { device } = page, wrong = [];
+        for (let moment = 0; moment < device.count; moment++) {
+          let sum = 0;
+          for (const one of stackAt(device, moment, new Set())) {
+            if (one.below !== sum) wrong.push([moment, one]);
+            sum += one.size;
+          }
+          const bands = device.bytes.reduce((total, sums) => total + sums[moment], 0);
+          if (sum !== device.allocated[moment] || sum !== bands) wrong.push([moment, sum, bands]);
+        }
+        return wrong;
+    })()""")
+        == []
+    )
+
+
 def test_hovering_shows_size_category_life_and_stack(shown: Tab) -> None:
     where = point_at_block(shown, "activations")
     text = shown.value("block.innerText")
@@ -139,6 +191,7 @@ def test_a_category_can_be_hidden_and_shown_alone(shown: Tab) -> None:
     shown.until("page.drawn.totals === page.totals")
     shown.point(where["x"], where["y"])
     assert "logits" not in shown.value("block.innerText")
+    assert colors_at(shown, [(where["x"], where["y"])]) != before
     shown.value(f"{button}.click()")
     shown.until("page.drawn.totals === page.totals && page.hidden.size === 0")
     assert colors_at(shown, [(where["x"], where["y"])]) == before

@@ -62,6 +62,8 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "recipes").glob("*.toml")),
     *sorted((ROOT / "tests" / "data" / "golden").glob("*-pipe.txt")),
+    ROOT / "oomdoctor" / "data" / "timeline" / "page.html",
+    *sorted((ROOT / "oomdoctor" / "data" / "timeline").glob("[!u]*.js")),
 ]
 MODULES = sorted((ROOT / "oomdoctor").rglob("*.py"))
 # By file: words that are not ours, because a log, a library or a name has them.

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from oomdoctor.snapshot.history import History
 
 
+_MANY = 300_000  # events; drawing more takes a noticeable time
+
+
 @dataclass(frozen=True, slots=True)
 class Pictures:
     """The files to write, None for a picture that nobody asked for."""
@@ -42,7 +45,11 @@ class Pictures:
             return
         from oomdoctor.snapshot.timeline import timeline_of
 
-        timeline = timeline_of(source, histories)
+        drawn = list(histories)
+        events = sum(len(history.device.events) for history in drawn)
+        if events > _MANY and not quiet:
+            output.say_progress(f"{source}: drawing {events:,} events")
+        timeline = timeline_of(source, drawn)
         if self.html is not None:
             from oomdoctor.render.timeline.page import PARTS, page
             from oomdoctor.system.page_parts import page_parts

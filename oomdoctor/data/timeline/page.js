@@ -120,7 +120,7 @@ class Page {
 
   size() {
     const width = $("plot").clientWidth;
-    const height = innerWidth < NARROW ? innerHeight * 0.5 : innerHeight - $("plot").getBoundingClientRect().top - scrollY - 90;
+    const height = innerWidth < NARROW ? innerHeight * 0.5 : innerHeight - $("plot").getBoundingClientRect().top - scrollY - 70;
     return { width, height: Math.max(300, Math.round(height)) };
   }
 

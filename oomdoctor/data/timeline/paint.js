@@ -128,11 +128,12 @@ function paintLines(context, scene) {
   const size = 11 * ratio;
   context.font = `${size}px system-ui, sans-serif`;
   context.textBaseline = "bottom";
-  context.textAlign = "left";
+  context.textAlign = "right";
   context.fillStyle = palette.reserved;
   if (columns.count) {
-    context.fillText("reserved", box.left + 4 * ratio, y(columns.reserved[0]) - 2 * ratio);
+    context.fillText("reserved", box.left + box.width - 4 * ratio, y(columns.reserved.at(-1)) - 2 * ratio);
   }
+  context.textAlign = "left";
   if (device.limit !== null) {
     context.setLineDash([6 * ratio, 4 * ratio]);
     context.strokeStyle = context.fillStyle = palette.alarm;
@@ -250,6 +251,18 @@ function paintChosen(context, scene, moment, chosen) {
     context.globalAlpha = 1;
     context.strokeStyle = palette.text;
     context.lineWidth = 2 * ratio;
+    context.beginPath();
+    // Without the edges between columns: those of many narrow ones would cover everything.
+    for (let at = first; at < after; at++) {
+      for (const height of [y(lower[at]), y(lower[at] + size)]) {
+        context.moveTo(columns.x[at], height);
+        context.lineTo(columns.x[at + 1], height);
+      }
+    }
+    for (const [at, edge] of [[first, first], [after - 1, after]]) {
+      context.moveTo(columns.x[edge], y(lower[at]));
+      context.lineTo(columns.x[edge], y(lower[at] + size));
+    }
     context.stroke();
     context.restore();
   }, device.blocks.category[chosen]);

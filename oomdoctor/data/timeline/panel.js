@@ -142,7 +142,7 @@ function summaryOf(device) {
 }
 
 
-/** What a reader has to know of how the device is drawn. */
+/** What a reader has to know about how the device is drawn. */
 function notesOf(device) {
   const notes = [];
   if (device.count < device.moments) {

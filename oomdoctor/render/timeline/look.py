@@ -13,7 +13,7 @@ LIGHT: dict[BlockCategory, tuple[int, int, int]] = {
     "temporary": (52, 70, 56),
     "other": (220, 8, 62),
 }
-"""Hue, saturation and lightness of each category on white, from the bottom to the top."""
+"""Hue, saturation and lightness of each category on white."""
 
 
 def rgb(hsl: tuple[int, int, int]) -> tuple[float, float, float]:

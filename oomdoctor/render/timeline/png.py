@@ -109,13 +109,14 @@ def _fill(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
             continue
         axes.add_collection(PolyCollection(bands, facecolors=[color], linewidths=0))
         blocks = [area for area in drawn if area.category == number and area.block is not None]
-        stacks = [device.blocks.stack[area.block] for area in blocks if area.block is not None]
+        numbers = [area.block for area in blocks if area.block is not None]
+        sizes = [device.blocks.size[block] for block in numbers]
         axes.add_collection(
             PolyCollection(
                 [area.outline for area in blocks],
-                facecolors=[_shaded(color, stack) for stack in stacks],
-                edgecolors=(1, 1, 1, 0.45),
-                linewidths=0.35,
+                facecolors=[_shaded(color, device.blocks.stack[block]) for block in numbers],
+                edgecolors=(1, 1, 1, 0.5),
+                linewidths=[0.4 if size > 4 * least else 0 for size in sizes],
             )
         )
         axes.fill_between([], [], [], color=color, label=category)  # for the legend

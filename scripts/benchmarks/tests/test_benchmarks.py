@@ -48,6 +48,12 @@ def document(script: str, *arguments: str) -> dict[str, Any]:
     return answer
 
 
+def test_a_timeline_opens() -> None:
+    ended = run(ROOT / "scripts" / "benchmarks" / "timeline_opening.py", "--events", "9000")
+    assert ended.returncode in (0, 3), ended.stderr
+    assert " MB" in ended.stdout.splitlines()[-1]
+
+
 def test_truth_agrees_on_bytes_with_the_trainer(model: str) -> None:
     answer = document(
         "evaluation/truth.py",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from snapshots import Writer, training
 
+from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.timeline import CATEGORIES, PHASES, Timeline, TimelineDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import History, history_of
@@ -112,3 +114,7 @@ def test_without_events_there_is_one_moment(tmp_path: Path) -> None:
     assert list(device.event) == [0] and device.peak == 0 and not len(device.at_us)
     assert totals(device) == list(device.allocated) == [device_of(history).allocated_bytes]
     assert device.truncated and set(device.blocks.before) == {1}
+
+
+def test_every_category_has_a_place() -> None:
+    assert sorted(CATEGORIES) == sorted(get_args(BlockCategory))
