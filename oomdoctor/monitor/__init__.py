@@ -4,7 +4,7 @@
 
     memory      the watch of a training: a log, warnings, metrics
     callbacks   the same for transformers' Trainer and for Lightning
-    guard/      an out-of-memory error becomes a diagnosis, or the batch is skipped
+    guarding/      an out-of-memory error becomes a diagnosis, or the batch is skipped
     log, live_line, readings, alerts   what the watch writes, shows, reads and warns about
     inside/     what `oomdoctor run` sees of a training
 
@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oomdoctor.monitor.alerts import Alert
     from oomdoctor.monitor.callbacks import LightningMemoryCallback, MemoryCallback
+    from oomdoctor.monitor.guarding.block import Guard, guard
     from oomdoctor.monitor.memory import MemoryWatch, watch_memory
 
 _HOMES = {
     "Alert": "alerts",
+    "Guard": "guarding.block",
+    "guard": "guarding.block",
     "LightningMemoryCallback": "callbacks",
     "MemoryCallback": "callbacks",
     "MemoryWatch": "memory",
@@ -31,9 +34,11 @@ _HOMES = {
 }
 __all__ = [
     "Alert",
+    "Guard",
     "LightningMemoryCallback",
     "MemoryCallback",
     "MemoryWatch",
+    "guard",
     "watch_memory",
 ]
 
@@ -41,7 +46,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import what is asked for, so that `run` pays for nothing else."""
     if name == "DiagnosedOutOfMemoryError":
-        from oomdoctor.monitor.guard.diagnosed import diagnosed_type
+        from oomdoctor.monitor.guarding.diagnosed import diagnosed_type
 
         return diagnosed_type()
     if name not in _HOMES:

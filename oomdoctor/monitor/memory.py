@@ -89,7 +89,7 @@ class MemoryWatch:
 
     def start(self, total_steps: int | None = None) -> None:
         """Begin to watch, if CUDA is in use; else the first step does that after it is."""
-        self._safely(self._start, total_steps)
+        self._safely(self._begin, total_steps)
 
     def step(self, step: int | None = None) -> None:
         """Take note that an optimizer step has ended; steps are counted unless `step` is given."""
@@ -123,7 +123,7 @@ class MemoryWatch:
 
     def failed(self, error: BaseException) -> None:
         """Take note that an exception ends the training."""
-        from oomdoctor.monitor.guard.recognized import is_out_of_memory
+        from oomdoctor.monitor.guarding.recognized import is_out_of_memory
 
         if is_out_of_memory(error):
             self.note("oom", str(error).partition("\n")[0][:1000])
@@ -145,10 +145,15 @@ class MemoryWatch:
             self._is_off = True
             _LOG.warning("oomdoctor: memory is no longer watched: %s", error, exc_info=True)
 
-    def _start(self, total_steps: int | None = None) -> None:
+    def _begin(self, total_steps: int | None) -> None:
+        self._total_steps = total_steps or self._total_steps
+        self._start()
+        if self._reader is not None:
+            self._reader.begin()
+
+    def _start(self) -> None:
         import torch
 
-        self._total_steps = total_steps or self._total_steps
         if self._reader is not None:
             return
         reason = why_not()

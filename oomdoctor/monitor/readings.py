@@ -54,6 +54,15 @@ class Reader:
         self._asked: dict[int, tuple[float, int, int]] = {}  # device -> when, free, capacity
         _keep_peaks_of_the_script()
 
+    def begin(self) -> None:
+        """The first step begins now: what was needed before is not counted to it."""
+        import torch
+
+        for device in range(torch.cuda.device_count()):
+            stats = _stats(device)
+            if stats:
+                _begin_step(device, stats)
+
     def read(self) -> list[Reading]:
         """The devices on which this process has memory; the next step begins now."""
         import torch
