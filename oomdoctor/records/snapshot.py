@@ -78,6 +78,19 @@ class SnapshotFragmentation:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotRetries:
+    """Requests that failed at first, so that torch gave cached memory back and asked again.
+
+    `elapsed_s` is from the first give-back to the second request, so that waiting for the device
+    before it is not in it. None if the events have no times.
+    """
+
+    count: int
+    released_bytes: int
+    elapsed_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotOom:
     """The last request that failed: `free_bytes` is what the driver still had then.
 
@@ -157,6 +170,7 @@ class SnapshotDevice:
     at_end: SnapshotPeak
     fragmentation: SnapshotFragmentation
     retries: int
+    retry_cost: SnapshotRetries | None
     oom: SnapshotOom | None
     growth: SnapshotGrowth | None
     more_growth: tuple[SnapshotGrowth, ...] = ()

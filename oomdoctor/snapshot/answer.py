@@ -10,14 +10,9 @@ from oomdoctor.snapshot.growth.answer import growth_of
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import (
     ALLOC,
-    NO_STACK,
     OOM,
-    SEGMENT_ALLOC,
-    SEGMENT_FREE,
-    SEGMENT_MAP,
-    SEGMENT_UNMAP,
-    Events,
 )
+from oomdoctor.snapshot.retries import retries_of
 
 
 def device_of(history: History) -> SnapshotDevice:
@@ -25,6 +20,7 @@ def device_of(history: History) -> SnapshotDevice:
     device, lives, meanings = history.device, history.lives, history.meanings
     events = device.events
     oom = _oom(history)
+    retries = retries_of(events, lives)
     capacity = None if oom is None else oom.reserved_bytes + oom.free_bytes
     growth = growth_of(history, capacity)
     traced = any(action == ALLOC for action in events.action)
@@ -41,7 +37,8 @@ def device_of(history: History) -> SnapshotDevice:
         peak=composition(history, _peak(lives)) if traced else None,
         at_end=composition(history, history.last_event),
         fragmentation=fragmentation_of(device, lives, history.settings),
-        retries=_retries(events, lives),
+        retries=0 if retries is None else retries.count,
+        retry_cost=retries,
         oom=oom,
         growth=growth[0] if growth else None,
         more_growth=growth[1:],
@@ -53,27 +50,6 @@ def _peak(lives: Lives) -> int:
     allocated = lives.allocated
     at = max(range(len(allocated)), key=allocated.__getitem__, default=BEFORE)
     return at if at == BEFORE or allocated[at] >= lives.began_allocated else BEFORE
-
-
-def _retries(events: Events, lives: Lives) -> int:
-    """Requests that failed at first, so that cached memory was given back.
-
-    With what it gives back then, torch notes the stack of the request. Before torch 2.2 it notes
-    none; then the request would have led to more than was ever reached.
-    """
-    retries, peak = 0, max(lives.reserved, default=0)
-    first: int | None = None  # of the events that gave memory back
-    for at, action in enumerate(events.action):
-        if action in (SEGMENT_FREE, SEGMENT_UNMAP):
-            first = at if first is None else first
-            continue
-        if first is not None and action in (SEGMENT_ALLOC, SEGMENT_MAP, OOM):
-            noted = events.stack[at - 1]
-            had = lives.reserved[first - 1] if first else lives.began_reserved
-            too_much = had + events.size[at] > peak
-            retries += too_much if noted == NO_STACK else noted == events.stack[at]
-        first = None
-    return retries
 
 
 def _oom(history: History) -> SnapshotOom | None:

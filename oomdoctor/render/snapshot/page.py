@@ -18,7 +18,7 @@ from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.snapshot.growth import growth_facts
 from oomdoctor.render.snapshot.lines import at_line, line_of
-from oomdoctor.units import format_bytes
+from oomdoctor.units import format_bytes, format_seconds
 
 _SHOWN = 8  # lines of code without --verbose
 _NAMES = {"optimizer": "optimizer states", "other": "not known"}
@@ -123,9 +123,12 @@ def _facts(device: SnapshotDevice) -> list[tuple[str, str]]:
         facts.append(("Peak", _moment(device.peak)))
     for grown in (device.growth, *device.more_growth):
         facts += growth_facts(grown) if grown is not None else []
-    if device.retries:
-        times = "once" if device.retries == 1 else f"{device.retries} times"
-        facts.append(("Retries", f"torch released its cache {times} to make room, which is slow"))
+    if device.retry_cost is not None:
+        cost = device.retry_cost
+        times = "once" if cost.count == 1 else f"{cost.count} times"
+        took = "" if cost.elapsed_s is None else f" in at least {format_seconds(cost.elapsed_s)}"
+        freed = f"{format_bytes(cost.released_bytes)} given back{took}"
+        facts.append(("Retries", f"torch emptied its cache {times} to make room: {freed}"))
     facts.append(("History", _history(device)))
     return facts
 

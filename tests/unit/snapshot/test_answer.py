@@ -180,6 +180,8 @@ def test_a_request_that_failed(tmp_path: Path) -> None:
     writer.note("oom", 5 * MIB, 64 * MIB, "forward")
     found = answer(writer, tmp_path)
     assert found.oom is not None and found.retries == 1
+    assert found.retry_cost is not None and found.retry_cost.elapsed_s is not None
+    assert found.retry_cost.released_bytes > 0 and found.retry_cost.elapsed_s > 0
     assert (found.oom.requested_bytes, found.oom.free_bytes) == (64 * MIB, 5 * MIB)
     assert found.oom.phase == "forward"
     assert found.oom.where is not None and found.oom.where.line == 33
@@ -190,6 +192,7 @@ def test_an_emptied_cache_is_no_retry(tmp_path: Path) -> None:
     writer.give_back("kept")
     writer.alloc("x", 64 * MIB, "forward")
     assert answer(writer, tmp_path).retries == 0
+    assert answer(writer, tmp_path).retry_cost is None
 
 
 def test_memory_that_is_not_allocated(tmp_path: Path) -> None:
