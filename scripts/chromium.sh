@@ -19,4 +19,4 @@ for name in "${OOMDOCTOR_CHROMIUM:-}" chromium chromium-browser google-chrome ch
   fi
 done
 export DEBIAN_FRONTEND=noninteractive
-{ apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null
+{ apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core; } >/dev/null

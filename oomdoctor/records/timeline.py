@@ -87,6 +87,7 @@ class TimelineDevice:
     allocated beside `blocks`, by category; it is empty if all blocks are there. `steps` are pairs
     of moments: the first of an optimizer step, and the first after it.
 
+    Without `traced` no allocation was recorded: `peak` is then just what is allocated at the end.
     `limit_bytes` is what the process could reserve in all when a request failed. `most_moments` is
     how many there were before the history was thinned, `unseen_blocks` how many blocks are in no
     moment that was kept, `small_blocks` how many are only in `rest`.
@@ -103,6 +104,7 @@ class TimelineDevice:
     rest: Mapping[BlockCategory, array[int]]
     steps: tuple[tuple[int, int], ...]
     peak: int
+    traced: bool
     failures: tuple[TimelineFailure, ...]
     limit_bytes: int | None
     truncated: bool

@@ -29,7 +29,7 @@ from oomdoctor.records.timeline import (
 )
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.reading.events import NO_STACK, OOM, Events, Frame
+from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events, Frame
 
 MOST_MOMENTS = 400_000
 MOST_BLOCKS = 200_000
@@ -41,9 +41,15 @@ def timeline_of(
     most_moments: int = MOST_MOMENTS,
     most_blocks: int = MOST_BLOCKS,
 ) -> Timeline:
-    """The timeline of all devices of a snapshot; `source` is the name of its file."""
-    stacks = _Stacks()
-    devices = tuple(_device(one, stacks, most_moments, most_blocks) for one in histories)
+    """The timeline of all devices of a snapshot; `source` is the name of its file.
+
+    The limits are for all devices together.
+    """
+    stacks, drawn = _Stacks(), list(histories)
+    share = max(1, len(drawn))
+    devices = tuple(
+        _device(one, stacks, most_moments // share, most_blocks // share) for one in drawn
+    )
     return Timeline(source, devices, tuple(stacks.frames), tuple(stacks.stacks))
 
 
@@ -79,6 +85,7 @@ def _device(
         rest=rest,
         steps=tuple((bisect_left(kept, a), bisect_left(kept, b)) for a, b in history.steps),
         peak=max(range(len(allocated)), key=allocated.__getitem__),
+        traced=ALLOC in events.action,
         failures=failures,
         limit_bytes=max(limits, default=None),
         truncated=lives.began_reserved > 0,

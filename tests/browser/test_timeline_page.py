@@ -284,6 +284,16 @@ def test_a_long_history_says_what_was_left_out(tab: Tab, tmp_path: Path) -> None
     assert tab.value("page.device.allocated[page.device.peak]") == 92 * MIB
 
 
+def test_a_snapshot_without_a_history_shows_what_is_there(tab: Tab, tmp_path: Path) -> None:
+    writer = training(1)
+    writer.events.clear()
+    tab.open(page_of(writer, tmp_path))
+    assert tab.value("summary.textContent").startswith("24.0 MiB allocated")
+    assert "No allocation was recorded" in tab.value("notes.textContent")
+    assert "8.00 MiB" in tab.value("categories.innerText")
+    assert "peak" not in tab.value("document.body.innerText").lower()
+
+
 def test_several_devices_are_chosen_from_a_list(tab: Tab, tmp_path: Path) -> None:
     one, other = training(2), training(5)
     snapshot = one.snapshot()

@@ -42,6 +42,7 @@ def crowded(events: int, source: str = "x") -> Timeline:
         rest={"weights": array("q", (512 * luck.randrange(99) for _ in range(events)))},
         steps=((3, 5), (10, 12)),
         peak=4,
+        traced=True,
         failures=(),
         limit_bytes=None,
         truncated=False,

@@ -44,12 +44,14 @@ class Page {
     this.device = this.timeline.devices[index];
     this.pinned = false;
     this.byTime = this.byTime && this.device.time.length > 0;
+    $("to-peak").hidden = !this.device.traced;
     $("to-failure").hidden = !this.device.failures.length;
     $("time").hidden = !this.device.time.length;
     $("summary").textContent = summaryOf(this.device);
     $("notes").textContent = notesOf(this.device);
     this.showCategories();
     this.build();
+    this.moment = -1; // so that all of it is shown again
     this.goTo(this.device.peak);
   }
 

@@ -173,7 +173,7 @@ function paintMarks(context, scene) {
       `out of memory: asked for ${sizeText(failure.requested)}`, at + (right ? 6 : -6) * ratio, box.top + 4 * ratio);
   }
   const at = x(device.peak), height = y(totals[device.peak]);
-  if (!inside(at)) return;
+  if (!device.traced || !inside(at)) return;
   context.fillStyle = palette.mark;
   context.beginPath();
   context.moveTo(at, height);

@@ -31,6 +31,7 @@ function callText(stacks, stack) {
 
 /** When a moment is: its event, time, optimizer step and phase. */
 function momentText(timeline, device, moment) {
+  if (!device.traced) return "when the snapshot was written";
   const words = [moment ? `event ${device.event[moment].toLocaleString("en-US")}` : "before the first event"];
   const step = stepAt(device, moment), phase = timeline.phases[device.phase[moment]];
   if (step !== null) words.push(step > device.steps.length ? "after the last step" : `step ${step}`);
@@ -123,6 +124,7 @@ function showBlock(panel, timeline, device, one, pinned) {
 
 function lifeText(timeline, device, block, freed) {
   const { blocks } = device;
+  if (!device.traced) return "When it was allocated was not recorded.";
   const born = blocks.before[block] ? "before the first event" : `at ${momentText(timeline, device, blocks.born[block])}`;
   if (!freed) return `Allocated ${born}; still there at the end.`;
   const events = device.event[blocks.died[block]] - device.event[blocks.born[block]];
@@ -134,7 +136,8 @@ function lifeText(timeline, device, block, freed) {
 
 /** One line about a device. */
 function summaryOf(device) {
-  const words = [`peak ${sizeText(device.allocated[device.peak])} allocated, ${sizeText(largest(device.reserved))} reserved`];
+  const sizes = `${sizeText(device.allocated[device.peak])} allocated, ${sizeText(largest(device.reserved))} reserved`;
+  const words = [device.traced ? `peak ${sizes}` : `${sizes}, when the snapshot was written`];
   words.push(countText(device.events, "event"));
   if (device.steps.length) words.push(countText(device.steps.length, "optimizer step"));
   if (device.failures.length) words.push(`ran out of memory${device.failures.length > 1 ? ` ${device.failures.length} times` : ""}`);
@@ -150,8 +153,8 @@ function notesOf(device) {
     if (device.unseen) notes.push(`${countText(device.unseen, "block")} that came and went between them ${device.unseen === 1 ? "is" : "are"} left out.`);
   }
   if (device.small) notes.push(`${countText(device.small, "small or short block")} are drawn as one area in each category.`);
-  if (device.truncated) notes.push("The history began after memory was already in use: what was there before has no call stack.");
-  if (!device.events) notes.push("The snapshot has no events, so this is what was allocated when it was written.");
+  if (device.truncated && device.traced) notes.push("The history began after memory was already in use: what was there before has no call stack.");
+  if (!device.traced) notes.push("No allocation was recorded, so this is what was there when the snapshot was written.");
   else if (!device.stacks) notes.push("The history was recorded without Python stacks, so categories are mostly unknown.");
   notes.push("Where many events share a column of pixels, the highest of them is drawn; zoom in to see each one.");
   return notes.join(" ");

@@ -94,6 +94,7 @@ def _device(device: TimelineDevice, columns: _Columns) -> dict[str, object]:
         "index": at,
         "events": device.events,
         "peak": device.peak,
+        "traced": device.traced,
         "failures": [
             [one.moment, one.requested_bytes, one.free_bytes, one.stack] for one in device.failures
         ],

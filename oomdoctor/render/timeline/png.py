@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Any
 
 from oomdoctor.errors import machine_error
@@ -50,7 +51,9 @@ def png(timeline: Timeline) -> bytes:
     for place, device in enumerate(timeline.devices, start=1):
         _draw(figure.add_subplot(count, 1, place), timeline, device)
     target = io.BytesIO()
-    canvas.print_png(target)
+    # A font may not have all letters of a file name; they are drawn as boxes.
+    with warnings.catch_warnings(action="ignore"):
+        canvas.print_png(target)
     return target.getvalue()
 
 
@@ -130,19 +133,8 @@ def _shaded(color: tuple[float, float, float], stack: int) -> tuple[float, ...]:
 
 def _mark(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None:
     """The peak, the optimizer steps and the requests that failed."""
-    at, height = columns.place(device.peak), device.allocated[device.peak]
-    side = "right" if at > columns.edges[-1] * 0.85 else "center" if at else "left"
-    axes.annotate(
-        f"peak {format_bytes(height)}",
-        (at, height),
-        (0, 7),
-        textcoords="offset points",
-        ha=side,
-        fontsize=9,
-        color=_TEXT,
-        bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
-    )
-    axes.plot([at], [height], marker="v", color=_TEXT, markersize=5, clip_on=False)
+    if device.traced:
+        _mark_peak(axes, device, columns)
     ends = [columns.place(after) for _, after in device.steps]
     for number, (start, end) in enumerate(zip([columns.edges[0], *ends], ends, strict=False), 1):
         if len(ends) > _MOST_STEPS:
@@ -175,6 +167,22 @@ def _mark(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
             fontsize=9,
             color=_ALARM,
         )
+
+
+def _mark_peak(axes: Any, device: TimelineDevice, columns: Columns) -> None:
+    at, height = columns.place(device.peak), device.allocated[device.peak]
+    side = "right" if at > columns.edges[-1] * 0.85 else "center" if at else "left"
+    axes.annotate(
+        f"peak {format_bytes(height)}",
+        (at, height),
+        (0, 7),
+        textcoords="offset points",
+        ha=side,
+        fontsize=9,
+        color=_TEXT,
+        bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
+    )
+    axes.plot([at], [height], marker="v", color=_TEXT, markersize=5, clip_on=False)
 
 
 def _frame(axes: Any, top: int) -> None:

@@ -80,6 +80,7 @@ def test_a_whole_history(tmp_path: Path) -> None:
     (history,) = histories(failing(), tmp_path)
     timeline = timeline_of("a.pickle", [history])
     (device,) = timeline.devices
+    assert device.traced
     assert (device.small_blocks, device.unseen_blocks, device.rest) == (0, 0, {})
     assert len(device.steps) == 4 == device_of(history).steps
     (failure,) = device.failures
@@ -113,7 +114,7 @@ def test_without_events_there_is_one_moment(tmp_path: Path) -> None:
     (device,) = timeline_of("x", [history]).devices
     assert list(device.event) == [0] and device.peak == 0 and not len(device.at_us)
     assert totals(device) == list(device.allocated) == [device_of(history).allocated_bytes]
-    assert device.truncated and set(device.blocks.before) == {1}
+    assert not device.traced and device.truncated and set(device.blocks.before) == {1}
 
 
 def test_every_category_has_a_place() -> None:
