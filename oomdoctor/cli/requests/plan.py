@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import get_args
 
-from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.requests.reader import Reader
-from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request, unknown_rung
+from oomdoctor.cli.requests.rungs import check_snapshot, only
+from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.plan import CardOrder, PlanRequest, PriceList, Sweep, SweptKey
 from oomdoctor.records.report import SurveyRequest
@@ -58,7 +58,7 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         reader.fault(
             "--why", "needs exactly one card: give one --gpu, without --all-gpus or --sweep"
         )
-    _check_snapshot(reader, options, plan)
+    check_snapshot(reader, options, plan)
     if options.ladder.lengths is not None:
         for option, value in (
             ("--sweep", options.sweep),
@@ -84,28 +84,13 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     if plan.solve == "lora_rank":
         request = _with_adapters(request)
     if plan.why is not None:
-        request = _only(request, "--why", plan.why)
+        request = only(request, "--why", plan.why)
         plan = replace(plan, why=request.recipe.rungs[0].label)
         return replace(request, plan=plan)
     if options.snapshot is not None:
-        request = _only(request, "--snapshot", options.snapshot)
+        request = only(request, "--snapshot", options.snapshot)
         return replace(request, snapshot=request.recipe.rungs[0].label)
     return request
-
-
-def _check_snapshot(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
-    """A snapshot is of one rung on one card."""
-    if options.snapshot is None:
-        return
-    if plan.all_gpus or len(plan.gpus) > 1:
-        reader.fault("--snapshot", "needs exactly one card: give one --gpu, without --all-gpus")
-    for option, value in (
-        ("--sweep", options.sweep),
-        ("--why", options.why),
-        ("--solve", options.solve),
-    ):
-        if value is not None:
-            reader.fault("--snapshot", f"cannot be combined with {option}")
 
 
 def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
@@ -307,21 +292,3 @@ def _values(text: str) -> tuple[int, ...]:
     if len(values) > _MOST_VALUES:
         raise ValueError(f"{text!r} has {len(values)} values; the maximum is {_MOST_VALUES}")
     return tuple(sorted(values))
-
-
-def _only(request: SurveyRequest, option: str, label: str) -> SurveyRequest:
-    """The request with only the rung of that label, as the recipe or the card names it.
-
-    Raises:
-        OomDoctorError: the ladder has no such rung (exit 2).
-    """
-    assert request.plan is not None
-    facts = card_named(request.plan.gpus[0], 0.0).facts
-    capability = facts.compute_capability if facts is not None else None
-    rungs = tuple(rung for rung in request.recipe.rungs if rung.label == label)
-    ladder = ladder_for(rungs or request.recipe.rungs, capability)
-    rungs = ladder if rungs else tuple(rung for rung in ladder if rung.label == label)
-    if not rungs:
-        labels = [rung.label for rung in ladder]
-        raise unknown_rung(option, label, request.recipe.name, labels)
-    return replace(request, recipe=replace(request.recipe, rungs=rungs))

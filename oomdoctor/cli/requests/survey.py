@@ -5,10 +5,8 @@ All errors of a command line are reported together.
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -20,6 +18,7 @@ from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.options.probing import ProbeOptions
 from oomdoctor.cli.requests.dataset import lengths_request, training_request
 from oomdoctor.cli.requests.reader import Reader, hub_id
+from oomdoctor.cli.requests.rungs import recorded_only
 from oomdoctor.emulator.card import split_count
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
@@ -93,7 +92,7 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         trace=options.trace,
     )
     shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
-    return _recorded_only(common_request(reader, options, shape, runs))
+    return recorded_only(common_request(reader, options, shape, runs))
 
 
 def _emulate(reader: Reader, options: ProbeOptions) -> str | None:
@@ -196,34 +195,6 @@ def common_request(
         emulate=runs.emulate,
         snapshot=runs.snapshot,
         trace=runs.trace,
-    )
-
-
-def _recorded_only(request: SurveyRequest) -> SurveyRequest:
-    """The request with only the rungs to record, if there are any.
-
-    Raises:
-        OomDoctorError: the ladder has no such rung (exit 2).
-    """
-    asked = {"--snapshot": request.snapshot, "--trace": request.trace}
-    wanted = {label for label in asked.values() if label is not None}
-    if not wanted:
-        return request
-    labels = [rung.label for rung in request.recipe.rungs]
-    for option, label in asked.items():
-        if label is not None and label not in labels:
-            raise unknown_rung(option, label, request.recipe.name, labels)
-    rungs = tuple(rung for rung in request.recipe.rungs if rung.label in wanted)
-    return replace(request, recipe=replace(request.recipe, rungs=rungs))
-
-
-def unknown_rung(option: str, label: str, recipe: str, labels: Sequence[str]) -> OomDoctorError:
-    """The error that no rung has a label, with those that look like it."""
-    near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
-    return usage_error(
-        "unknown_rung",
-        f"{option}: the recipe {recipe} has no rung {label!r}",
-        f"use one of its rungs: {', '.join(near)}; or add one with --rung",
     )
 
 
