@@ -13,8 +13,8 @@ from oomdoctor.errors import ExitCode, usage_error
 
 EPILOG = """\b
 Examples:
-  oomdoctor snapshot memory_snapshot.pickle
   oomdoctor snapshot memory_snapshot.pickle --html timeline.html
+  oomdoctor snapshot memory_snapshot.pickle --gpu "RTX 4090" --gpu 40GiB
   oomdoctor snapshot before.pickle after.pickle
 Next: `oomdoctor explain trace.txt` reads the error that the run printed.
 """
@@ -30,6 +30,7 @@ def snapshot(options: SnapshotOptions) -> None:
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
     """
     from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.cli.requests.rooms import all_rooms, rooms_named
     from oomdoctor.cli.requests.snapshots import histories, read_file
     from oomdoctor.cli.streams.pictures import Pictures
     from oomdoctor.explain.evidence import evidence_of
@@ -37,6 +38,7 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.records.report import bare_report
     from oomdoctor.snapshot.answer import device_of
     from oomdoctor.snapshot.difference import difference_of
+    from oomdoctor.snapshot.replay.answer import with_replays
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("snapshot", options.answer)
@@ -46,11 +48,16 @@ def snapshot(options: SnapshotOptions) -> None:
     if len(files) > 2:
         message = f"{len(files)} snapshots were given"
         raise usage_error("bad_option", message, "give one, or two to compare")
+    if options.gpu and len(files) > 1:
+        raise usage_error("bad_option", "--gpu takes one snapshot", "leave out the other one")
+    asked = rooms_named(options.gpu or ())
     pictures = Pictures(options.html, options.png)
     pictures.check()
     snapshots = [read_file(file, quiet=options.quiet) for file in files]
     *earlier, found = map(histories, snapshots)
-    devices = tuple(device_of(history) for history in found.values())
+    devices = tuple(
+        with_replays(history, device_of(history), asked, all_rooms) for history in found.values()
+    )
     name = str(files[-1])
     pictures.write(files[-1].name, found.values(), quiet=options.quiet)
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))

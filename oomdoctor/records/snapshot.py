@@ -91,10 +91,66 @@ class SnapshotRetries:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayedRun:
+    """How a trace ends in a replay with something changed.
+
+    `needed_bytes` is the reserved peak without a limit. If that is too much, it may still fit by
+    `retries`, at which torch empties its cache. `short_bytes` is how much was missing for the
+    first request that failed, None if all of it `fits`.
+    """
+
+    fits: bool
+    needed_bytes: int
+    peak_reserved_bytes: int
+    retries: int
+    short_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFit:
+    """Whether a trace would have fitted a GPU, by replay.
+
+    `capacity_bytes` is what torch can reserve there. A trace that ended with a failed request is
+    replayed up to that request. None for what was not replayed: expandable segments were on
+    already, or it is not known which blocks shrink with the micro-batch (at most
+    `half_confidence`). `note` says why there is no answer at all.
+    """
+
+    gpu: str
+    capacity_bytes: int
+    as_it_was: ReplayedRun | None = None
+    with_expandable_segments: ReplayedRun | None = None
+    with_half_micro_batch: ReplayedRun | None = None
+    half_confidence: Confidence | None = None
+    note: str | None = None
+
+
+ChangeKind = Literal["free", "growth", "line", "setting", "micro_batch", "gpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    """A change with which the failed request would have passed, as a replay confirmed.
+
+    `bytes` are those that it frees or adds. `setting` is for PYTORCH_CUDA_ALLOC_CONF, `gpu` a card,
+    and `category` and `where` say which blocks would have to be gone.
+    """
+
+    kind: ChangeKind
+    bytes: int | None
+    confidence: Confidence = "high"
+    setting: str | None = None
+    gpu: str | None = None
+    category: BlockCategory | None = None
+    where: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotOom:
     """The last request that failed: `free_bytes` is what the driver still had then.
 
-    `held` is what was allocated at that moment.
+    `held` is what was allocated at that moment. With each of `changes`, the request would have
+    passed; `changes_note` says why none or only some were tried.
     """
 
     requested_bytes: int
@@ -104,6 +160,8 @@ class SnapshotOom:
     phase: ReadPhase
     where: Place | None
     held: SnapshotPeak
+    changes: tuple[SnapshotChange, ...] = ()
+    changes_note: str | None = None
 
 
 GrowthUnit = Literal["step", "pass", "failure"]
@@ -154,7 +212,8 @@ class SnapshotDevice:
 
     `truncated` says that memory was in use before the first event, so that the history does not
     tell where it came from. `has_stacks` says whether events name lines of Python. Without events
-    there is no peak. `growth` is the fastest growth, `more_growth` has others.
+    there is no peak. `growth` is the fastest growth, `more_growth` has others. `fits` has
+    the GPUs that were asked for.
     """
 
     index: int
@@ -174,3 +233,4 @@ class SnapshotDevice:
     oom: SnapshotOom | None
     growth: SnapshotGrowth | None
     more_growth: tuple[SnapshotGrowth, ...] = ()
+    fits: tuple[SnapshotFit, ...] = ()

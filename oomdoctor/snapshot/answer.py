@@ -8,10 +8,7 @@ from oomdoctor.snapshot.composition import composition, place
 from oomdoctor.snapshot.fragmentation import fragmentation_of
 from oomdoctor.snapshot.growth.answer import growth_of
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.reading.events import (
-    ALLOC,
-    OOM,
-)
+from oomdoctor.snapshot.reading.events import ALLOC, OOM
 from oomdoctor.snapshot.retries import retries_of
 
 

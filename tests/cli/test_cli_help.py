@@ -56,7 +56,7 @@ OPTIONS = {
     "explain": "model seq-len micro-batch config snapshot exact python format json output "
     "verbose quiet help",
     "run": "emulate ranks steps weights values case report python verbose quiet help",
-    "snapshot": "html png format json output verbose quiet help",
+    "snapshot": "gpu html png format json output verbose quiet help",
     "watch": "gpu json once verbose help",
     "show": "list zip format json output verbose help",
     "recipes": "json help",

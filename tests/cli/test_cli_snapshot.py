@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from snapshots import training
+from snapshots import large_blocks, training
 
 from oomdoctor.cli.requests.snapshots import say_tenths
 from oomdoctor.units import MIB
@@ -78,6 +78,45 @@ def test_two_snapshots_are_compared(file: Path, tmp_path: Path) -> None:
     rows = snapshot(str(file), later, "--format", "csv").stdout.splitlines()
     assert rows[1].startswith("0,") and "train.py,24,main" in rows[1]
     assert snapshot(later, later).stdout.startswith("GPU 0: the same amount allocated")
+
+
+def test_whether_it_would_have_fitted(tmp_path: Path) -> None:
+    writer = large_blocks()
+    path = str(writer.write(tmp_path / "memory_snapshot.pickle"))
+    ended = snapshot(path, "--gpu", "RTX 4090", "--gpu", "1GiB", width=140)
+    assert ended.returncode == 0, ended.stderr
+    assert "Would it have fitted" in ended.stdout
+    assert "NVIDIA GeForce RTX 4090" in ended.stdout and "fits: 88.0 MiB" in ended.stdout
+    document = json.loads(snapshot(path, "--gpu", "H100 SXM", "--json").stdout)
+    (fit,) = document["devices"][0]["fits"]
+    assert "H100" in fit["gpu"] and fit["capacity_bytes"] > 70 * 1024**3
+    assert fit["as_it_was"] == {
+        "fits": True,
+        "needed_bytes": 88 * MIB,
+        "peak_reserved_bytes": 88 * MIB,
+        "retries": 0,
+        "short_bytes": None,
+    }
+    assert fit["note"] is None and fit["half_confidence"] == "medium"
+
+
+def test_what_would_have_let_a_request_pass_is_a_larger_gpu(tmp_path: Path) -> None:
+    writer = large_blocks()
+    writer.give_back("forward")
+    writer.note("oom", 44 * MIB, 64 * MIB, "forward")
+    path = str(writer.write(tmp_path / "memory_snapshot.pickle"))
+    (device,) = json.loads(snapshot(path, "--json").stdout)["devices"]
+    found = {change["kind"]: change for change in device["oom"]["changes"]}
+    assert found["free"]["bytes"] == 20 * MIB
+    assert found["gpu"]["gpu"].startswith("NVIDIA")
+    assert "Enough to let the request pass" in snapshot(path).stdout
+
+
+def test_a_gpu_that_is_not_known(file: Path) -> None:
+    ended = snapshot(str(file), "--gpu", "H1000")
+    assert ended.returncode == 2 and "neither a known card nor a size" in ended.stderr
+    ended = snapshot(str(file), str(file), "--gpu", "H100")
+    assert ended.returncode == 2 and "--gpu takes one snapshot" in ended.stderr
 
 
 def test_three_are_too_many(file: Path) -> None:

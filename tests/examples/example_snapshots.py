@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from example_reports import REPORTS
-from snapshots import Writer, training
+from snapshots import Writer, large_blocks, training
 
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.explain.failed_request import diagnosis_of
@@ -15,7 +15,11 @@ from oomdoctor.records.report import Report
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.replay.answer import with_replays
+from oomdoctor.snapshot.replay.fits import Room
 from oomdoctor.units import MIB
+
+ROOMS = (Room("NVIDIA Tiny", 80 * MIB), Room("NVIDIA Small", 112 * MIB), Room("128 MiB", 128 * MIB))
 
 
 def grows() -> Report:
@@ -31,13 +35,23 @@ def ran_out() -> Report:
     return report_of(writer)
 
 
-def report_of(writer: Writer) -> Report:
+def replayed() -> Report:
+    """A training that ran out of memory, and whether other GPUs would have been enough."""
+    writer = large_blocks()
+    writer.alloc("output", 48 * MIB, "forward")
+    writer.give_back("forward")
+    writer.note("oom", 4 * MIB, 32 * MIB, "forward")
+    return report_of(writer, *ROOMS)
+
+
+def report_of(writer: Writer, *asked: Room) -> Report:
     """The report that `snapshot` makes of it."""
     from dataclasses import replace
 
     with tempfile.TemporaryDirectory() as folder:
         found = read_snapshot(writer.write(Path(folder) / "x.pickle"))
-    devices = tuple(device_of(history_of(found, device)) for device in found.devices)
+    histories = [history_of(found, device) for device in found.devices]
+    devices = tuple(with_replays(one, device_of(one), asked, lambda: ROOMS) for one in histories)
     name = "memory_snapshot.pickle"
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     return replace(
@@ -54,4 +68,8 @@ def report_of(writer: Writer) -> Report:
     )
 
 
-SNAPSHOTS: dict[str, Callable[[], Report]] = {"snapshot": grows, "snapshot-oom": ran_out}
+SNAPSHOTS: dict[str, Callable[[], Report]] = {
+    "snapshot": grows,
+    "snapshot-oom": ran_out,
+    "snapshot-fits": replayed,
+}

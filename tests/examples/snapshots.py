@@ -155,3 +155,16 @@ def training(steps: int = 3, leak: int = 0) -> Writer:
         w.alloc("temporary", 6 * MIB, "optimizer")
         w.free("temporary", "gradients")
     return w
+
+
+def large_blocks(count: int = 3) -> Writer:
+    """A training whose blocks are so large that torch gives each a segment, as `Writer` does."""
+    writer = Writer()
+    writer.alloc("weights", 16 * MIB, "load")
+    for step in range(count):
+        writer.alloc("activations", 24 * MIB, "forward")
+        writer.alloc("gradients", 16 * MIB, "backward")
+        if not step:
+            writer.alloc("states", 32 * MIB, "optimizer")
+        writer.free("activations", "gradients")
+    return writer

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -41,6 +41,16 @@ class SnapshotOptions:
             metavar="FILE",
             panel=COMMON,
             help="Also write the timeline as a picture; needs matplotlib.",
+        ),
+    ] = None
+    gpu: Annotated[
+        list[str] | None,
+        option(
+            "--gpu",
+            metavar="CARD|SIZE",
+            panel=COMMON,
+            completion=completion.gpus,
+            help="Say whether it would have fitted this card or size. Repeat to compare.",
         ),
     ] = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)

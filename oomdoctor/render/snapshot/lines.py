@@ -1,4 +1,4 @@
-"""A line of code as the page of a snapshot shows it."""
+"""Lines of code and categories as the page of a snapshot shows them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import PurePath
 
 from oomdoctor.records.run import Place
 from oomdoctor.units import DASH
+
+_NAMES = {"optimizer": "optimizer states", "other": "not known"}
 
 
 def line_of(where: Place | None) -> str:
@@ -20,3 +22,8 @@ def at_line(where: Place | None) -> str:
     if where is None:
         return ""
     return f", {where.module or f'{line_of(where)} in {where.function}'}"
+
+
+def category_name(category: str | None) -> str:
+    """What blocks are for, in words."""
+    return _NAMES.get(category or "other", category or "")

@@ -17,11 +17,11 @@ from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.snapshot.growth import growth_facts
-from oomdoctor.render.snapshot.lines import at_line, line_of
+from oomdoctor.render.snapshot.lines import at_line, category_name, line_of
+from oomdoctor.render.snapshot.replays import replay_sections
 from oomdoctor.units import format_bytes, format_seconds
 
 _SHOWN = 8  # lines of code without --verbose
-_NAMES = {"optimizer": "optimizer states", "other": "not known"}
 _COLUMNS = (
     Column("bytes", right=True),
     Column("blocks", 3, right=True, detail="blocks: {}"),
@@ -76,6 +76,7 @@ def _most_bytes(device: SnapshotDevice) -> int:
 
 def _device(device: SnapshotDevice, *, verbose: bool) -> list[Section]:
     sections = [Section("", tuple(_head(device)))]
+    sections += replay_sections(device)
     held = device.peak or device.at_end
     when = "At the peak" if device.peak is not None else "At the end"
     sections += held_sections(held, when, verbose=verbose)
@@ -164,7 +165,7 @@ def _categories(held: CategoryBytes) -> Grid:
     sizes = {name.removesuffix("_bytes"): getattr(held, name) for name in held.__slots__}
     total = sum(sizes.values()) or 1
     rows = tuple(
-        (_NAMES.get(name, name), format_bytes(size), f"{size / total:.1%}")
+        (category_name(name), format_bytes(size), f"{size / total:.1%}")
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])
         if size
     )
@@ -183,7 +184,7 @@ def _row(held: HeldBlocks) -> tuple[str, ...]:
     return (
         format_bytes(held.bytes),
         f"{held.count:,}",
-        _NAMES.get(held.category, held.category),
+        category_name(held.category),
         held.confidence,
         line_of(held.where),
         "" if library is None else line_of(library),

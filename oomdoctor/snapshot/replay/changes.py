@@ -1,0 +1,134 @@
+"""What would have let a failed request pass: each change is confirmed by a replay.
+
+What the program would have asked for afterwards is not in the trace.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from oomdoctor.records.categories import BlockCategory
+from oomdoctor.records.run import Place
+from oomdoctor.records.snapshot import SnapshotChange, SnapshotGrowth
+from oomdoctor.snapshot.composition import place
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.replay.fits import Room, half_confidence, with_half
+from oomdoctor.snapshot.replay.runs import Runs
+from oomdoctor.units import MIB
+
+_TRIED_LINES = 4
+_TRIED_ROOMS = 3
+_SOME = "the trace is long, so not every change was tried"
+# Without these, there is no training.
+_NEEDED: frozenset[BlockCategory] = frozenset(("weights", "other"))
+
+
+class _Group(NamedTuple):
+    category: BlockCategory
+    where: Place | None
+
+
+def changes_of(
+    history: History,
+    runs: Runs,
+    growth: Sequence[SnapshotGrowth],
+    rooms: Callable[[], Sequence[Room]],
+) -> tuple[tuple[SnapshotChange, ...], str | None]:
+    """The changes, and why none or only some were tried.
+
+    `rooms` gives GPUs that could be used instead, in any order.
+    """
+    if runs.note is not None:
+        return (), runs.note
+    capacity = runs.order.capacity_bytes
+    assert capacity is not None
+    found: list[SnapshotChange] = []
+    short = _short(runs, capacity)
+    if not runs.settings.expandable_segments and runs.can():
+        again = runs.run(capacity, expandable=True)
+        if again.fits:
+            setting = "expandable_segments:True"
+            found.append(SnapshotChange("setting", None, setting=setting))
+    found += [SnapshotChange("free", short)] if short is not None else []
+    found += _without_growth(history, runs, capacity, growth)
+    found += _without_a_line(history, runs, capacity, short or 0)
+    half = with_half(history, runs, capacity)
+    if half is not None and half.fits:
+        found.append(SnapshotChange("micro_batch", None, confidence=half_confidence(history)))
+    found += _other_gpu(runs, capacity, rooms)
+    return tuple(found), None if runs.can() else _SOME
+
+
+def _short(runs: Runs, capacity: int) -> int | None:
+    """The least bytes, in steps of 2 MiB, that would have had to be free in addition."""
+    short = runs.run(capacity).short_bytes if runs.can() else None
+    for _ in range(_TRIED_LINES):
+        if short is None or not runs.can():
+            return None
+        rounded = -(-short // (2 * MIB)) * 2 * MIB
+        again = runs.run(capacity + rounded)
+        if again.fits:
+            return rounded
+        short = rounded + (again.short_bytes or 0)
+    return None
+
+
+def _without_growth(
+    history: History, runs: Runs, capacity: int, growth: Sequence[SnapshotGrowth]
+) -> Iterator[SnapshotChange]:
+    lines = {held.where or held.library_where for one in growth for held in one.lines}
+    if not lines or not runs.can():
+        return
+    gone = [b for b in _held(history, runs) if _line(history, b) in lines]
+    if runs.run(capacity, without=gone).fits:
+        size = sum(history.lives.blocks.size[block] for block in gone)
+        yield SnapshotChange("growth", size, where=growth[0].where)
+
+
+def _without_a_line(
+    history: History, runs: Runs, capacity: int, short: int
+) -> Iterator[SnapshotChange]:
+    """The line with the fewest bytes without which the request passes."""
+    groups: dict[_Group, list[int]] = defaultdict(list)
+    for block in _held(history, runs):
+        category = history.categories.of(block).category
+        if category not in _NEEDED:
+            groups[_Group(category, _line(history, block))].append(block)
+    size = history.lives.blocks.size
+    sums = {group: sum(size[block] for block in gone) for group, gone in groups.items()}
+    enough = sorted((group for group in sums if sums[group] >= short), key=sums.__getitem__)
+    for group in enough[:_TRIED_LINES]:
+        if not runs.can():
+            return
+        if runs.run(capacity, without=groups[group]).fits:
+            yield SnapshotChange("line", sums[group], category=group.category, where=group.where)
+            return
+
+
+def _other_gpu(
+    runs: Runs, capacity: int, rooms: Callable[[], Sequence[Room]]
+) -> Iterator[SnapshotChange]:
+    larger = sorted((room for room in rooms() if room.bytes > capacity), key=lambda r: r.bytes)
+    needed = runs.needed() if runs.can() and larger else 0
+    # With less than without any limit it may do too, but with retries.
+    near = [room for room in larger if room.bytes >= needed][:1]
+    first = [room for room in larger if room.bytes < needed][:_TRIED_ROOMS]
+    for room in (*first, *near):
+        if not runs.can():
+            return
+        if runs.run(room.bytes).fits:
+            yield SnapshotChange("gpu", room.bytes - capacity, gpu=room.name)
+            return
+
+
+def _held(history: History, runs: Runs) -> list[int]:
+    """The blocks that were alive when the request failed."""
+    assert runs.order.failed is not None
+    return history.lives.blocks.alive(runs.order.failed)
+
+
+def _line(history: History, block: int) -> Place | None:
+    meaning = history.meanings.of(history.lives.blocks.stack[block])
+    return place(meaning.where or meaning.line)

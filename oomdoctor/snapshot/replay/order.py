@@ -1,0 +1,58 @@
+"""A trace as births and deaths, as the model of the allocator takes them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from oomdoctor.analysis.allocator import Mark
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.reading.events import OOM
+from oomdoctor.snapshot.releases import releases_of
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Events `+(i + 1)` for the birth of block i and `-(i + 1)` for its death, and their sizes.
+
+    Blocks are those of the history. If a request failed in the end, it is one more block, the last
+    one, that dies at once; `failed` is the event in the trace, `capacity_bytes` what torch could
+    reserve then. `marks` say where the cache was emptied by hand.
+    """
+
+    events: list[int]
+    sizes: list[int]
+    marks: tuple[Mark, ...]
+    failed: int | None
+    capacity_bytes: int | None
+
+
+def order_of(history: History) -> Order:
+    """The order of a trace, up to the last request that failed."""
+    blocks, events = history.lives.blocks, history.device.events
+    failures = [at for at, action in enumerate(events.action) if action == OOM]
+    failed = failures[-1] if failures else None
+    end = len(events) if failed is None else failed
+    moments = []
+    for block, (born, died) in enumerate(zip(blocks.born, blocks.died, strict=True), start=1):
+        if born < end:
+            moments.append((born, block))
+            if died < end:
+                moments.append((died, -block))
+    moments.sort()
+    sizes = [history.tensor_bytes(block) for block in range(len(blocks))]
+    order = [block for _, block in moments]
+    capacity = None
+    if failed is not None:
+        sizes.append(events.size[failed])
+        order += [len(sizes), -len(sizes)]
+        capacity = history.lives.reserved[failed] + events.address[failed]
+    times = [event for event, _ in moments]
+    marks = tuple(
+        Mark(bisect_left(times, release.event), "emptied", empties=True)
+        for release in releases_of(events, history.lives)
+        if release.event < end
+        # An earlier request that failed emptied the cache, and it is not in the order.
+        and (not release.is_retry or release.after in failures[:-1])
+    )
+    return Order(order, sizes, marks, failed, capacity)

@@ -1,0 +1,139 @@
+"""One replay of a trace, and whether replays of it can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+from oomdoctor.analysis.allocator import (
+    AllocatorSettings,
+    CachingAllocator,
+    Replay,
+    replay,
+    replay_order,
+)
+from oomdoctor.analysis.allocator.settings import EqualBlocks
+from oomdoctor.records.snapshot import ReplayedRun
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.reading.events import ALLOC
+from oomdoctor.snapshot.releases import releases_of
+from oomdoctor.snapshot.replay.order import Order
+
+_AGREES = 0.02  # of the reserved peak
+_RULES: tuple[EqualBlocks, ...] = ("lowest", "oldest", "oldest_segment")
+_ELSEWHERE = "a replay of the trace does not run out of memory where the program did"
+_UNLIMITED = 2**60  # bytes
+_MOST_EVENTS = 8_000_000  # in all replays of a trace; a million takes one to five seconds
+
+
+class Runs:
+    """The replays of one trace. They are counted, so that a long trace does not take forever."""
+
+    def __init__(self, history: History, order: Order) -> None:
+        self._history, self.order = history, order
+        self.settings = history.settings
+        """The allocator's settings when the trace was recorded."""
+        self._left = _MOST_EVENTS
+        self._needed: dict[tuple[bool, int], int] = {}
+        self.note = self._disagreement()
+        """Why replays of the trace mean nothing; None if they agree with it."""
+
+    def can(self) -> bool:
+        """Whether there is time for one more."""
+        return self._left >= 2 * len(self.order.events)
+
+    def run(
+        self,
+        capacity_bytes: int,
+        *,
+        expandable: bool | None = None,
+        sizes: Sequence[int] | None = None,
+        without: Collection[int] = (),
+    ) -> ReplayedRun:
+        """Replay on a device where torch can reserve so much.
+
+        `sizes` replace those of the blocks, and blocks in `without` (from 0) are left out.
+        """
+        settings = self.settings
+        if expandable is not None:
+            settings = replace(settings, expandable_segments=expandable)
+        changed = self._sizes(sizes, without)
+        key = (settings.expandable_segments, hash(tuple(changed)))
+        needed = self._needed.get(key)
+        if needed is None:
+            needed = self._replay(None, settings, changed).peak_reserved_bytes
+            self._needed[key] = needed
+        if needed <= capacity_bytes:
+            return ReplayedRun(True, needed, needed, 0, None)
+        found = self._replay(capacity_bytes, settings, changed)
+        failure, short = found.out_of_memory, None
+        if failure is not None:
+            short = failure.requested_bytes - (capacity_bytes - failure.reserved_bytes)
+        return ReplayedRun(found.fits, needed, found.peak_reserved_bytes, found.retries, short)
+
+    def needed(self) -> int:
+        """The reserved peak of the trace without a limit, in bytes."""
+        return self.run(_UNLIMITED).needed_bytes
+
+    def _sizes(self, sizes: Sequence[int] | None, without: Collection[int]) -> Sequence[int]:
+        changed = list(sizes or self.order.sizes)
+        for block in without:
+            changed[block] = 0
+        return changed
+
+    def _replay(
+        self, capacity_bytes: int | None, settings: AllocatorSettings, sizes: Sequence[int]
+    ) -> Replay:
+        order = self.order
+        self._left -= len(order.events)
+        allocator = CachingAllocator(capacity_bytes, settings)
+        if allocator.is_plain:
+            return replay_order(order.events, sizes, order.marks, settings, capacity_bytes)
+        return replay(_with_sizes(order.events, sizes), allocator, order.marks)
+
+    def _disagreement(self) -> str | None:
+        """Find the rule that makes a replay agree with the trace; why there is none."""
+        if ALLOC not in self._history.device.events.action:
+            return "the snapshot has no history"
+        if len(self.order.events) * len(_RULES) > self._left:
+            return f"the trace is too long to be replayed ({len(self.order.events):,} events)"
+        if self.order.failed is not None:
+            return None if self._fails_there() else _ELSEWHERE
+        return None if self._reserves_that() else self._reserves_other()
+
+    def _fails_there(self) -> bool:
+        """Whether a replay runs out of memory where the program did."""
+        capacity, last = self.order.capacity_bytes, len(self.order.events) - 2
+        return self._choose(lambda s: self._replay(capacity, s, self.order.sizes).failed_at == last)
+
+    def _reserves_that(self) -> bool:
+        """Whether a replay reserves what the trace shows."""
+        lives = self._history.lives
+        peak = max(lives.reserved)
+        releases = releases_of(self._history.device.events, lives)
+        capacity = peak if any(release.is_retry for release in releases) else None
+
+        def agrees(settings: AllocatorSettings, within: float) -> bool:
+            found = self._replay(capacity, settings, self.order.sizes)
+            return found.fits and abs(found.peak_reserved_bytes - peak) <= within * peak
+
+        return self._choose(lambda s: agrees(s, 0)) or self._choose(lambda s: agrees(s, _AGREES))
+
+    def _choose(self, agrees: Callable[[AllocatorSettings], bool]) -> bool:
+        """Take the first rule for equal blocks that agrees; a snapshot does not name its torch."""
+        for rule in _RULES:
+            settings = replace(self.settings, equal_blocks=rule)
+            if agrees(settings):
+                self.settings = settings
+                return True
+        return False
+
+    def _reserves_other(self) -> str:
+        late = ", which began when memory was already in use"
+        began = late if self._history.lives.began_reserved else ""
+        return f"a replay does not reserve what the trace shows{began}"
+
+
+def _with_sizes(events: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    for event in events:
+        yield (event, sizes[event - 1]) if event > 0 else (-event, -sizes[-event - 1])
