@@ -59,7 +59,9 @@ def snapshot(options: SnapshotOptions) -> None:
         with_replays(history, device_of(history), asked, all_rooms) for history in found.values()
     )
     name = str(files[-1])
-    pictures.write(files[-1].name, found.values(), quiet=options.quiet)
+    settings = snapshots[-1].plain_settings()
+    written_by = str(settings["written_by"]) if "written_by" in settings else None
+    pictures.write(files[-1].name, found.values(), written_by, quiet=options.quiet)
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     differences = tuple(
         difference_of(before.get(index), found[index])
@@ -70,7 +72,7 @@ def snapshot(options: SnapshotOptions) -> None:
         bare_report("snapshot", "ok", ExitCode.OK, started, time.monotonic() - clock),
         diagnoses=failed,
         source=name,
-        settings=snapshots[-1].plain_settings(),
+        settings=settings,
         devices=devices,
         differences=differences,
         causes=failed[0].causes if failed else (),

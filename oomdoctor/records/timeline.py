@@ -116,9 +116,13 @@ class TimelineDevice:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All devices of a snapshot, and the stacks that their blocks refer to."""
+    """All devices of a snapshot, and the stacks that their blocks refer to.
+
+    `written_by` says how the allocations are known if torch did not write the snapshot.
+    """
 
     source: str
+    written_by: str | None
     devices: tuple[TimelineDevice, ...]
     frames: tuple[TimelineFrame, ...]
     stacks: tuple[TimelineStack, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
 from heapq import nlargest
 from itertools import accumulate
 
@@ -38,19 +39,23 @@ MOST_BLOCKS = 200_000
 def timeline_of(
     source: str,
     histories: Iterable[History],
+    written_by: str | None = None,
     most_moments: int = MOST_MOMENTS,
     most_blocks: int = MOST_BLOCKS,
 ) -> Timeline:
     """The timeline of all devices of a snapshot; `source` is the name of its file.
 
-    The limits are for all devices together.
+    `written_by` says how the allocations are known if torch did not write it; then the times of its
+    events mean nothing, and are left out. The limits are for all devices together.
     """
     stacks, drawn = _Stacks(), list(histories)
     share = max(1, len(drawn))
     devices = tuple(
         _device(one, stacks, most_moments // share, most_blocks // share) for one in drawn
     )
-    return Timeline(source, devices, tuple(stacks.frames), tuple(stacks.stacks))
+    if written_by is not None:
+        devices = tuple(replace(device, at_us=array("q")) for device in devices)
+    return Timeline(source, written_by, devices, tuple(stacks.frames), tuple(stacks.stacks))
 
 
 def _device(

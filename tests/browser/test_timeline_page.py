@@ -22,12 +22,12 @@ EVIL = "<img src=x onerror=document.title='ran'><script>document.title='ran'</sc
 pytestmark = pytest.mark.slow
 
 
-def page_of(writer: Writer, folder: Path, **limits: int) -> Path:
+def page_of(writer: Writer, folder: Path, **options: Any) -> Path:
     """The page of a snapshot whose name and frames hold HTML."""
     snapshot = read_snapshot(writer.write(folder / "x.pickle"))
     histories = [history_of(snapshot, device) for device in snapshot.devices]
     file = folder / "timeline.html"
-    file.write_text(page(timeline_of(EVIL, histories, **limits), page_parts(PARTS)))
+    file.write_text(page(timeline_of(EVIL, histories, **options), page_parts(PARTS)))
     return file
 
 
@@ -292,6 +292,12 @@ def test_a_snapshot_without_a_history_shows_what_is_there(tab: Tab, tmp_path: Pa
     assert "No allocation was recorded" in tab.value("notes.textContent")
     assert "8.00 MiB" in tab.value("categories.innerText")
     assert "peak" not in tab.value("document.body.innerText").lower()
+
+
+def test_it_says_that_a_simulation_wrote_the_snapshot(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page_of(training(2), tmp_path, written_by="oomdoctor plan: simulated"))
+    assert "Written by oomdoctor plan: simulated." in tab.value("document.body.innerText")
+    assert "after the first event" not in tab.value("document.body.innerText")
 
 
 def test_several_devices_are_chosen_from_a_list(tab: Tab, tmp_path: Path) -> None:

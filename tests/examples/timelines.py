@@ -58,4 +58,4 @@ def crowded(events: int, source: str = "x") -> Timeline:
         TimelineStack(tuple(luck.randrange(5000) for _ in range(40)), luck.randrange(-1, 40))
         for _ in range(2000)
     )
-    return Timeline(source, (device,), frames, found)
+    return Timeline(source, None, (device,), frames, found)

@@ -35,8 +35,10 @@ class Pictures:
 
             need_matplotlib()
 
-    def write(self, source: str, histories: Iterable[History], *, quiet: bool) -> None:
-        """Write them, and say so on stderr.
+    def write(
+        self, source: str, histories: Iterable[History], written_by: str | None, *, quiet: bool
+    ) -> None:
+        """Write them, and say so on stderr; for `written_by` see `timeline_of`.
 
         Raises:
             OomDoctorError: a file cannot be written (exit 1).
@@ -49,7 +51,7 @@ class Pictures:
         events = sum(len(history.device.events) for history in drawn)
         if events > _MANY and not quiet:
             output.say_progress(f"{source}: drawing {events:,} events")
-        timeline = timeline_of(source, drawn)
+        timeline = timeline_of(source, drawn, written_by)
         if self.html is not None:
             from oomdoctor.render.timeline.page import PARTS, page
             from oomdoctor.system.page_parts import page_parts

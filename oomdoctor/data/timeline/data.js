@@ -25,6 +25,7 @@ async function unpack(text) {
   };
   return {
     source: found.source,
+    writtenBy: found.written_by,
     categories: found.categories,
     colors: found.colors,
     confidences: found.confidences,

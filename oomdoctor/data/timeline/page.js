@@ -13,6 +13,8 @@ class Page {
     this.moment = 0;
     this.at = null; // the block at the pointer, as stackAt describes it
     $("title").textContent = timeline.source;
+    $("origin").hidden = timeline.writtenBy === null;
+    $("origin").textContent = `Written by ${timeline.writtenBy}.`;
     timeline.devices.forEach((device, index) => $("device").append(new Option(`${device.index}`, index)));
     $("devices").hidden = timeline.devices.length < 2;
     this.paletteChanged();

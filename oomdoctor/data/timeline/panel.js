@@ -18,7 +18,8 @@ function placeText(frame) {
 function lineText(stacks, stack) {
   const frames = stacks.frames(stack), own = stacks.own(stack);
   const frame = own >= 0 ? frames[own] : frames.find((one) => one.python);
-  return frame ? `${frame.file.split("/").pop()}:${frame.line} in ${frame.name}` : "no line of Python";
+  if (!frame) return "no line of Python";
+  return frame.line ? `${frame.file.split("/").pop()}:${frame.line} in ${frame.name}` : `${frame.name} in ${frame.file}`;
 }
 
 /** The same with the function of the library that this line called. */

@@ -65,6 +65,7 @@ def packed(timeline: Timeline) -> str:
     columns.add("frame.function", (numbers[frame.function] for frame in timeline.frames))
     document = {
         "source": timeline.source,
+        "written_by": timeline.written_by,
         "categories": CATEGORIES,
         "colors": [LIGHT[name] for name in CATEGORIES],
         "confidences": CONFIDENCES,

@@ -72,8 +72,11 @@ def _draw(axes: Any, timeline: Timeline, device: TimelineDevice) -> None:
     axes.set_ylim(0, top * 1.1)
     _mark(axes, device, columns, top)
     _frame(axes, top)
+    name = timeline.source
+    name += f", GPU {device.index}" if len(timeline.devices) > 1 else ""
+    name += f" ({timeline.written_by})" if timeline.written_by is not None else ""
     axes.set_title(
-        f"{timeline.source}, GPU {device.index}" if len(timeline.devices) > 1 else timeline.source,
+        name,
         loc="left",
         fontsize=11,
         color=_TEXT,

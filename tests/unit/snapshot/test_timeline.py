@@ -62,7 +62,7 @@ def totals(device: TimelineDevice) -> list[int]:
 @pytest.mark.parametrize("make", [failing, lambda: anything(1), lambda: anything(2)])
 def test_blocks_and_rest_add_up_however_thin(make, most: tuple[int, int], tmp_path: Path) -> None:
     (history,) = histories(make(), tmp_path)
-    (device,) = timeline_of("x", [history], *most).devices
+    (device,) = timeline_of("x", [history], None, *most).devices
     truth = device_of(history)
     assert totals(device) == list(device.allocated)
     assert device.allocated[device.peak] == truth.peak_allocated_bytes == max(device.allocated)
@@ -105,6 +105,12 @@ def test_a_whole_history(tmp_path: Path) -> None:
 def _own_line(timeline: Timeline, stack: int) -> tuple[str, int, str]:
     found = timeline.stacks[stack]
     return tuple(timeline.frames[found.frames[found.where]])
+
+
+def test_times_of_a_simulation_are_left_out(tmp_path: Path) -> None:
+    timeline = timeline_of("x", histories(failing(), tmp_path), "oomdoctor plan: simulated")
+    assert timeline.written_by == "oomdoctor plan: simulated"
+    assert not len(timeline.devices[0].at_us) and len(timeline.devices[0].event)
 
 
 def test_without_events_there_is_one_moment(tmp_path: Path) -> None:
