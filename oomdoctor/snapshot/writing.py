@@ -97,12 +97,16 @@ class _Trace:
     def _play(self) -> None:
         made = self._made
         ends = [one.first for one in made.stretches[1:]] + [len(made.events)]
-        for stretch, end in zip(made.stretches, ends, strict=True):
+        steps = [stretch.phase == "optimizer" for stretch in made.stretches]
+        # Stretches in a row are one step.
+        around = zip([False, *steps], steps, [*steps[1:], False], strict=False)
+        for stretch, end, (before, in_step, after) in zip(
+            made.stretches, ends, around, strict=True
+        ):
             if stretch.empties:
                 self._allocator.empty_cache()
                 self._note_segments()
-            in_step = stretch.phase == "optimizer"
-            self._annotate("START", when=in_step)
+            self._annotate("START", when=in_step and not before)
             for event in made.events[stretch.first : end]:
                 block = abs(event) - 1
                 if not made.sizes[block]:
@@ -111,7 +115,7 @@ class _Trace:
                     self._free(block)
                 elif not self._allocate(block, stretch.phase):
                     return
-            self._annotate("END", when=in_step)
+            self._annotate("END", when=in_step and not after)
 
     def _allocate(self, block: int, phase: str) -> bool:
         """Whether the request was met."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,11 @@ def test_peaks_are_those_of_the_replay(tmp_path: Path, *, expandable: bool) -> N
     assert found.peak_allocated_bytes == played.peak_allocated_bytes
     assert found.peak_reserved_bytes == played.peak_reserved_bytes
     assert found.steps == 1 and not found.truncated and found.oom is None
+
+
+def test_stretches_of_the_optimizer_in_a_row_are_one_step(tmp_path: Path) -> None:
+    split = [*STRETCHES[:4], Stretch(7, "optimizer"), *STRETCHES[4:]]
+    assert read_back(replace(allocations(), stretches=split), tmp_path).steps == 1
 
 
 def test_categories_and_modules_are_those_that_were_written(tmp_path: Path) -> None:
