@@ -1,10 +1,10 @@
-"""Makes the timeline in README.md from a genuine training on the emulated GPU.
+"""Makes the page of `snapshot` and the timeline in README.md from a training on the emulated GPU.
 
     python scripts/timeline_picture.py [PYTHON]
 
 It trains Qwen2.5-0.5B with random weights for three steps on an emulated RTX 4090, with PyTorch's
-own history of its memory, and draws that. PYTHON has a CUDA build of torch (default: .venv-cuda,
-which scripts/cuda-venv.sh makes).
+own history of its memory, and draws that. scripts/build_docs.py then renews the page. PYTHON has a
+CUDA build of torch (default: .venv-cuda, which scripts/cuda-venv.sh makes).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "timeline.png"
+REPORT = ROOT / "docs" / "reports" / "snapshot.json"
+SNAPSHOT = "memory_snapshot.pickle"
 TRAINING = """
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
@@ -35,7 +37,7 @@ def main():
         model(input_ids=batch, labels=batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    torch.cuda.memory._dump_snapshot("train.pickle")
+    torch.cuda.memory._dump_snapshot("memory_snapshot.pickle")
 
 
 main()
@@ -50,7 +52,12 @@ def main() -> None:
         run = ["run", "--emulate", "RTX 4090", "--steps", "all", "--python", python]
         _oomdoctor(folder, *run, "--", "python", "train.py")
         PICTURE.parent.mkdir(exist_ok=True)
-        _oomdoctor(folder, "snapshot", "train.pickle", "--png", str(PICTURE))
+        written = ("--png", str(PICTURE), "--output", str(REPORT))
+        _oomdoctor(folder, "snapshot", SNAPSHOT, "--quiet", *written)
+        text = REPORT.read_text(encoding="utf-8")
+        for found, shown in ((f"{folder}/", ""), (f"{Path(python).parents[1]}", "/home/you/venv")):
+            text = text.replace(found, shown)
+        REPORT.write_text(text, encoding="utf-8")
 
 
 def _oomdoctor(folder: str, *words: str) -> None:
