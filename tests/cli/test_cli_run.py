@@ -45,6 +45,21 @@ sys.exit(run(["run", "--emulate", "T4", *sys.argv[1:]]))
 """
 
 
+# One that has a GPU, and where the kernel kills a process while the command runs.
+REAL = """
+import sys
+from itertools import count
+from oomdoctor.cli.main import run
+from oomdoctor.records.machine import Gpu
+from oomdoctor.runs.watched import real, run as watched, sampling
+gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
+real.list_gpus = watched.list_gpus = lambda: (gpu,)
+kills = count()
+sampling.oom_kills_here = lambda: 7 + min(1, next(kills))
+sys.exit(run(["run", *sys.argv[1:]]))
+"""
+
+
 def _wrapped(*arguments: str, **options):
     return subprocess.run(
         [sys.executable, "-c", WRAPPER, *arguments], capture_output=True, text=True, **options
@@ -237,6 +252,43 @@ def test_a_script_without_python_before_it(cli, tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     ended = cli("run", "--emulate", "T4", "--", "train.py")
     assert ended.code == 2 and "put python before it: -- python train.py" in ended.err
+
+
+def test_without_a_gpu_the_line_that_emulates_one(cli, monkeypatch):
+    monkeypatch.setattr("oomdoctor.runs.watched.real.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.runs.watched.real.may_have_gpu", lambda: False)
+    monkeypatch.setattr("oomdoctor.runs.watched.real._ANOTHER_DRIVER", Path("/no/such"))
+    ended = cli("run", "--", "true", "a b")
+    assert ended.code == 5
+    assert "oomdoctor run --emulate 'RTX 4090' -- true 'a b'" in " ".join(ended.err.split())
+
+
+def test_a_kill_for_lack_of_host_memory_leaves_a_case(tmp_path):
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HF_TOKEN": "planted-token-01"}
+    words = ["--case", str(tmp_path / "case"), "--", "sh", "-c", 'echo "$HF_TOKEN"; kill -9 $$']
+    ended = subprocess.run(
+        [sys.executable, "-c", REAL, *words], env=environment, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (137, "planted-token-01\n")
+    assert "Out of host memory" in ended.stderr and "watching the command on" in ended.stderr
+    report = loads(Report, (tmp_path / "case" / "case.json").read_text())
+    assert (report.status, report.diagnoses[0].resource) == ("no", "host")
+    assert report.host is not None and report.host.kernel_kills == 1
+    assert not [
+        path.name
+        for path in (tmp_path / "case").iterdir()
+        if b"planted-token-01" in path.read_bytes()
+    ]
+
+
+def test_what_ends_well_on_a_real_gpu_leaves_no_trace(tmp_path):
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    words = [sys.executable, "-c", REAL.replace("7 + ", ""), "--", "true"]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "no process of the command used the GPU" in " ".join(ended.stderr.split())
+    assert [path.name for path in tmp_path.rglob("*")] == ["cache", "oomdoctor", "sessions"]
 
 
 def test_an_interpreter_without_a_cuda_build(cli):

@@ -7,9 +7,14 @@ from dataclasses import replace
 
 from example_diagnoses import GPU
 
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.training.known import Given
 from oomdoctor.records.facts.warnings import smallest_variant
 from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
 from oomdoctor.records.run import (
+    HostMemory,
+    LargerBatch,
     MemoryPoint,
     Place,
     RankMemory,
@@ -19,6 +24,8 @@ from oomdoctor.records.run import (
     StepPeaks,
     UnknownBranch,
 )
+from oomdoctor.runs.watched.command import Ended
+from oomdoctor.runs.watched.outside import lines_from_outside
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB
@@ -130,4 +137,61 @@ def ran_out() -> Report:
     )
 
 
-RUNS: dict[str, Callable[[], Report]] = {"run": fits, "run-oom": ran_out}
+REAL = RunDevice("real", "NVIDIA H100 80GB HBM3", 4, 79 * GIB, "9.0", None, 78 * GIB)
+
+
+def fits_for_real() -> Report:
+    """A training that ran to its end on the GPUs of this machine."""
+    ranks = tuple(
+        replace(
+            rank,
+            evidence="measured",
+            peak_device_bytes=None,
+            peak_phase="unknown",
+            peak_module=None,
+            where=None,
+            steps=12_400,
+            stopped=None,
+            unknown_branches=(),
+            memory=(),
+        )
+        for rank in fits().ranks
+    )
+    return replace(
+        fits(),
+        ranks=ranks,
+        device=REAL,
+        next_commands=(),
+        warnings=(),
+        smallest_gpu=None,
+        host=HostMemory(512 * GIB, 300 * GIB, 0, 256 * GIB, 255 * GIB),
+        larger_batch=LargerBatch(4, 5, 8 * GIB),
+    )
+
+
+def killed() -> Report:
+    """The kernel killed the command for lack of host memory."""
+    host = HostMemory(64 * GIB, 700 * MIB, 1, 64 * MIB, 60 * MIB)
+    lines = lines_from_outside(Ended(-9, None), [], host)
+    incidents, facts = scan(lines)
+    return replace(
+        fits_for_real(),
+        status="no",
+        exit_code=137,
+        exit_code_of_command=137,
+        run_dir="/home/you/.local/state/oomdoctor/cases/20261123-014500-train-a1b2",
+        command_line=("python", "train.py"),
+        ranks=(),
+        host=host,
+        larger_batch=None,
+        diagnoses=diagnose("output", incidents, facts, Given()),
+        next_commands=("oomdoctor show 20261123-014500-train-a1b2 --zip case.zip",),
+    )
+
+
+RUNS: dict[str, Callable[[], Report]] = {
+    "run": fits,
+    "run-oom": ran_out,
+    "run-real": fits_for_real,
+    "run-killed": killed,
+}

@@ -170,6 +170,6 @@ def shm_full(case: Case) -> Lines:
 
 
 def kernel_killed(case: Case) -> Lines:
-    """The kernel itself reports the kill."""
-    lines = case.logged(r"oom-kill|Out of memory: Kill|invoked oom")
+    """The kernel itself reports the kill, or `run` has counted it."""
+    lines = case.logged(r"oom-kill|Out of memory: Kill|invoked oom|oomdoctor: the kernel killed")
     return lines if case.dialect == "host_oom_killer" else NONE

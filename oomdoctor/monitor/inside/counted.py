@@ -20,6 +20,8 @@ from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.
 RING_ENTRIES = 100_000
+_FIRST_STEPS = 10  # that are all counted; after them fast steps are counted from time to time
+_STEP_INTERVAL_S = 0.1
 _DEVICE_INTERVAL_S = 10.0  # between two questions to the driver, which may make it wait
 _BACKWARD = ("torch/autograd/__init__.py", "torch/_tensor.py")
 
@@ -29,7 +31,10 @@ class CountedMemory:
 
     stops_to_look = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, every_step: bool) -> None:
+        """With `every_step`, each step is counted, however fast they are."""
+        self._every_step = every_step
+        self._counted_at = 0.0
         self._steps: dict[int, list[StepMemory]] = {}
         self._outside: dict[int, int] = {}
         self._facts: dict[int, dict[str, Any]] = {}
@@ -53,6 +58,11 @@ class CountedMemory:
 
     def end_step(self, step: int) -> None:
         """Keep the counters after a step; peaks are those since the start."""
+        now = time.monotonic()
+        is_soon = step > _FIRST_STEPS and now - self._counted_at < _STEP_INTERVAL_S
+        if is_soon and not self._every_step:
+            return
+        self._counted_at = now
         ended: dict[int, StepMemory] = {}
         for device, stats in _used().items():
             allocated, reserved = peaks.peaks_of(device, stats)

@@ -56,7 +56,7 @@ class Watch:
         self.micro_batch_size: int | None = None
         self._folder, self._asked = folder, asked
         self._memory: Memory = (
-            CountedMemory()
+            CountedMemory(every_step=asked["steps"] != "all")
             if asked.get("counted")
             else TracedMemory(folder, on_forward=self._between_steps)
         )

@@ -87,6 +87,7 @@ def _take_files(process: Process, folder: Path, case: Path, secrets: Secrets) ->
         if path.exists():
             secrets.blot_out(path)
             shutil.move(path, case / name)
+            (case / name).chmod(0o600)
     if log:
         with suppress(OSError):
             text = Path(log).read_text(encoding="utf-8", errors="replace")

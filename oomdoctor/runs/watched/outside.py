@@ -30,9 +30,9 @@ def lines_from_outside(
     if host.kernel_kills and was_killed(ended, processes):
         times = "a process" if host.kernel_kills == 1 else f"{host.kernel_kills} processes"
         lines.append(
-            f"oomdoctor: the kernel killed {times} for lack of host memory; at least "
-            f"{format_bytes(host.least_available_bytes)} of {format_bytes(host.total_bytes)} was "
-            "available at each sample"
+            f"oomdoctor: the kernel killed {times} for lack of host memory; of "
+            f"{format_bytes(host.total_bytes)}, {format_bytes(host.least_available_bytes)} was "
+            "available at the least"
         )
     if _by_signal(ended, signal.SIGBUS) and _shm_was_full(host):
         free, total = host.shm_least_free_bytes or 0, host.shm_total_bytes or 0
@@ -67,8 +67,8 @@ def notes_from_outside(
     if _by_signal(ended, signal.SIGKILL) and host is not None and not host.kernel_kills:
         notes.append(
             "signal 9 ended the command, but the kernel counted no kill for lack of memory "
-            f"(at least {format_bytes(host.least_available_bytes)} of "
-            f"{format_bytes(host.total_bytes)} was available), so "
+            f"(of {format_bytes(host.total_bytes)}, {format_bytes(host.least_available_bytes)} was "
+            "available at the least), so "
             + (f"Slurm (job {job}) or a person sent it" if job else "somebody sent it")
         )
     return notes

@@ -132,8 +132,8 @@ MESSAGES = [
     ("slurmstepd: error: Exceeded job memory limit at some point.", "slurm", "host", {}),
     ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "slurm", "host", {}),
     ("Reason: OOMKilled", "container", "host", {}),
-    ("oomdoctor: the kernel killed 2 processes for lack of host memory; at least 1.00 GiB of 8.00 "
-     "GiB was available at each sample", "host_oom_killer", "host", {}),
+    ("oomdoctor: the kernel killed 2 processes for lack of host memory; of 8.00 GiB, 1.00 GiB was "
+     "available at the least", "host_oom_killer", "host", {}),
     ("oomdoctor: a bus error ended the command, and /dev/shm was full: 0 B of 64.0 MiB was free",
      "dataloader_shm", "shm", {}),
     ("OSError: [Errno 12] Cannot allocate memory", "cpu_allocator", "host", {}),

@@ -66,7 +66,7 @@ def test_a_case_holds_the_evidence_and_no_secret(state: Path, tmp_path: Path) ->
     assert environment["variables"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert not {"PATH", "HOME", "WANDB_API_KEY"} & environment["variables"].keys()
     assert environment["versions"] == {"torch": "2.12.1"}
-    assert case.stat().st_mode & 0o077 == 0
+    assert not any(path.stat().st_mode & 0o077 for path in [case, *case.iterdir()])
 
 
 def test_a_case_is_shown_by_name_by_folder_and_from_a_zip(state: Path, tmp_path: Path) -> None:

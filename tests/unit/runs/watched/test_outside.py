@@ -29,12 +29,14 @@ def _process(**record: Any) -> Process:
 
 def _resource(lines: list[str]) -> str:
     incidents, facts = scan(lines)
-    return diagnose("output", incidents, facts, Given())[0].resource
+    (found,) = diagnose("output", incidents, facts, Given())
+    assert found.causes[0].confidence == "high"
+    return found.resource
 
 
 def test_a_kill_that_the_kernel_counted_is_for_host_memory() -> None:
     lines = lines_from_outside(KILLED, [], replace(HOST, kernel_kills=1))
-    assert _resource(lines) == "host" and "1.00 GiB of 64.0 GiB" in lines[0]
+    assert _resource(lines) == "host" and "of 64.0 GiB, 1.00 GiB was" in lines[0]
 
 
 def test_so_is_a_rank_that_left_no_last_record() -> None:
