@@ -39,4 +39,5 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words += ["--steps", str(request.steps)] if request.steps != "steady" else []
     words += ["--values", f"{request.values:g}"] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
+    words += ["--python", str(request.python)] if request.path is not None else []
     return shlex.join(["oomdoctor", "run", *words, "--", *request.command])
