@@ -2,8 +2,9 @@
 
 A window of steps is cut into eight parts. It grows steadily if the smallest value of each part is
 above that of the part before, by about the same amount each time, the second half grows about as
-much as the first, and the whole rise is larger than what values differ by within a part. So noise,
-a warm-up, a saw-tooth and growth that levels off are no growth.
+much as the first, the whole rise is larger than what values differ by within a part, and the end
+is above all that was before the window. So noise, a warm-up, a saw-tooth and growth that levels off
+are no growth.
 
 Windows of 16, 32, 64, .. steps are looked at: a fast leak shows early in a short one, and one that
 adds something at each evaluation shows in a long one. For the long ones only the least and the
@@ -45,11 +46,12 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Neighboring steps: their middle, and the least and greatest value."""
+    """Neighboring steps: their middle, the least and greatest value, and the greatest before."""
 
     middle: float
     least: int
     greatest: int
+    before: int
 
 
 class Trend:
@@ -59,6 +61,7 @@ class Trend:
         self._left = skipped
         self._levels: list[deque[_Block]] = []
         self._counts: list[int] = []
+        self._greatest = 0
 
     def add(self, step: int, size: int) -> Growth | None:
         """Take the size after the next step; the growth that shows with it, None if none does.
@@ -69,7 +72,8 @@ class Trend:
             self._left -= 1
             return None
         found: Growth | None = None
-        block, level = _Block(step, size, size), 0
+        block, level = _Block(step, size, size, self._greatest), 0
+        self._greatest = max(self._greatest, size)
         while True:
             if level == len(self._levels):
                 self._levels.append(deque(maxlen=_BLOCKS))
@@ -86,6 +90,7 @@ class Trend:
     def forget(self) -> None:
         """Begin again with the next step."""
         self._levels, self._counts = [], []
+        self._greatest = 0
 
     def _look(self, level: int) -> Growth | None:
         blocks, count = self._levels[level], self._counts[level]
@@ -103,6 +108,7 @@ def _joined(first: _Block, second: _Block) -> _Block:
         middle=(first.middle + second.middle) / 2,
         least=min(first.least, second.least),
         greatest=max(first.greatest, second.greatest),
+        before=first.before,
     )
 
 
@@ -113,6 +119,8 @@ def _growth(blocks: Sequence[_Block]) -> Growth | None:
     rise = floors[-1] - floors[0]
     if rise < _LEAST_BYTES:
         return None
+    if max(block.greatest for block in parts[-1]) <= blocks[0].before:
+        return None  # it was as much before and fell back, as a buffer does that is emptied
     mean = rise / (_PARTS - 1)
     rises = [after - before for before, after in pairwise(floors)]
     if min(rises) < _LEAST_RISE * mean or max(rises) > _MOST_RISE * mean:

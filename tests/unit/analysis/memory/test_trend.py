@@ -63,6 +63,13 @@ def test_steady_growth_is_found(name: str) -> None:
     assert 0 < growth.since < growth.until <= step
 
 
+@pytest.mark.parametrize("length", [28, 40, 300])
+def test_only_the_first_of_long_teeth_can_look_like_growth(length: int) -> None:
+    trend = Trend()
+    found = [s for s in range(1, 5000) if trend.add(s, BASE + 50 * MIB * (s % length))]
+    assert all(step <= length for step in found)
+
+
 @pytest.mark.parametrize("name", CLEAN)
 def test_what_is_no_steady_growth_is_not_accused(name: str) -> None:
     assert first_growth(CLEAN[name], 5000) is None
