@@ -27,7 +27,7 @@ from oomdoctor.runs.watched.processes import Process
 from oomdoctor.runs.watched.secrets import Secrets, known_secrets
 from oomdoctor.runs.watched.tail import Tail
 from oomdoctor.system.environment import case_variables
-from oomdoctor.system.store.cases import CASE, new_case
+from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing
 
 WIDTH = 100
@@ -59,7 +59,7 @@ def write_case(
             _take_files(process, folder, case, secrets)
         _write(case / "output.log", secrets.out_of(tail.text()))
         _write(case / "environment.json", _environment(processes, secrets))
-        _write(case / "report.txt", secrets.out_of(rendered(report)))
+        _write(case / PAGE, secrets.out_of(rendered(report)))
         _write(case / CASE, document_of(report, secrets))
     return report
 

@@ -24,7 +24,7 @@ from oomdoctor.system.environment import state_dir
 from oomdoctor.system.store.record_files import read_record, writing
 from oomdoctor.system.store.run_folders import exists, folders, slug
 
-CASE = "case.json"
+CASE, PAGE = "case.json", "report.txt"
 _MOST_BYTES = 64 * 1024**2  # of a report in a zip file
 _NAMELESS = ("python", "env", "srun", "uv", "poetry", "torchrun", "accelerate", "deepspeed")
 
@@ -81,7 +81,11 @@ def open_case(name: str) -> tuple[Report, Path]:
     if path is None:
         raise usage_error("unknown_case", f"{name} is not a case", "oomdoctor show --list")
     if path.is_dir():
-        return read_record(Report, path / CASE), path
+        try:
+            return read_record(Report, path / CASE), path
+        except OomDoctorError as error:
+            error.hint = f"{path / PAGE} has the same as text"
+            raise
     try:
         with zipfile.ZipFile(path) as archive:
             member = next(one for one in archive.infolist() if _is_report(one.filename))

@@ -83,6 +83,15 @@ def test_a_case_is_shown_by_name_by_folder_and_from_a_zip(state: Path, tmp_path:
     assert [one.name for one in cases.list_cases()] == [case.name] == list(cases.case_names())
 
 
+def test_a_damaged_case_still_has_its_text(state: Path, tmp_path: Path) -> None:
+    case = Path(_written(tmp_path / "session").run_dir)
+    (case / "case.json").write_text("{}")
+    with pytest.raises(OomDoctorError) as raised:
+        cases.open_case(case.name)
+    assert raised.value.exit_code == 5 and str(case / "report.txt") in (raised.value.hint or "")
+    assert cases.list_cases()[0].problem is not None
+
+
 def test_a_zip_that_holds_no_case(tmp_path: Path) -> None:
     path = tmp_path / "other.zip"
     for content in (b"no archive", None):
