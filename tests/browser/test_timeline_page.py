@@ -175,6 +175,8 @@ def test_hovering_shows_size_category_life_and_stack(shown: Tab) -> None:
     assert f"{EVIL}/model.py:33" in text
     assert "24.0 MiB, activations" in shown.value("page.tip.textContent")
     assert "24.0 MiB" in shown.value("moment.innerText")
+    point_at_block(shown, "gradients")
+    assert "8.00 MiB, gradients, no line of Python, backward" in shown.value("page.tip.textContent")
     point_at_block(shown, "logits")
     text = shown.value("block.innerText")
     assert "32.0 MiB, logits" in text and "train.py:21" in text and "model.py:33" not in text

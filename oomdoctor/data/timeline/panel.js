@@ -41,11 +41,18 @@ function momentText(timeline, device, moment) {
   return words.join(", ");
 }
 
+/** What made a block: a line, or only the phase, because torch runs the backward pass in C++. */
+function makerText(timeline, device, block, text = lineText) {
+  const stack = device.blocks.stack[block];
+  const phase = timeline.phases[device.phase[device.blocks.born[block]]];
+  if (timeline.stacks.frames(stack).some((one) => one.python) || phase === "unknown") return text(timeline.stacks, stack);
+  return `no line of Python, ${phase}`;
+}
+
 /** One sentence for those who do not see the picture. */
 function blockText(timeline, device, one) {
   if (one.block < 0) return `${sizeText(one.size)} of small blocks, ${timeline.categories[one.category]}`;
-  const stack = device.blocks.stack[one.block];
-  return `${sizeText(one.size)}, ${timeline.categories[one.category]}, ${lineText(timeline.stacks, stack)}`;
+  return `${sizeText(one.size)}, ${timeline.categories[one.category]}, ${makerText(timeline, device, one.block)}`;
 }
 
 function showMoment(panel, timeline, device, moment, hidden, choose) {
@@ -53,11 +60,11 @@ function showMoment(panel, timeline, device, moment, hidden, choose) {
     const row = element(
       "button", "row",
       element("span", "size", sizeText(group.size)),
-      element("span", "what", swatch(timeline, group.category), callText(timeline.stacks, group.stack)),
+      element("span", "what", swatch(timeline, group.category), makerText(timeline, device, group.largest.block, callText)),
       element("span", "times", group.count > 1 ? `${group.count.toLocaleString("en-US")} blocks` : ""),
     );
     row.type = "button";
-    row.title = `${timeline.categories[group.category]}: ${lineText(timeline.stacks, group.stack)}`;
+    row.title = `${timeline.categories[group.category]}: ${makerText(timeline, device, group.largest.block)}`;
     row.addEventListener("click", () => choose(group.largest));
     return row;
   });
