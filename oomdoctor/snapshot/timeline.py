@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import nlargest
@@ -195,10 +196,12 @@ def _moments(kept: array[int], end: int) -> array[int]:
 def _rest(
     history: History, lives: list[tuple[int, int]], others: set[int], moments: int
 ) -> dict[BlockCategory, array[int]]:
-    sums: dict[BlockCategory, array[int]] = {}
+    sums: dict[BlockCategory, array[int]] = defaultdict(
+        lambda: array("q", bytes(8 * (moments + 1)))
+    )
     for block in others:
         category = history.categories.of(block).category
-        change = sums.setdefault(category, array("q", bytes(8 * (moments + 1))))
+        change = sums[category]
         change[lives[block][0]] += history.lives.blocks.size[block]
         change[lives[block][1]] -= history.lives.blocks.size[block]
     return {name: array("q", accumulate(change[:moments])) for name, change in sums.items()}
