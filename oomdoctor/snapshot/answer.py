@@ -33,7 +33,7 @@ def device_of(history: History) -> SnapshotDevice:
         steps=len(history.steps),
         peak=composition(history, _peak(lives)) if traced else None,
         at_end=composition(history, history.last_event),
-        fragmentation=fragmentation_of(device, lives, history.settings),
+        fragmentation=fragmentation_of(history),
         retries=0 if retries is None else retries.count,
         retry_cost=retries,
         oom=oom,

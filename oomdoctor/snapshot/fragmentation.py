@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator
-from oomdoctor.analysis.allocator.replay import replay
 from oomdoctor.records.snapshot import SnapshotFragmentation
-from oomdoctor.snapshot.blocks import Lives
-from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, HeldSegment
+from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.reading.snapshot import HeldSegment
+from oomdoctor.snapshot.replay.order import order_of
+from oomdoctor.snapshot.replay.runs import Runs
 
-_AGREES = 0.02  # of the reserved peak
 
-
-def fragmentation_of(
-    device: DeviceSnapshot, lives: Lives, settings: AllocatorSettings
-) -> SnapshotFragmentation:
+def fragmentation_of(history: History) -> SnapshotFragmentation:
     """The fragmentation at the end, and the reserved peak of a replay with expandable segments."""
+    device = history.device
     free = [gap for segment in device.segments for gap in _free(segment)]
     held_open = sum(
         sum(_free(segment))
@@ -28,7 +24,7 @@ def fragmentation_of(
         free_in_segments_bytes=sum(free),
         largest_free_bytes=max(free, default=0),
         held_open_bytes=held_open,
-        with_expandable_segments_bytes=_with_expandable(device, lives, settings),
+        with_expandable_segments_bytes=_with_expandable(history),
     )
 
 
@@ -36,28 +32,11 @@ def _free(segment: HeldSegment) -> Iterator[int]:
     return (block.size for block in segment.blocks if not block.requested)
 
 
-def _with_expandable(
-    device: DeviceSnapshot, lives: Lives, settings: AllocatorSettings
-) -> int | None:
-    peak = max(lives.reserved, default=0)
-    if not peak or settings.expandable_segments or lives.began_reserved:
+def _with_expandable(history: History) -> int | None:
+    lives = history.lives
+    if not max(lives.reserved, default=0):
         return None
-    events = _requests(device, lives)
-    as_it_was = replay(events, CachingAllocator(None, settings)).peak_reserved_bytes
-    if abs(as_it_was - peak) > _AGREES * peak:
+    if history.settings.expandable_segments or lives.began_reserved:
         return None
-    expandable = replace(settings, expandable_segments=True)
-    return replay(events, CachingAllocator(None, expandable)).peak_reserved_bytes
-
-
-def _requests(device: DeviceSnapshot, lives: Lives) -> list[tuple[int, int]]:
-    """Births and deaths in order, with the bytes that were requested."""
-    blocks, end = lives.blocks, len(device.events)
-    moments = []
-    for block, (born, died) in enumerate(zip(blocks.born, blocks.died, strict=True), start=1):
-        size = device.events.size[born]
-        moments.append((born, block, size))
-        if died < end:
-            moments.append((died, block, -size))
-    moments.sort()
-    return [(block, size) for _, block, size in moments if size]
+    runs = Runs(history, order_of(history))
+    return runs.needed(expandable=True) if runs.note is None and runs.can() else None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
+from oomdoctor.snapshot.fragmentation import fragmentation_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
 from oomdoctor.snapshot.replay.half import half_sizes
@@ -42,6 +43,8 @@ def test_replays_agree_with_torch(watched: Watched) -> None:
         found = runs.run(limit or 2**50, expandable=expandable)
         assert found.fits == fits, (settings, limit)
         outcomes.add((expandable, limit is None, fits))
+        if expandable and limit is None:
+            assert fragmentation_of(history).with_expandable_segments_bytes == peak
         if fits:
             assert found.peak_reserved_bytes == peak, (settings, limit)
     assert len(outcomes) == 5  # of expandable segments, all smaller ones fail

@@ -71,9 +71,9 @@ class Runs:
             short = failure.requested_bytes - (capacity_bytes - failure.reserved_bytes)
         return ReplayedRun(found.fits, needed, found.peak_reserved_bytes, found.retries, short)
 
-    def needed(self) -> int:
+    def needed(self, *, expandable: bool | None = None) -> int:
         """The reserved peak of the trace without a limit, in bytes."""
-        return self.run(_UNLIMITED).needed_bytes
+        return self.run(_UNLIMITED, expandable=expandable).needed_bytes
 
     def _sizes(self, sizes: Sequence[int] | None, without: Collection[int]) -> Sequence[int]:
         changed = list(sizes or self.order.sizes)
