@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from oomdoctor.records.live import LiveEvent, LiveEventKind, LiveGpu, LiveHeader
 from oomdoctor.system.store.live_logs import new_log_file
 
 _ROWS_BEFORE_THINNING = 10_000
+_STEP_KEYS = tuple(field.name for field in fields(LiveStep))
 
 
 class LiveLog:
@@ -64,7 +65,7 @@ class LiveLog:
         if step.step % self._step_apart:
             self._pending[step.device] = step
             return
-        self._put(asdict(step))
+        self._put(_row(step))
         self._rows += 1
         if self._rows >= _ROWS_BEFORE_THINNING:
             self._rows, self._step_apart = 0, 2 * self._step_apart
@@ -80,7 +81,7 @@ class LiveLog:
     def close(self, step: int) -> None:
         """Write what is pending, and that the training has ended. The file stays."""
         for row in self._pending.values():
-            self._put(asdict(row))
+            self._put(_row(row))
         self._pending = {}
         self.note("end", step)
         if self._file is not None and os.getpid() == self._pid:
@@ -101,6 +102,10 @@ class LiveLog:
             if self._file is not None:
                 self._file.close()
         self.path = self._file = None
+
+
+def _row(step: LiveStep) -> dict[str, Any]:
+    return {name: getattr(step, name) for name in _STEP_KEYS}  # asdict takes ten times as long
 
 
 def _with_peaks_of(step: LiveStep, before: LiveStep) -> LiveStep:

@@ -1,7 +1,7 @@
 """Watches the memory of this process's own training, step by step.
 
-Each step costs some microseconds for each device, and one question to the driver a second. Nothing
-in here may stop a training: an error is reported once, and then it watches no more.
+A step costs less than a millisecond for each device, and one question to the driver a second.
+Nothing in here may stop a training: an error is reported once, and then it watches no more.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +28,7 @@ from oomdoctor.monitor.readings import (
     why_not,
 )
 from oomdoctor.records.live import LiveEventKind, LiveStep
-from oomdoctor.units import GIB
+from oomdoctor.units import GIB, format_bytes
 
 _LOG = logging.getLogger("oomdoctor.monitor")
 
@@ -65,6 +67,7 @@ class MemoryWatch:
         self._pid = os.getpid()
         self._is_off = False
         self._step = 0
+        self._failed_at: int | None = None  # the step in which torch said that memory ran out
         self._reader: Reader | None = None
         self._log: LiveLog | None = None
         self._by_device: dict[int, Alerts] = {}
@@ -122,10 +125,10 @@ class MemoryWatch:
             self._log.note(event, self._step, message)
 
     def failed(self, error: BaseException) -> None:
-        """Take note that an exception ends the training."""
+        """Take note that a step raised an exception, if memory ran out and torch did not say so."""
         from oomdoctor.monitor.guarding.recognized import is_out_of_memory
 
-        if is_out_of_memory(error):
+        if self._failed_at != self._step and is_out_of_memory(error):
             self.note("oom", str(error).partition("\n")[0][:1000])
 
     def close(self) -> None:
@@ -166,12 +169,24 @@ class MemoryWatch:
                 path = None if self._wants_log is True else Path(self._wants_log)
                 found = current_first(gpus())
                 self._log = LiveLog(found, path=path, total_steps=self._total_steps)
+                _tell_of_failures(weakref.ref(self))
                 if self._log.path is None:
                     _LOG.warning("oomdoctor: no live log is written: %s", self._log.why_not)
 
+    def _on_out_of_memory(self, device: int, requested: int, free: int) -> None:
+        """The allocator is about to raise an error, which the script may catch."""
+        if self._is_off or os.getpid() != self._pid:
+            return
+        self._failed_at = self._step
+        self.note(
+            "oom",
+            f"GPU {device}: tried to allocate {format_bytes(requested)} with {format_bytes(free)} "
+            "free",
+        )
+
     def _take(self) -> None:
         self._start()
-        if self._reader is None:
+        if self._reader is None or _is_capturing():
             return
         self._readings = self._reader.read()
         for reading in self._readings:
@@ -242,9 +257,29 @@ def watch_memory(
     )
 
 
+def _tell_of_failures(watch: weakref.ref[MemoryWatch]) -> None:
+    """Let torch tell the watch when memory runs out. It cannot be asked to stop that again."""
+    import torch
+
+    def tell(device: int, requested: int, total: int, free: int) -> None:
+        one = watch()
+        if one is not None:
+            with suppress(Exception):  # we are inside of the allocator
+                one._on_out_of_memory(device, requested, free)
+
+    torch._C._cuda_attach_out_of_memory_observer(tell)
+
+
 def _collected(device: int) -> int:
     gc.collect()
     return allocated_now(device)
+
+
+def _is_capturing() -> bool:
+    """Whether a CUDA graph is being recorded, in which nothing else may be asked of the driver."""
+    import torch
+
+    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def _rank_prefix() -> str:

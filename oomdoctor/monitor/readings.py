@@ -155,10 +155,12 @@ def _begin_step(device: int, stats: Stats) -> None:
     """Reset the peaks of torch; what they were stays visible to the script."""
     kept = _scripts.setdefault(device, {})
     for name, pools in stats.items():
-        if isinstance(pools, dict):
+        if type(pools) is dict:  # others are plain counts
             for pool, values in pools.items():
-                if isinstance(values, dict) and "peak" in values:
-                    kept[name, pool] = max(kept.get((name, pool), 0), values["peak"])
+                if type(values) is dict:
+                    peak = values["peak"]
+                    if peak > kept.get((name, pool), -1):
+                        kept[name, pool] = peak
     _steps.pop(device, None)
     with suppress(RuntimeError):
         _raw["_cuda_resetPeakMemoryStats"](device)

@@ -28,6 +28,7 @@ LATEST = "latest"
 _MOST_POINTS, _MOST_EVENTS = 48, 5
 _RECENT_STEPS = 50  # from which the time of a step is taken
 _STILL_GROWING = 0.5  # of the steps of a growth may have passed since, without being denied
+_SAME_TRAINING_S = 60.0  # the logs of its ranks are written about as late
 _LEAST_STEPS = 18  # before which nothing can be said about a trend
 
 
@@ -67,10 +68,15 @@ class Watcher:
         chosen = [gpu for gpu in seen if self._is_asked(gpu, pids, mine)]
         if not chosen and not records:
             raise self._nothing(seen)
+        free: dict[str | None, int | None] = {gpu.uuid: gpu.free_bytes for gpu in seen}
         return WatchAnswer(
             asked=self.asked.text,
             gpus=tuple(self._gpu(gpu, pids) for gpu in chosen),
-            trainings=tuple(one for record in records for one in _trainings(record, self.clock())),
+            trainings=tuple(
+                _training(record, card, self.clock(), free.get(card.gpu_uuid))
+                for record in records
+                for card in _used(record)
+            ),
         )
 
     def _records(self, pids: frozenset[int]) -> list[LiveRecord]:
@@ -94,9 +100,8 @@ class Watcher:
             uuids = {gpu.uuid for gpu in self.gpus() if gpu.index == self.asked.gpu}
             running = [r for r in found if not r.has_ended]
             return [r for r in running if uuids & {gpu.gpu_uuid for gpu in _used(r)}]
-        running = [record for record in found if not record.has_ended]
-        latest = (running or found)[:1]
-        return [r for r in running if _together(r, latest[0])] or latest if latest else []
+        pool = [record for record in found if not record.has_ended] or found
+        return [record for record in pool if _together(record, pool[0])]
 
     def _is_asked(self, gpu: Gpu, pids: frozenset[int], mine: set[str | None]) -> bool:
         if self.asked.gpu is not None:
@@ -197,19 +202,20 @@ def _together(one: LiveRecord, other: LiveRecord) -> bool:
     mine, others = one.header, other.header
     if mine.pid == others.pid and mine.host == others.host:
         return True
-    return mine.world == others.world > 1 and mine.command == others.command
+    return (
+        mine.world == others.world > 1
+        and mine.command == others.command
+        and mine.rank != others.rank
+        and abs(one.written_at - other.written_at) < _SAME_TRAINING_S
+    )
 
 
-def _trainings(record: LiveRecord, now: float) -> list[WatchedTraining]:
-    return [_training(record, card, now) for card in _used(record)]
-
-
-def _training(record: LiveRecord, card: _Card, now: float) -> WatchedTraining:
+def _training(record: LiveRecord, card: _Card, now: float, free: int | None) -> WatchedTraining:
     header = record.header
     steps = [step for step in record.steps if step.device == card.index]
     last = steps[-1] if steps else None
     step_s = _step_time(steps)
-    capacity = _capacity(steps)
+    capacity = _capacity(steps, None if record.has_ended else free)
     return WatchedTraining(
         log=str(record.path),
         pid=header.pid,
@@ -246,8 +252,13 @@ def _step_time(steps: Sequence[LiveStep]) -> float | None:
     return (recent[-1].time_s - recent[0].time_s) / (recent[-1].step - recent[0].step)
 
 
-def _capacity(steps: Sequence[LiveStep]) -> int | None:
-    """What the process can have: what it has reserved, and what was free when that was asked."""
+def _capacity(steps: Sequence[LiveStep], free: int | None) -> int | None:
+    """What the process can have: what it has reserved, and what is free.
+
+    That is what the driver says now, or else what the process was told when it last asked.
+    """
+    if steps and free is not None:
+        return free + steps[-1].reserved_bytes
     for step in reversed(steps):
         if step.free_bytes is not None:
             return step.free_bytes + step.reserved_bytes

@@ -65,8 +65,10 @@ kept.clear()
 torch.cuda.empty_cache()
 
 # A batch that does not fit is skipped, and leaves nothing behind.
-guarded = guard(skip=True, model=net, optimizer=optimizer)
-left, seen = [], []
+memory = watch_memory(log="guarded.jsonl")
+memory.start()
+guarded = guard(skip=True, model=net, optimizer=optimizer, memory=memory)
+left = []
 def train():
     for rows in (8, 8, 1 << 21, 8):
         with guarded:
@@ -77,9 +79,11 @@ def train():
         if not guarded.skipped:
             optimizer.step()
             optimizer.zero_grad()
+        memory.step()
         x = hidden = loss = None
         left.append([guarded.skipped, torch.cuda.memory_allocated()])
 train()
+memory.close()
 facts["guard"] = left
 try:
     with guard():
@@ -143,6 +147,8 @@ def test_a_training_is_watched_and_guarded(watched: Watched) -> None:
     before, _, skipped, after = facts["guard"]
     assert [before[0], skipped[0], after[0]] == [False, True, False]
     assert skipped[1] <= before[1] and after[1] == before[1]
+    events = [(e.event, e.step) for e in log(watched, "guarded").events]
+    assert events == [("oom", 2), ("skipped", 2), ("end", 4)]
     assert "oomdoctor: out of GPU memory" in facts["error"] and "What helps" in facts["error"]
     assert "oomdoctor: batch skipped, 1 so far" in error
 

@@ -114,11 +114,12 @@ def _joined(first: _Block, second: _Block) -> _Block:
 
 def _growth(blocks: Sequence[_Block]) -> Growth | None:
     size = len(blocks) // _PARTS
+    ends = (min(block.least for block in part) for part in (blocks[-size:], blocks[:size]))
+    if next(ends) - next(ends) < _LEAST_BYTES:  # nearly always; this runs after every step
+        return None
     parts = [blocks[at : at + size] for at in range(0, size * _PARTS, size)]
     floors = [min(block.least for block in part) for part in parts]
     rise = floors[-1] - floors[0]
-    if rise < _LEAST_BYTES:
-        return None
     if max(block.greatest for block in parts[-1]) <= blocks[0].before:
         return None  # it was as much before and fell back, as a buffer does that is emptied
     mean = rise / (_PARTS - 1)

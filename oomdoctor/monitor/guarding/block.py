@@ -104,7 +104,7 @@ class Guard:
         if error is not None and not is_out_of_memory(error):
             return False
         if error is not None and self._memory is not None:
-            self._memory.note("oom", str(error).partition("\n")[0][:1000])
+            self._memory.failed(error)
         if not self._skip:
             if error is None:
                 return False
