@@ -185,16 +185,22 @@ class Pass(torch.autograd.Function):
         fail("backward")
         return gradient
 
+class Layer(torch.nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.linear = torch.nn.Linear(512, 512)
+        self.fails = number == 3
+    def forward(self, x):
+        return Pass.apply(self.linear(x)) if self.fails else self.linear(x)
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(6)))
+        self.layers = torch.nn.Sequential(*map(Layer, range(6)))
         self.head = torch.nn.Linear(512, 64)
         self.register_buffer("count", torch.zeros(8))
     def forward(self, x):
-        for number, layer in enumerate(self.layers):
-            x = layer(x) if number != 3 else Pass.apply(layer(x))
-        return self.head(x)
+        return self.head(self.layers(x))
 
 def noting(name):
     original = getattr(dist, name)

@@ -121,7 +121,7 @@ class Guard:
             failure = diagnosed(error)
             release(error, frame, self._before)
             _empty_cache()
-            self._ranks.catch_up()
+            self._catch_up(failure)
         failed = self._ranks.agree(error is not None)
         if not failed:
             self.in_a_row = 0
@@ -134,6 +134,20 @@ class Guard:
         self.skipped = True
         self._say(failure, failed)
         return True
+
+    def _catch_up(self, failure: Any) -> None:
+        """Let the other ranks end their step.
+
+        Raises:
+            DiagnosedOutOfMemoryError: not even that fits, which takes gradients and no activations.
+        """
+        try:
+            self._ranks.catch_up()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            text = f"{failure}\n\nThe batch cannot be skipped: gradients alone do not fit."
+            raise type(failure)(text, failure.diagnosis) from error
 
     def _clear_gradients(self) -> None:
         self._model.zero_grad(set_to_none=True)

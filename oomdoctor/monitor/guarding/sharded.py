@@ -70,15 +70,16 @@ class Sharded:
 
         states = [_state(m) for m in self._model.modules() if _state(m) is not None]
         root = next((s for s in states if s._is_root), states[0])
-        gathered = [group for name, group in self._ended if name == "pre_forward"]
         with torch.enable_grad():
-            if not gathered and not self._half_made():
+            if not self._begun:
                 anything = torch.zeros((), device=root._device)
                 root._root_pre_forward(root._modules[0], (anything,), {})
-            self._forward(gathered)
+            self._forward(root)
             self._in_the_usual_order(root)
             self._backward_moves()
         with torch.no_grad():
+            for state in states:
+                getattr(state, "_modules_to_run_forward", set()).clear()
             for group in _groups(states):
                 if self._is_scattered(group):
                     _fill(group)
@@ -91,15 +92,23 @@ class Sharded:
             self._usual = list(self._ended)
         return found
 
-    def _forward(self, gathered: list[Any]) -> None:
-        """Gather the groups that the other ranks gather in what is left of their forward pass."""
+    def _forward(self, root: Any) -> None:
+        """Gather what the other ranks gather in the rest of their forward pass, and let it go.
+
+        A layer that failed may have been left gathered; then it would not be gathered again.
+        """
+        is_open = root._state_ctx.iter_forward_root is root
+        at_the_end = {id(group) for group in _groups([root])} if is_open else set()
+        ended, again = set(_keys(self._ended)), set()
         for name, group in self._usual:
-            if name != "pre_forward":
-                continue
-            if any(group is one for one in gathered):
-                continue
-            group.pre_forward(None, (), {})
-            group.post_forward(None, (), None)
+            if name == "pre_forward" and (name, id(group)) not in ended:
+                again.add(id(group))
+                group.pre_forward(None, (), {})
+            left = (name, id(group)) not in ended or id(group) in again
+            if name == "post_forward" and left and id(group) not in at_the_end:
+                group.post_forward(None, (), None)
+        if is_open:
+            root._post_forward(root._modules[0], (), None)
 
     def _in_the_usual_order(self, root: Any) -> None:
         """Let the backward pass gather ahead in the order of a whole forward pass."""
@@ -150,7 +159,7 @@ def _listen(one: Sharded) -> bool:
     except ImportError:
         return False
     if not all(hasattr(FSDPParamGroup, name) for name in _MOVES) or not all(
-        hasattr(FSDPState, name) for name in (_FINAL, "_root_pre_forward")
+        hasattr(FSDPState, name) for name in (_FINAL, "_root_pre_forward", "_post_forward")
     ):
         return False
     if not _listeners:
@@ -213,6 +222,10 @@ def _forwards(moves: list[Move]) -> int:
         if name == "pre_forward":
             counts[id(group)] = counts.get(id(group), 0) + 1
     return max(counts.values(), default=0)
+
+
+def _keys(moves: list[Move]) -> list[tuple[str, int]]:
+    return [(name, id(group)) for name, group in moves]
 
 
 def _is_start(some: list[Move], whole: list[Move]) -> bool:
