@@ -51,7 +51,8 @@ import sys
 from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.machine import Gpu
-from oomdoctor.runs.watched import real, run as watched, sampling
+from oomdoctor.runs.watched.seen import sampling
+from oomdoctor.runs.watched import real, run as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
 real.list_gpus = watched.list_gpus = lambda: (gpu,)
 kills = count()

@@ -24,8 +24,8 @@ from oomdoctor.records.run import (
     StepPeaks,
     UnknownBranch,
 )
-from oomdoctor.runs.watched.command import Ended
-from oomdoctor.runs.watched.outside import lines_from_outside
+from oomdoctor.runs.watched.running.command import Ended
+from oomdoctor.runs.watched.seen.outside import lines_from_outside
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB

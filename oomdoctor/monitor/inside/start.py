@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from oomdoctor.monitor.inside.device.history import leave_to_the_script
 from oomdoctor.monitor.inside.folder import VARIABLE, asked
-from oomdoctor.monitor.inside.history import leave_to_the_script
 from oomdoctor.monitor.inside.watch import Watch
 
 _watch: Watch | None = None

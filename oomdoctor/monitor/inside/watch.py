@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import peaks, reads
-from oomdoctor.monitor.inside.agreement import agree
-from oomdoctor.monitor.inside.alone import VARIABLE
-from oomdoctor.monitor.inside.counted import CountedMemory
+from oomdoctor.monitor.inside.device import peaks, reads
+from oomdoctor.monitor.inside.device.counted import CountedMemory
+from oomdoctor.monitor.inside.device.memory import Memory
+from oomdoctor.monitor.inside.device.snapshots import Snapshots
+from oomdoctor.monitor.inside.device.traced import TracedMemory
 from oomdoctor.monitor.inside.ending import wants_to_stop
 from oomdoctor.monitor.inside.failure import (
     frames_here,
@@ -28,7 +29,6 @@ from oomdoctor.monitor.inside.failure import (
     script_file,
 )
 from oomdoctor.monitor.inside.folder import rank_and_world, replace_file
-from oomdoctor.monitor.inside.memory import Memory
 from oomdoctor.monitor.inside.pending import wait_for_watchdog
 from oomdoctor.monitor.inside.process import (
     architectures,
@@ -37,8 +37,8 @@ from oomdoctor.monitor.inside.process import (
     torch_release,
     versions,
 )
-from oomdoctor.monitor.inside.snapshots import Snapshots
-from oomdoctor.monitor.inside.traced import TracedMemory
+from oomdoctor.monitor.inside.ranks.agreement import agree
+from oomdoctor.monitor.inside.ranks.alone import VARIABLE
 
 _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need
 _INTERVAL_S = 5.0  # between two readings without an optimizer step

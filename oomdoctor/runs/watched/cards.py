@@ -14,8 +14,8 @@ from oomdoctor.records.run import RankMemory, SmallestGpu
 from oomdoctor.runs import emulated
 from oomdoctor.runs.emulated import EmulatedGpus
 from oomdoctor.runs.watched.diagnosis import about_a_value
-from oomdoctor.runs.watched.processes import Process, ran_out, read_events
 from oomdoctor.runs.watched.request import WatchRequest, line_of
+from oomdoctor.runs.watched.seen.processes import Process, ran_out, read_events
 from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
 
 _FEW_STEPS = 3

@@ -14,8 +14,8 @@ from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.runs.watched.processes import Process
-from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.catalogue import find_model
 from oomdoctor.system.models.hub import resolve
 

@@ -18,17 +18,17 @@ from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
 from oomdoctor.records.run import RankMemory, RunDevice
 from oomdoctor.records.snapshot import SnapshotDevice
 from oomdoctor.runs.watched.cards import with_cards
-from oomdoctor.runs.watched.case import snapshot_name, write_case
-from oomdoctor.runs.watched.command import Ended
 from oomdoctor.runs.watched.diagnosis import diagnoses_of, micro_batch_of
-from oomdoctor.runs.watched.evidence import joined, snapshot_answer, with_snapshot
+from oomdoctor.runs.watched.kept.case import snapshot_name, write_case
+from oomdoctor.runs.watched.kept.evidence import joined, snapshot_answer, with_snapshot
 from oomdoctor.runs.watched.larger_batch import larger_batch
-from oomdoctor.runs.watched.outside import lines_from_outside, notes_from_outside
-from oomdoctor.runs.watched.processes import Process, ran_out, rank_memory, read_processes
 from oomdoctor.runs.watched.real import device_of, machine_of, usable_bytes
 from oomdoctor.runs.watched.request import WatchRequest
-from oomdoctor.runs.watched.sampling import Samples
-from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.runs.watched.running.command import Ended
+from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.seen.outside import lines_from_outside, notes_from_outside
+from oomdoctor.runs.watched.seen.processes import Process, ran_out, rank_memory, read_processes
+from oomdoctor.runs.watched.seen.sampling import Samples
 
 
 @dataclass(frozen=True, slots=True)

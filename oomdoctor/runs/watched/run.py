@@ -13,14 +13,14 @@ from oomdoctor.errors import machine_error
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Report
 from oomdoctor.runs.emulated import EmulatedGpus, check_possible, emulating
-from oomdoctor.runs.watched.command import run_command
-from oomdoctor.runs.watched.guard import end_left_over, guarded
 from oomdoctor.runs.watched.real import gpus_here
 from oomdoctor.runs.watched.report import Seen, report_of
 from oomdoctor.runs.watched.request import WatchRequest, line_of
-from oomdoctor.runs.watched.sampling import sampled
+from oomdoctor.runs.watched.running.command import run_command
+from oomdoctor.runs.watched.running.guard import end_left_over, guarded
+from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.seen.sampling import sampled
 from oomdoctor.runs.watched.session import session_folder, watching_environment
-from oomdoctor.runs.watched.tail import Tail
 from oomdoctor.system.environment import command_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.machine.nvml import list_gpus

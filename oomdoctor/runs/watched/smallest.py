@@ -10,7 +10,7 @@ from oomdoctor.analysis.memory.overhead import shares_host_memory
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.run import RankMemory, SmallestGpu
 from oomdoctor.runs.cards import Card, cards_of
-from oomdoctor.runs.watched.processes import Events
+from oomdoctor.runs.watched.seen.processes import Events
 
 # Kernels for bfloat16 and flash attention need 8.0; a run on such a card may use them.
 _MODERN = (8, 0)

@@ -81,7 +81,7 @@ HOST: tuple[Dialect, ...] = (
         # `run` counts what the kernel did, because the output of a killed command cannot say it.
         "host_oom_killer",
         "oomdoctor run",
-        "oomdoctor/runs/watched/outside.py",
+        "oomdoctor/runs/watched/seen/outside.py",
         re.compile(r"oomdoctor: the kernel killed (?:a process|\d+ processes)"),
         resource="host",
         lived_on=True,
@@ -90,7 +90,7 @@ HOST: tuple[Dialect, ...] = (
     Dialect(
         "dataloader_shm",
         "oomdoctor run",
-        "oomdoctor/runs/watched/outside.py",
+        "oomdoctor/runs/watched/seen/outside.py",
         re.compile(r"oomdoctor: a bus error ended the command, and /dev/shm was full"),
         resource="shm",
         phase="data",

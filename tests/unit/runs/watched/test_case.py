@@ -12,9 +12,9 @@ import pytest
 from example_runs import ran_out
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.runs.watched.case import write_case
-from oomdoctor.runs.watched.processes import Process
-from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.runs.watched.kept.case import write_case
+from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.store import cases
 
 TOKEN = "planted-token-0123456789"

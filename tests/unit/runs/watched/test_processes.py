@@ -11,9 +11,9 @@ import pytest
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.records.run import Place, RankMemory
-from oomdoctor.runs.watched.branches import may_decide, unknown_branches
-from oomdoctor.runs.watched.places import library_line, phase_of_peak, user_line
-from oomdoctor.runs.watched.processes import Events, rank_memory, read_events, read_processes
+from oomdoctor.runs.watched.seen.branches import may_decide, unknown_branches
+from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
+from oomdoctor.runs.watched.seen.processes import Events, rank_memory, read_events, read_processes
 from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
 from oomdoctor.units import GIB, MIB
 

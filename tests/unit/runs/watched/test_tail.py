@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from oomdoctor.runs.watched import tail
 from oomdoctor.runs.watched.diagnosis import diagnoses_of
-from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.runs.watched.running import tail
+from oomdoctor.runs.watched.running.tail import Tail
 
 OOM = (
     b"Traceback (most recent call last):\n"

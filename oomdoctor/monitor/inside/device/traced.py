@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import history, peaks
+from oomdoctor.monitor.inside.device import history, peaks
+from oomdoctor.monitor.inside.device.history import History, read_all
+from oomdoctor.monitor.inside.device.memory import keep_step
 from oomdoctor.monitor.inside.ending import StepMemory
-from oomdoctor.monitor.inside.history import History, read_all
 from oomdoctor.monitor.inside.live import Live
-from oomdoctor.monitor.inside.memory import keep_step
 from oomdoctor.monitor.inside.position import Position
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 

@@ -13,7 +13,7 @@ import termios
 import threading
 from contextlib import suppress
 
-from oomdoctor.runs.watched.tail import Tail
+from oomdoctor.runs.watched.running.tail import Tail
 
 _CHUNK = 1 << 16
 _LINGER_S = 2.0  # for output of grandchildren that outlive the command

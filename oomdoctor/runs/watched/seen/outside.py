@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 from oomdoctor.records.run import HostMemory
-from oomdoctor.runs.watched.command import Ended
-from oomdoctor.runs.watched.processes import Process
+from oomdoctor.runs.watched.running.command import Ended
+from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.environment import variable
 from oomdoctor.units import MIB, format_bytes
 

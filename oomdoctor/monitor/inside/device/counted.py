@@ -11,11 +11,11 @@ import threading
 import time
 from typing import Any
 
-from oomdoctor.monitor.inside import history, peaks
+from oomdoctor.monitor.inside.device import history, peaks
+from oomdoctor.monitor.inside.device.memory import keep_step
 from oomdoctor.monitor.inside.ending import StepMemory
 from oomdoctor.monitor.inside.failure import frames_here
 from oomdoctor.monitor.inside.live import Live
-from oomdoctor.monitor.inside.memory import keep_step
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.run import UnknownBranch
-from oomdoctor.runs.watched.places import shown_file
+from oomdoctor.runs.watched.seen.places import shown_file
 
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.
 _NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})

@@ -19,8 +19,8 @@ from oomdoctor.records.run import (
     RankOutcome,
     StepPeaks,
 )
-from oomdoctor.runs.watched.branches import unknown_branches
-from oomdoctor.runs.watched.places import library_line, phase_of_peak, user_line
+from oomdoctor.runs.watched.seen.branches import unknown_branches
+from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
 
 _MOST_POINTS = 120
 

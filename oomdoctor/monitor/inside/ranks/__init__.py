@@ -1,0 +1,1 @@
+"""Several ranks: they stop together, or one runs and answers for all."""

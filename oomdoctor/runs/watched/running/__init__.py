@@ -1,0 +1,1 @@
+"""Runs a command: its process group, signals, terminal and output."""
