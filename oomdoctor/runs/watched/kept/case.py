@@ -53,7 +53,9 @@ def write_case(
     case = new_case(report.command_line, given)
     named = shlex.quote(str(case) if given is not None else case.name)
     packed = f"oomdoctor show {named} --zip {shlex.quote(case.name)}.zip"
-    report = replace(report, run_dir=str(case), next_commands=(*report.next_commands, packed))
+    looked_at = _timelines(case, folder, processes)
+    commands = (*report.next_commands, *looked_at, packed)
+    report = replace(report, run_dir=str(case), next_commands=commands)
     with writing(case):
         for process in processes:
             _take_files(process, folder, case, secrets)
@@ -73,6 +75,18 @@ def document_of(report: Report, secrets: Secrets | None = None) -> str:
 def snapshot_name(rank: int, device: int) -> str:
     """The name of a snapshot in the case."""
     return f"snapshot-rank{rank}-gpu{device}.pickle"
+
+
+def _timelines(case: Path, folder: Path, processes: Sequence[Process]) -> tuple[str, ...]:
+    """The line that draws the first snapshot; none without one."""
+    found = [
+        case / snapshot_name(process.rank, failed["device"])
+        for process in processes
+        for failed in process.record["ooms"]
+        if failed["snapshot"] and (folder / failed["snapshot"]).exists()
+    ]
+    words = ["oomdoctor", "snapshot", *map(str, found[:1]), "--html", "timeline.html"]
+    return (shlex.join(words),) if found else ()
 
 
 def _take_files(process: Process, folder: Path, case: Path, secrets: Secrets) -> None:

@@ -58,6 +58,8 @@ def test_a_case_holds_the_evidence_and_no_secret(state: Path, tmp_path: Path) ->
         "report.txt",
         "snapshot-rank0-gpu0.pickle",
     ]
+    drawn = f"oomdoctor snapshot {case}/snapshot-rank0-gpu0.pickle --html timeline.html"
+    assert drawn in report.next_commands
     for path in case.iterdir():
         found = path.read_bytes()
         for secret in (TOKEN, OTHER, "p4ssw0rd", "hf_AbCd"):
