@@ -22,7 +22,9 @@ def replay_sections(device: SnapshotDevice) -> list[Section]:
     if device.oom is not None and (device.oom.changes or device.oom.changes_note):
         sections.append(Section("Enough to let the request pass", tuple(_enough(device))))
     if device.fits:
-        sections.append(Section("Would it have fitted", tuple(_fits(device))))
+        ran_out = device.oom is not None
+        title = "Would it have got past the request" if ran_out else "Would it have fitted"
+        sections.append(Section(title, tuple(_fits(device))))
     return sections
 
 
@@ -59,9 +61,14 @@ def _fits(device: SnapshotDevice) -> list[Block]:
             (
                 fit.gpu,
                 format_bytes(fit.capacity_bytes),
-                _run(fit.as_it_was),
-                _run(fit.with_expandable_segments),
-                _run(fit.with_half_micro_batch),
+                *(
+                    _run(run, "passes at" if device.oom is not None else "fits:")
+                    for run in (
+                        fit.as_it_was,
+                        fit.with_expandable_segments,
+                        fit.with_half_micro_batch,
+                    )
+                ),
             )
             for fit in answered
         )
@@ -77,14 +84,14 @@ def _fits(device: SnapshotDevice) -> list[Block]:
             )
         )
     if answered and device.oom is not None:
-        blocks.append(Note("The replay ends with the request that failed."))
+        blocks.append(Note("What the training needs after that request is not in the trace."))
     return blocks
 
 
-def _run(run: ReplayedRun | None) -> str:
+def _run(run: ReplayedRun | None, fits: str) -> str:
     if run is None:
         return ""
     if not run.fits:
         return f"needs {format_bytes(run.needed_bytes)}"
     retries = "" if not run.retries else f", {run.retries} retr{'y' if run.retries == 1 else 'ies'}"
-    return f"fits: {format_bytes(run.peak_reserved_bytes)}{retries}"
+    return f"{fits} {format_bytes(run.peak_reserved_bytes)}{retries}"
