@@ -14,7 +14,7 @@ from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.monitor.readings import Reading
 from oomdoctor.units import format_bytes, format_percent, format_seconds
 
-AlertKind = Literal["near_limit", "growth", "larger_steps", "fragmentation", "cycles"]
+AlertKind = Literal["near_limit", "growth", "larger_steps", "fragmentation", "cycles", "pinned"]
 # How many times as long as the growth was seen it may take until memory is full. So a fast growth
 # is reported early, and a slow one when there is more to go by.
 _FAR = 50
@@ -33,14 +33,14 @@ _CAUSES: dict[AlertKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A warning about a device.
+    """A warning about a device; `device` is None for pinned memory of the host.
 
     `bytes_per_step` and `full_at_step`, the step at which memory runs out at this rate, belong to
     growth; else None.
     """
 
     kind: AlertKind
-    device: int
+    device: int | None
     step: int
     message: str
     bytes_per_step: float | None = None

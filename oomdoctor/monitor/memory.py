@@ -19,6 +19,7 @@ from typing import Any
 from oomdoctor.monitor.alerts import Alert, Alerts
 from oomdoctor.monitor.live_line import LiveLine
 from oomdoctor.monitor.log import LiveLog
+from oomdoctor.monitor.pinned import PinnedMemory
 from oomdoctor.monitor.readings import (
     Reader,
     Reading,
@@ -71,6 +72,7 @@ class MemoryWatch:
         self._reader: Reader | None = None
         self._log: LiveLog | None = None
         self._by_device: dict[int, Alerts] = {}
+        self._pinned = PinnedMemory()
         self._readings: list[Reading] = []
         self._peaks: dict[str, int] = {}  # since metrics were taken
 
@@ -193,6 +195,9 @@ class MemoryWatch:
             self._note_peaks(reading)
             self._write(reading)
             self._warn(reading)
+        pinned = None if self._warn_at is None else self._pinned.look(self._step)
+        if pinned is not None:
+            self._say(pinned)
         if self._line is not None and _is_first_rank():
             self._line.show(self._step, self._readings)
 
@@ -227,13 +232,16 @@ class MemoryWatch:
             self._by_device[reading.device] = alerts
         elapsed = self._log.elapsed_s() if self._log is not None else 0.0
         for alert in alerts.look(self._step, elapsed, reading):
-            self.alerts.append(alert)
-            if self._line is not None:
-                self._line.erase()
-            _LOG.warning("oomdoctor: %s%s", _rank_prefix(), alert.message)
-            self.note("warning", alert.message)
-            if self._on_alert is not None:
-                self._on_alert(alert)
+            self._say(alert)
+
+    def _say(self, alert: Alert) -> None:
+        self.alerts.append(alert)
+        if self._line is not None:
+            self._line.erase()
+        _LOG.warning("oomdoctor: %s%s", _rank_prefix(), alert.message)
+        self.note("warning", alert.message)
+        if self._on_alert is not None:
+            self._on_alert(alert)
 
 
 def watch_memory(

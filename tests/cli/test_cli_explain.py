@@ -399,7 +399,7 @@ def test_a_snapshot_of_the_failure_says_what_held_the_memory(tmp_path: Path) -> 
     log.write_text(MESSAGE.format(asked="2.00"))
     ended = _start(["explain", str(log), "--snapshot", str(snapshot)])
     assert ended.returncode == 0 and ended.stderr == ""
-    assert "Held         " in ended.stdout and "(by memory_snapshot.pickle)" in ended.stdout
+    assert "Held  " in ended.stdout and "(by memory_snapshot.pickle)" in ended.stdout
     log.write_text(MESSAGE.format(asked="9.48"))
     ended = _start(["explain", str(log), "--snapshot", str(snapshot), "--json"])
     document = json.loads(ended.stdout)

@@ -64,6 +64,18 @@ loop("nearly_full", lambda n: kept.append(
 kept.clear()
 torch.cuda.empty_cache()
 
+# Batches that a DataLoader pinned are kept.
+def pins():
+    batches = []
+    rows = torch.utils.data.TensorDataset(torch.zeros(24, 1 << 20))
+    with watch_memory(log="pinned.jsonl") as memory:
+        for (batch,) in torch.utils.data.DataLoader(rows, batch_size=1, pin_memory=True):
+            batches.append({"rows": batch})
+            step()
+            memory.step()
+    return [[a.kind, a.device, a.message] for a in memory.alerts]
+facts["pinned"] = pins()
+
 # A batch that does not fit is skipped, and leaves nothing behind.
 memory = watch_memory(log="guarded.jsonl")
 memory.start()
@@ -142,6 +154,14 @@ def test_a_training_is_watched_and_guarded(watched: Watched) -> None:
     assert [one[0] for one in facts["circles"]] == ["cycles"]
     assert [one[:2] for one in facts["nearly_full"]] == [["near_limit", 10]]
     assert [e.event for e in log(watched, "leak").events] == ["warning", "end"]
+
+    # Pinned batches are host memory: the variable that keeps them is named, with its line.
+    ((kind, device, message),) = facts["pinned"]
+    assert (kind, device) == ("pinned", None) and "grows by 4.00 MiB per step" in message
+    lines = TRAINING.splitlines()
+    filling = next(n for n, line in enumerate(lines, 1) if "batches.append(" in line)
+    assert "`batches` keeps pinned tensors: " in message
+    assert f"train.py:{filling}." in message
 
     # The batch that was skipped left nothing.
     before, _, skipped, after = facts["guard"]

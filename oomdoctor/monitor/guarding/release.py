@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import inspect
-import sys
 import traceback
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
+
+from oomdoctor.monitor.frame_locals import drop_copies, is_copied
 
 _PLAIN = (int, float, complex, str, bytes, type(None), type, FunctionType, ModuleType)
 
@@ -17,7 +17,7 @@ def bound_names(frame: FrameType) -> dict[str, int]:
     """The local names of a running frame, with the identity of what each one is bound to."""
     values = frame.f_locals
     found = {name: id(value) for name, value in values.items()}
-    _drop_copies(frame, values)
+    drop_copies(frame, values)
     return found
 
 
@@ -51,17 +51,7 @@ def _unbind(frame: FrameType, before: dict[str, int]) -> None:
     ]
     for name in new:
         values[name] = None
-    if _is_copied(frame):
+    if is_copied(frame):
         to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
         to_fast(ctypes.py_object(frame), ctypes.c_int(0))
-    _drop_copies(frame, values)
-
-
-def _is_copied(frame: FrameType) -> bool:
-    """Whether f_locals is a copy, as it is for functions before Python 3.13."""
-    return sys.version_info < (3, 13) and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
-
-
-def _drop_copies(frame: FrameType, values: Any) -> None:
-    if _is_copied(frame):  # the frame keeps the copy, and so all that it refers to
-        values.clear()
+    drop_copies(frame, values)

@@ -1,0 +1,190 @@
+"""Says when pinned host memory grows steadily, and which variable keeps it.
+
+torch's history of a GPU does not show host memory. So once growth is seen, the tensors themselves
+are looked at: who refers to them, up to a variable or an attribute.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import re
+import sys
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+from inspect import isfunction
+from types import FrameType
+from typing import Any
+
+from oomdoctor.analysis.memory.trend import Growth, Trend
+from oomdoctor.monitor.alerts import Alert
+from oomdoctor.monitor.frame_locals import variables
+from oomdoctor.units import format_bytes
+
+_CONTAINERS = (list, tuple, dict, set, deque)
+_MOST_TENSORS = 2_000  # that are looked at
+_LEVELS = 4  # of containers in containers
+_SHARE_OF_RISE = 0.5  # what garbage collection gives back of a rise that was no leak
+_OWN = "oomdoctor/monitor/"
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What keeps tensors: a name, and the line of code that fills it or uses it now."""
+
+    name: str
+    file: str
+    line: int
+
+
+class PinnedMemory:
+    """The pinned host memory of this process, step by step; it warns once."""
+
+    def __init__(self) -> None:
+        self._trend = Trend()
+        self._has_said = False
+
+    def look(self, step: int) -> Alert | None:
+        """An alert if pinned memory has grown steadily up to this step."""
+        size = None if self._has_said else pinned_bytes()
+        growth = None if size is None else self._trend.add(step, size)
+        if growth is None or size is None:
+            return None
+        gc.collect()
+        if size - (pinned_bytes() or 0) >= _SHARE_OF_RISE * growth.rise_bytes:
+            self._trend.forget()
+            return None
+        self._has_said = True
+        return Alert("pinned", None, step, _message(growth, keeper()), growth.bytes_per_step)
+
+
+def pinned_bytes() -> int | None:
+    """Bytes of pinned memory that tensors of this process use; None if torch does not say."""
+    import torch
+
+    read = getattr(torch.cuda, "host_memory_stats", None)
+    if read is None:
+        return None
+    stats = read()
+    found = stats.get("active_bytes.current", stats.get("allocated_bytes.current"))
+    return None if found is None else int(found)
+
+
+def keeper() -> Keeper | None:
+    """The variable or attribute that keeps most of the pinned tensors; None if there is none."""
+    held = _pinned_tensors()
+    for _ in range(_LEVELS):
+        containers = _containers_of(held)
+        if not containers:
+            return None
+        count, largest = max(containers, key=lambda one: one[0])
+        if 2 * count < len(held):  # batches, each with some of the tensors: who keeps these?
+            held = [container for _, container in containers]
+            continue
+        found = _variable(largest) or _attribute_of_an_object(largest)
+        if found is not None:
+            return found
+        held = [largest]
+    return None
+
+
+def _message(growth: Growth, found: Keeper | None) -> str:
+    kept = "Something keeps pinned tensors, such as batches of a DataLoader with pin_memory=True."
+    if found is not None:
+        kept = f"`{found.name}` keeps pinned tensors: {found.file}:{found.line}."
+    return (
+        f"pinned host memory grows by {format_bytes(round(growth.bytes_per_step))} per step since "
+        f"step {growth.since:,}. {kept} Let go of them once they are on the GPU."
+    )
+
+
+def _pinned_tensors() -> list[Any]:
+    import torch
+
+    found: list[Any] = []
+    for one in gc.get_objects():
+        if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.is_pinned():
+            found.append(one)
+            if len(found) >= _MOST_TENSORS:
+                break
+    return found
+
+
+def _containers_of(held: list[Any]) -> list[tuple[int, Any]]:
+    """The containers that hold some of these objects, with the number of these."""
+    counts: Counter[int] = Counter()
+    containers: dict[int, Any] = {}
+    for one in held:
+        for other in gc.get_referrers(one):
+            if isinstance(other, _CONTAINERS) and other is not held:
+                counts[id(other)] += 1
+                containers[id(other)] = other
+    return [(counts[key], container) for key, container in containers.items()]
+
+
+def _variable(container: Any) -> Keeper | None:
+    """The variable of a running function or module that is the container, or has it."""
+    for frame in _frames():
+        for name, value in variables(frame).items():
+            attribute = None if value is container else _attribute(value, container)
+            if value is container or attribute is not None:
+                shown = name if attribute is None else f"{name}.{attribute}"
+                return _filled(shown, frame.f_code.co_filename, _lines_of(frame), frame.f_lineno)
+    return None
+
+
+def _attribute_of_an_object(container: Any) -> Keeper | None:
+    """The attribute of an object that no running function names."""
+    direct = gc.get_referrers(container)
+    # The attributes of an object may lie in a dictionary, which then is what refers to them.
+    indirect = [one for found in direct if type(found) is dict for one in gc.get_referrers(found)]
+    for owner in (*direct, *indirect):
+        name = None if isinstance(owner, _CONTAINERS) else _attribute(owner, container)
+        if name is None:
+            continue
+        codes = [one.__code__ for one in vars(type(owner)).values() if isfunction(one)]
+        if codes:
+            lines = [line for code in codes for *_, line in code.co_lines() if line is not None]
+            span = range(min(lines), max(lines) + 1)
+            shown = f"{type(owner).__name__}.{name}"
+            return _filled(shown, codes[0].co_filename, span, codes[0].co_firstlineno)
+    return None
+
+
+def _attribute(owner: Any, container: Any) -> str | None:
+    try:
+        values = vars(owner)
+    except TypeError:
+        return None
+    return next((name for name, value in values.items() if value is container), None)
+
+
+def _frames() -> list[FrameType]:
+    """The frames of all threads, innermost first, without our own; modules are the outermost."""
+    found = []
+    here = threading.get_ident()
+    for thread, innermost in sys._current_frames().items():
+        # Our own frame is not named: it would refer to itself, and keep what the others refer to.
+        frame: FrameType | None = sys._getframe(1) if thread == here else innermost
+        del innermost
+        while frame is not None:
+            if _OWN not in frame.f_code.co_filename:
+                found.append(frame)
+            frame = frame.f_back
+    return found
+
+
+def _lines_of(frame: FrameType) -> range:
+    lines = [line for *_, line in frame.f_code.co_lines() if line is not None]
+    return range(min(lines, default=1), max(lines, default=1) + 1)
+
+
+def _filled(name: str, file: str, lines: range, now: int) -> Keeper:
+    """The first line that fills the variable; the line that runs now if none shows."""
+    filling = re.compile(
+        rf"\b{re.escape(name.rpartition('.')[2])}\b\s*"
+        r"(?:\.(?:append|extend|add|insert|appendleft)\(|\[[^\]]*\]\s*=[^=]|\+=)"
+    )
+    found = next((at for at in lines if filling.search(linecache.getline(file, at))), now)
+    return Keeper(name, file, found)
