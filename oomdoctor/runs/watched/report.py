@@ -230,9 +230,16 @@ def _with_evidence(
 
 
 def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool:
-    """Whether the output, or what was seen from outside, says that memory ended the command."""
-    sure = any(cause.confidence != "low" for one in told[:1] for cause in one.causes)
-    return bool(outside) or (bool(told) and told[0].is_oom and not told[0].survived and sure)
+    """Whether the output, or what was seen from outside, says that memory ended the command.
+
+    Signal 9 alone does not: anybody may have sent it.
+    """
+    if outside or not told:
+        return bool(outside)
+    first = told[0]
+    enough = ("high",) if first.resource == "host" else ("high", "medium")
+    sure = any(cause.confidence in enough for cause in first.causes)
+    return first.is_oom and not first.survived and sure
 
 
 def _micro_batch(processes: Sequence[Process], request: WatchRequest) -> int | None:
