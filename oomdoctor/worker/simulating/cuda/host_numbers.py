@@ -21,7 +21,11 @@ _on_device = False  # whether the caller named the device of what is made now
 def told_apart(trace: AllocationTrace) -> Iterator[None]:
     """Let `is_on_host` answer, in the whole process, and keep such numbers out of the trace."""
     import torch
+    from torch.utils import _device
 
+    # torch remembers which functions `with torch.device(...)` is for when it first needs them. That
+    # must not be while they are replaced, or it would not know them afterwards.
+    _device._device_constructors()
     with ExitStack() as stack:
         for owner, name in (
             (torch, "tensor"),

@@ -44,3 +44,13 @@ def test_a_default_device_counts_too() -> None:
             return torch.tensor(1.0)
 
     assert counted(made) == 4
+
+
+def test_devices_of_a_context_still_count_after_a_simulation() -> None:
+    from torch.utils import _device
+
+    _device._device_constructors.cache_clear()  # as in a process that simulates first
+    with told_apart(AllocationTrace("cpu")), torch.device("meta"):
+        assert torch.ones(2).is_meta
+    with torch.device("meta"):
+        assert torch.ones(2).is_meta and torch.tensor(1.0).is_meta
