@@ -85,8 +85,8 @@ def test_whether_it_would_have_fitted(tmp_path: Path) -> None:
     path = str(writer.write(tmp_path / "memory_snapshot.pickle"))
     ended = snapshot(path, "--gpu", "RTX 4090", "--gpu", "1GiB", width=140)
     assert ended.returncode == 0, ended.stderr
-    assert "Would it have got past the request" in ended.stdout
-    assert "NVIDIA GeForce RTX 4090" in ended.stdout and "passes at 88.0 MiB" in ended.stdout
+    assert "Would it have fitted" in ended.stdout
+    assert "NVIDIA GeForce RTX 4090" in ended.stdout and "fits: 88.0 MiB" in ended.stdout
     document = json.loads(snapshot(path, "--gpu", "H100 SXM", "--json").stdout)
     (fit,) = document["devices"][0]["fits"]
     assert "H100" in fit["gpu"] and fit["capacity_bytes"] > 70 * 1024**3
