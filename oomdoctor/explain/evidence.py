@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator.sizes import round_size, segment_size
-from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.diagnosis import Incident, ReadPhase
-from oomdoctor.records.run import Place
-from oomdoctor.records.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
+from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.run import Place
+from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
 from oomdoctor.units import format_bytes
 
 # Messages print two decimals: 1.01 GiB may be 5 MiB less.

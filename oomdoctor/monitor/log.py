@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from oomdoctor.analysis.secrets import without_secrets
 from oomdoctor.monitor.inside.folder import rank_and_world
-from oomdoctor.records.live import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
+from oomdoctor.records.inside.live import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import new_log_file
 
 _ROWS_BEFORE_THINNING = 10_000

@@ -28,7 +28,7 @@ from oomdoctor.monitor.readings import (
     gpus,
     why_not,
 )
-from oomdoctor.records.live import LiveEventKind, LiveStep
+from oomdoctor.records.inside.live import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes
 
 _LOG = logging.getLogger("oomdoctor.monitor")

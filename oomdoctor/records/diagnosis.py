@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.inside.categories import CategoryBytes
 from oomdoctor.records.measurement import OomEvent
 
 Resource = Literal["gpu", "host", "shm", "none"]

@@ -11,14 +11,14 @@ from oomdoctor import __version__
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
+from oomdoctor.records.inside.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
+from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotDifference
+from oomdoctor.records.inside.watch import WatchAnswer
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
-from oomdoctor.records.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
-from oomdoctor.records.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.solve import SolveAnswer
-from oomdoctor.records.watch import WatchAnswer
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
-from oomdoctor.records.live import LiveStep
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.watch import (
+from oomdoctor.records.inside.live import LiveStep
+from oomdoctor.records.inside.watch import (
     LiveMessage,
     LivePoint,
     MemoryTrend,
@@ -20,6 +19,7 @@ from oomdoctor.records.watch import (
     WatchedProcess,
     WatchedTraining,
 )
+from oomdoctor.records.machine import Gpu
 from oomdoctor.system.machine.families import family
 from oomdoctor.system.machine.nvml import list_gpus, why_no_driver
 from oomdoctor.system.store.live_logs import LiveRecord, is_alive, log_files, read_log

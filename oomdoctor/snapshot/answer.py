@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.snapshot import SnapshotDevice, SnapshotOom
+from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotOom
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.composition import composition, place
 from oomdoctor.snapshot.fragmentation import fragmentation_of

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections import Counter
 from typing import NamedTuple
 
-from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.phases import Meanings
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oomdoctor.records.categories import BlockCategory, CategoryBytes
 from oomdoctor.records.diagnosis import Confidence
-from oomdoctor.records.run import Place
-from oomdoctor.records.snapshot import HeldBlocks, SnapshotPeak
+from oomdoctor.records.inside.categories import BlockCategory, CategoryBytes
+from oomdoctor.records.inside.run import Place
+from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotPeak
 from oomdoctor.snapshot.blocks import BEFORE
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import NO_STACK, Frame

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import fields, replace
 
-from oomdoctor.records.categories import CategoryBytes
-from oomdoctor.records.snapshot import HeldBlocks, SnapshotDifference
+from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotDifference
 from oomdoctor.snapshot.composition import SHOWN_BLOCKS, composition
 from oomdoctor.snapshot.history import History
 

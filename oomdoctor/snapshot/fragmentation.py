@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from oomdoctor.records.snapshot import SnapshotFragmentation
+from oomdoctor.records.inside.snapshot import SnapshotFragmentation
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
 from oomdoctor.snapshot.replay.order import order_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
-from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.snapshot.reading.events import Frame
 
 FILE = "<oomdoctor>"

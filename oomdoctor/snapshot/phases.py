@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.frames.phase import phase_of
 from oomdoctor.records import diagnosis
-from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.snapshot.own_frames import told_by
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.snapshot import SnapshotRetries
+from oomdoctor.records.inside.snapshot import SnapshotRetries
 from oomdoctor.snapshot.blocks import Lives
 from oomdoctor.snapshot.reading.events import Events
 from oomdoctor.snapshot.releases import releases_of

@@ -15,9 +15,9 @@ from dataclasses import replace
 from heapq import nlargest
 from itertools import accumulate
 
-from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import ReadPhase
-from oomdoctor.records.timeline import (
+from oomdoctor.records.inside.categories import BlockCategory
+from oomdoctor.records.inside.timeline import (
     CATEGORIES,
     CONFIDENCES,
     PHASES,

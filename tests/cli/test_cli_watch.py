@@ -13,7 +13,7 @@ import pytest
 from live_logs import gpu, live_log
 
 from oomdoctor.records.codec import from_json
-from oomdoctor.records.live import LiveEvent
+from oomdoctor.records.inside.live import LiveEvent
 from oomdoctor.records.report import Report
 
 

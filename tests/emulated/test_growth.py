@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
-from oomdoctor.records.snapshot import GrowthKind, SnapshotDevice
+from oomdoctor.records.inside.snapshot import GrowthKind, SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot

@@ -11,8 +11,7 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.facts.warnings import smallest_variant
-from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
-from oomdoctor.records.run import (
+from oomdoctor.records.inside.run import (
     HostMemory,
     LargerBatch,
     MemoryPoint,
@@ -24,6 +23,7 @@ from oomdoctor.records.run import (
     StepPeaks,
     UnknownBranch,
 )
+from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.seen.outside import lines_from_outside
 from oomdoctor.units import GIB, MIB

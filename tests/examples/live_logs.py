@@ -8,7 +8,7 @@ from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
-from oomdoctor.records.live import LiveEvent, LiveGpu, LiveHeader, LiveStep
+from oomdoctor.records.inside.live import LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.records.machine import Gpu, GpuProcess
 from oomdoctor.system.store.live_logs import live_folder
 from oomdoctor.units import GIB, MIB

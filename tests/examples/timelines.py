@@ -6,7 +6,7 @@ import random
 from array import array
 from itertools import accumulate
 
-from oomdoctor.records.timeline import (
+from oomdoctor.records.inside.timeline import (
     Timeline,
     TimelineBlocks,
     TimelineDevice,

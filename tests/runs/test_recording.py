@@ -13,10 +13,10 @@ from analysis_make import request as survey_request
 from tiny_models import tiny_folder
 
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.snapshot import SnapshotDevice
 from oomdoctor.runs.plan.run import run_plan
 from oomdoctor.runs.survey.run import run_survey
 from oomdoctor.snapshot.answer import device_of

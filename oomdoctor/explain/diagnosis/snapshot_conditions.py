@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.conditions import NONE, Lines
-from oomdoctor.records.categories import CategoryBytes
+from oomdoctor.records.inside.categories import CategoryBytes
 
 _NAMED = tuple(f.name for f in fields(CategoryBytes) if f.name != "other_bytes")
 _MUCH = 0.2  # of what was needed

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.inside.categories import CategoryBytes
 from oomdoctor.units import format_bytes
 
 # Checkpointing keeps the input of each layer: what it frees depends on the model.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from oomdoctor.records.snapshot import GrowthKind
+from oomdoctor.records.inside.snapshot import GrowthKind
 
 
 class Growth(NamedTuple):

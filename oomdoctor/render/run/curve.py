@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.run import RankMemory
+from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.render.blocks import Verbatim
 from oomdoctor.render.curve import curve
 from oomdoctor.units import format_bytes

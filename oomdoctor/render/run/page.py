@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report
-from oomdoctor.records.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.render.blocks import Block, Facts, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections

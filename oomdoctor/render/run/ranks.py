@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import PurePath
 
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
-from oomdoctor.records.run import RankMemory
+from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.units import DASH, format_bytes
 

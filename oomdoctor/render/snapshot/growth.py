@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.facts.growth import GROWTH
-from oomdoctor.records.snapshot import SnapshotGrowth
+from oomdoctor.records.inside.snapshot import SnapshotGrowth
 from oomdoctor.render.snapshot.lines import at_line
 from oomdoctor.units import format_bytes
 

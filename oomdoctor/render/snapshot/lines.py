@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from oomdoctor.records.run import Place
+from oomdoctor.records.inside.run import Place
 from oomdoctor.units import DASH
 
 _NAMES = {"optimizer": "optimizer states", "other": "not known"}

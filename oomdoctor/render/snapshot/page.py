@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.facts.outcomes import PHASE_WORDS
-from oomdoctor.records.report import Report
-from oomdoctor.records.snapshot import (
+from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.snapshot import (
     HeldBlocks,
     SnapshotDevice,
     SnapshotDifference,
     SnapshotPeak,
 )
+from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.snapshot import ReplayedRun, SnapshotChange, SnapshotDevice
+from oomdoctor.records.inside.snapshot import ReplayedRun, SnapshotChange, SnapshotDevice
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.snapshot.lines import at_line, category_name
 from oomdoctor.units import format_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.categories import BlockCategory
+from oomdoctor.records.inside.categories import BlockCategory
 
 LIGHT: dict[BlockCategory, tuple[int, int, int]] = {
     "weights": (212, 52, 56),

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from itertools import pairwise
 
-from oomdoctor.records.timeline import (
+from oomdoctor.records.inside.timeline import (
     CATEGORIES,
     CONFIDENCES,
     PHASES,

@@ -12,7 +12,7 @@ from hashlib import sha256
 from html import escape
 from string import Template
 
-from oomdoctor.records.timeline import Timeline
+from oomdoctor.records.inside.timeline import Timeline
 from oomdoctor.render.timeline.packed import packed
 
 STYLES = ("uPlot.min.css", "page.css")

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from oomdoctor.records.timeline import CATEGORIES, TimelineDevice
+from oomdoctor.records.inside.timeline import CATEGORIES, TimelineDevice
 
 Outline = list[tuple[float, float]]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.inside.watch import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
 from oomdoctor.records.report import Report
-from oomdoctor.records.watch import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.curve import curve
 from oomdoctor.render.messages import error_sections, message_sections, next_sections

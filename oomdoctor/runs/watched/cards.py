@@ -9,8 +9,8 @@ from pathlib import Path
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.records.facts.warnings import gpu_unused, not_steady, one_rank, unknown_values
+from oomdoctor.records.inside.run import RankMemory, SmallestGpu
 from oomdoctor.records.report import Report, Warn
-from oomdoctor.records.run import RankMemory, SmallestGpu
 from oomdoctor.runs import emulated
 from oomdoctor.runs.emulated import EmulatedGpus
 from oomdoctor.runs.watched.diagnosis import about_a_value

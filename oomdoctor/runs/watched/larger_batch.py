@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomdoctor.records.run import LargerBatch, RankMemory
+from oomdoctor.records.inside.run import LargerBatch, RankMemory
 
 _LEAST_STEPS = 2  # after the first the optimizer's states are there
 

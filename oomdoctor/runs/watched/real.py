@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error
+from oomdoctor.records.inside.run import RunDevice
 from oomdoctor.records.machine import Gpu, Machine
-from oomdoctor.records.run import RunDevice
 from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device, describe

@@ -13,10 +13,10 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.facts.warnings import ended_from_outside, gpu_unused, other_processes
+from oomdoctor.records.inside.run import RankMemory, RunDevice
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
-from oomdoctor.records.run import RankMemory, RunDevice
-from oomdoctor.records.snapshot import SnapshotDevice
 from oomdoctor.runs.watched.cards import with_cards
 from oomdoctor.runs.watched.diagnosis import diagnoses_of, micro_batch_of
 from oomdoctor.runs.watched.kept.case import snapshot_name, write_case

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from oomdoctor.records.diagnosis import Confidence
-from oomdoctor.records.snapshot import HeldBlocks, SnapshotGrowth
+from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotGrowth
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.growth.failures import failures_of
 from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from oomdoctor.records.snapshot import SnapshotGrowth
+from oomdoctor.records.inside.snapshot import SnapshotGrowth
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.growth.kinds import calls
 from oomdoctor.snapshot.history import History

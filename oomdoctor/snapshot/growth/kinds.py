@@ -8,8 +8,8 @@ from itertools import accumulate, takewhile
 
 from oomdoctor.analysis.frames.phase import is_own
 from oomdoctor.records.diagnosis import ReadPhase
-from oomdoctor.records.run import Place
-from oomdoctor.records.snapshot import GrowthKind
+from oomdoctor.records.inside.run import Place
+from oomdoctor.records.inside.snapshot import GrowthKind
 from oomdoctor.snapshot.growth.levels import Levels, Line
 from oomdoctor.snapshot.growth.moments import Moments
 from oomdoctor.snapshot.history import History

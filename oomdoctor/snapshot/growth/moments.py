@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, pstdev
 
-from oomdoctor.records.snapshot import GrowthUnit
+from oomdoctor.records.inside.snapshot import GrowthUnit
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import ALLOC, OOM

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from oomdoctor.records.snapshot import SnapshotDevice
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.changes import changes_of
 from oomdoctor.snapshot.replay.fits import Room, fit_of

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from oomdoctor.records.categories import BlockCategory
-from oomdoctor.records.run import Place
-from oomdoctor.records.snapshot import SnapshotChange, SnapshotGrowth
+from oomdoctor.records.inside.categories import BlockCategory
+from oomdoctor.records.inside.run import Place
+from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotGrowth
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.fits import Room, half_confidence, with_half

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oomdoctor.records.diagnosis import Confidence
-from oomdoctor.records.snapshot import ReplayedRun, SnapshotFit
+from oomdoctor.records.inside.snapshot import ReplayedRun, SnapshotFit
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.half import half_sizes
 from oomdoctor.snapshot.replay.runs import Runs

@@ -13,7 +13,7 @@ from oomdoctor.analysis.allocator import (
     replay_order,
 )
 from oomdoctor.analysis.allocator.settings import EqualBlocks
-from oomdoctor.records.snapshot import ReplayedRun
+from oomdoctor.records.inside.snapshot import ReplayedRun
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC
 from oomdoctor.snapshot.releases import releases_of

@@ -14,8 +14,8 @@ from oomdoctor.explain.memory.held import saving
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.categories import CategoryBytes
 from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.inside.categories import CategoryBytes
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot

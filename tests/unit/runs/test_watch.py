@@ -12,9 +12,9 @@ import pytest
 from live_logs import UUID, gpu, live_log
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.live import LiveEvent
+from oomdoctor.records.inside.live import LiveEvent
+from oomdoctor.records.inside.watch import WatchAnswer
 from oomdoctor.records.machine import Gpu
-from oomdoctor.records.watch import WatchAnswer
 from oomdoctor.runs.watch import Asked, Watcher
 from oomdoctor.system.machine.families import family
 from oomdoctor.units import GIB, MIB

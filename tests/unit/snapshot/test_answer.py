@@ -10,7 +10,7 @@ import pytest
 from snapshots import BASE, Writer, training
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.snapshot import SnapshotDevice
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.difference import difference_of
 from oomdoctor.snapshot.history import History, history_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.analysis.allocator import AllocatorSettings, replay_order
-from oomdoctor.records.snapshot import SnapshotDevice
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.own_frames import own_frames

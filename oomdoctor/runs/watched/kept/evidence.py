@@ -10,8 +10,8 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.diagnosis import Diagnosis
-from oomdoctor.records.run import RankMemory
-from oomdoctor.records.snapshot import SnapshotDevice
+from oomdoctor.records.inside.run import RankMemory
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot

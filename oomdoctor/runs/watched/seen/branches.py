@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.records.run import UnknownBranch
+from oomdoctor.records.inside.run import UnknownBranch
 from oomdoctor.runs.watched.seen.places import shown_file
 
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.

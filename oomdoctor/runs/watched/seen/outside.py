@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from oomdoctor.records.run import HostMemory
+from oomdoctor.records.inside.run import HostMemory
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.environment import variable

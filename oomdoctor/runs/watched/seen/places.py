@@ -10,7 +10,7 @@ from typing import Any
 
 from oomdoctor.analysis.frames.phase import phase_of
 from oomdoctor.records.diagnosis import Frame, ReadPhase
-from oomdoctor.records.run import Place
+from oomdoctor.records.inside.run import Place
 
 _OURS = "oomdoctor/monitor/"
 _PHASES: dict[str, ReadPhase] = {

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.records.result import Evidence
-from oomdoctor.records.run import (
+from oomdoctor.records.inside.run import (
     MemoryPoint,
     RankMemory,
     RankOom,
     RankOutcome,
     StepPeaks,
 )
+from oomdoctor.records.result import Evidence
 from oomdoctor.runs.watched.seen.branches import unknown_branches
 from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.inside.run import HostMemory
 from oomdoctor.records.machine import Gpu
-from oomdoctor.records.run import HostMemory
 from oomdoctor.system.machine.memory import available_memory, oom_kills_here, total_memory
 
 _LOOK_S = 0.2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from snapshots import Writer, training
 
-from oomdoctor.records.timeline import CATEGORIES, Timeline
+from oomdoctor.records.inside.timeline import CATEGORIES, Timeline
 from oomdoctor.render.timeline.shapes import Area, areas, columns_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from example_runs import RANK
 
-from oomdoctor.records.run import LargerBatch, RankMemory, StepPeaks
+from oomdoctor.records.inside.run import LargerBatch, RankMemory, StepPeaks
 from oomdoctor.runs.watched.larger_batch import larger_batch
 from oomdoctor.units import GIB
 

@@ -12,7 +12,7 @@ import pytest
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.run import HostMemory
+from oomdoctor.records.inside.run import HostMemory
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.seen.outside import lines_from_outside, notes_from_outside
 from oomdoctor.runs.watched.seen.processes import Process

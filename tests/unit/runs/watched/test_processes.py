@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.records.run import Place, RankMemory
+from oomdoctor.records.inside.run import Place, RankMemory
 from oomdoctor.runs.watched.seen.branches import may_decide, unknown_branches
 from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
 from oomdoctor.runs.watched.seen.processes import Events, rank_memory, read_events, read_processes

@@ -9,7 +9,7 @@ from growth import grows_no_faster
 from snapshots import Writer, training
 
 from oomdoctor.records.facts.growth import GROWTH
-from oomdoctor.records.snapshot import SnapshotGrowth
+from oomdoctor.records.inside.snapshot import SnapshotGrowth
 from oomdoctor.snapshot.growth.answer import growth_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
@@ -165,7 +165,7 @@ def test_a_number_in_each_step_is_no_leak(tmp_path: Path, leak: int) -> None:
 def test_each_kind_has_words() -> None:
     from typing import get_args
 
-    from oomdoctor.records.snapshot import GrowthKind
+    from oomdoctor.records.inside.snapshot import GrowthKind
 
     assert set(GROWTH) == set(get_args(GrowthKind))
 

@@ -8,7 +8,7 @@ import pytest
 from growth import grows_no_faster
 from snapshots import Writer, large_blocks, training
 
-from oomdoctor.records.snapshot import SnapshotChange, SnapshotDevice
+from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.file import read_snapshot

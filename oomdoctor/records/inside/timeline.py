@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
-from oomdoctor.records.categories import BlockCategory
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.inside.categories import BlockCategory
 
 CATEGORIES: tuple[BlockCategory, ...] = (
     "weights",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oomdoctor.records.live import LiveEventKind
+from oomdoctor.records.inside.live import LiveEventKind
 
 TrendKind = Literal["growth", "steady", "too_short"]
 

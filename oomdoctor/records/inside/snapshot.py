@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oomdoctor.records.categories import BlockCategory, CategoryBytes
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
-from oomdoctor.records.run import Place
+from oomdoctor.records.inside.categories import BlockCategory, CategoryBytes
+from oomdoctor.records.inside.run import Place
 
 
 @dataclass(frozen=True, slots=True)
