@@ -93,6 +93,8 @@ def conclude(
         speed_state=speed.state,
         cached_at=shown.cached_at if shown is not None else None,
         training_time=speed.training_time,
+        ranks=measured.ranks if measured else (),
+        host_peak_bytes=measured.host_peak_bytes if measured else None,
     )
 
 
@@ -194,7 +196,7 @@ def _notes(
     if fixed_size(rung.config, context) is not None:
         return tuple(notes)
     effective, prediction = (
-        rung.config.effective_batch_size,
+        rung.config.rank_batch_size(),
         context.predictions.get(rung.config.key()),
     )
     if prediction is not None and prediction.peaks:

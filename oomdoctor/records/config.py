@@ -22,10 +22,13 @@ AutocastDtype = Literal["none", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 Checkpointing = Literal["none", "full", "every_n", "attention", "mlp", "offload"]
 Quantization = Literal["none", "nf4", "int8"]
+QuantStorage = Literal["uint8", "bfloat16", "float16", "float32"]
 KbitPrepare = Literal["peft", "norms", "none"]
 Loss = Literal["default", "liger"]
-Offload = Literal["none", "optimizer", "parameters"]
-Sharding = Literal["none", "ddp", "fsdp", "fsdp_grad_op", "zero1", "zero2", "zero3"]
+Offload = Literal["none", "optimizer", "parameters", "activations"]
+Sharding = Literal["none", "ddp", "fsdp", "fsdp_grad_op", "hybrid", "zero1", "zero2", "zero3"]
+Prefetch = Literal["default", "none", "forward"]
+ReduceDtype = Literal["default", "float32", "bfloat16"]
 AllocatorSetting = Literal["default", "expandable_segments"]
 AUTO: Literal["auto"] = "auto"
 
@@ -35,7 +38,7 @@ class TrainConfig:
     """A training configuration; every value follows transformers / peft / bitsandbytes names.
 
     `micro_batch_size` is "auto" in a recipe and an integer in a job. `effective_batch_size` is
-    micro-batch x gradient accumulation steps and never changes within a survey.
+    micro-batch x gradient accumulation steps x GPUs and never changes within a survey.
     """
 
     method: Method = "full"
@@ -64,6 +67,9 @@ class TrainConfig:
     """How bitsandbytes stores the frozen base of `qlora`."""
     double_quant: bool = True
     """For nf4: quantize the quantization constants as well."""
+    quant_storage: QuantStorage = "uint8"
+    """For nf4: the dtype that holds the packed weights (`bnb_4bit_quant_storage`). FSDP and ZeRO-3
+    shard them only if it is that of the other weights."""
     kbit_prepare: KbitPrepare = "peft"
     """What is cast to fp32 before QLoRA: all that is not quantized, as peft does; the norms
     only, as TRL does; or nothing."""
@@ -80,9 +86,22 @@ class TrainConfig:
     offload: Offload = "none"
     """What lives in host memory instead of on the GPU."""
     sharding: Sharding = "none"
-    """How a model is split over several GPUs."""
+    """How a model is split over several GPUs: FSDP, DeepSpeed ZeRO, or copied whole (ddp)."""
     world_size: int = 1
     """The number of GPUs."""
+    gpus_per_node: int = 8
+    """The GPUs of one machine: `hybrid` shards within it, and its host memory is shared."""
+    fsdp_version: int = 2
+    """2 is `fully_shard`, 1 is `FullyShardedDataParallel`."""
+    prefetch: Prefetch = "default"
+    """Which weights are gathered ahead: as the engine does by default, none, or also in the
+    forward pass."""
+    reduce_dtype: ReduceDtype = "default"
+    """The dtype in which gradients are reduced; by default that of the computation."""
+    bucket_elements: int = 0
+    """Elements that DDP and ZeRO reduce or gather at once; 0 is the engine's default."""
+    sync_each_batch: bool = False
+    """Whether gradients are reduced after each micro-batch, not only after the last."""
     allocator: AllocatorSetting = "default"
     """Settings of PyTorch's caching allocator."""
 
@@ -103,7 +122,11 @@ class TrainConfig:
         """Gradient accumulation steps; the micro-batch size must be known."""
         if self.micro_batch_size == AUTO:
             raise ValueError("the micro-batch size has not been chosen yet")
-        return self.effective_batch_size // self.micro_batch_size
+        return self.rank_batch_size() // self.micro_batch_size
+
+    def rank_batch_size(self) -> int:
+        """Sequences of one optimizer step on each GPU."""
+        return self.effective_batch_size // self.world_size
 
     def label(self) -> str:
         """A short name of what differs from the defaults, such as `qlora-nf4+ckpt+paged8bit`."""
@@ -131,7 +154,9 @@ class TrainConfig:
         if self.offload != "none":
             parts.append(f"offload-{self.offload}")
         if self.sharding != "none":
-            parts.append(f"{self.sharding}x{self.world_size}")
+            word = self.sharding.replace("_", "-")
+            version = "1" if is_fsdp(self) and self.fsdp_version == 1 else ""
+            parts.append(f"{word}{version}x{self.world_size}")
         if self.allocator != "default":
             parts.append("expandable")
         return "+".join(parts)
@@ -169,6 +194,16 @@ def uses_host(config: TrainConfig) -> bool:
     return config.offload != "none" or config.activation_checkpointing == "offload"
 
 
+def is_fsdp(config: TrainConfig) -> bool:
+    """Whether torch's FSDP shards the model."""
+    return config.sharding in ("fsdp", "fsdp_grad_op", "hybrid")
+
+
+def is_zero(config: TrainConfig) -> bool:
+    """Whether DeepSpeed ZeRO shards the training."""
+    return config.sharding in ("zero1", "zero2", "zero3")
+
+
 _CHECKPOINTING_WORDS = {
     "full": "ckpt",
     "every_n": "ckpt-every-{}",
@@ -197,8 +232,7 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
             faults.append((key, "must be at least 1"))
     if config.effective_batch_size < 1:
         faults.append(("effective_batch_size", "must be at least 1"))
-    if config.world_size < 1:
-        faults.append(("world_size", "must be at least 1"))
+    faults += _sharding_faults(config)
     for key, size in SIZES.items():
         value = getattr(config, key)
         if isinstance(value, int) and value > size.refused:
@@ -210,13 +244,12 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
     if config.micro_batch_size != AUTO:
         if config.micro_batch_size < 1:
             faults.append(("micro_batch_size", 'must be "auto" or at least 1'))
-        elif config.effective_batch_size % config.micro_batch_size:
+        elif config.rank_batch_size() % config.micro_batch_size:
+            whole = f"the effective batch size {config.effective_batch_size}"
+            if config.world_size > 1:
+                whole = f"{config.rank_batch_size()}, which is {whole} on one GPU"
             faults.append(
-                (
-                    "micro_batch_size",
-                    f"{config.micro_batch_size} does not divide the effective batch size "
-                    f"{config.effective_batch_size}",
-                )
+                ("micro_batch_size", f"{config.micro_batch_size} does not divide {whole}")
             )
     if config.method == "qlora" and config.quantization == "none":
         faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
@@ -228,3 +261,38 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
             ("weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32")
         )
     return faults
+
+
+_MOST_GPUS = 65_536
+
+
+def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """Contradictions in how a training is spread over GPUs."""
+    found: list[tuple[str, str]] = []
+    world = config.world_size
+    if not 1 <= world <= _MOST_GPUS:
+        return [("world_size", f"must be from 1 to {_MOST_GPUS:,}")]
+    if config.fsdp_version not in (1, 2):
+        found.append(("fsdp_version", "must be 1 or 2"))
+    if config.gpus_per_node < 1:
+        found.append(("gpus_per_node", "must be at least 1"))
+    elif config.sharding == "hybrid" and (
+        world <= config.gpus_per_node or world % config.gpus_per_node
+    ):
+        found.append(
+            ("world_size", f"hybrid needs several whole nodes of {config.gpus_per_node} GPUs")
+        )
+    if world > 1 and config.sharding == "none":
+        found.append(("sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"))
+    if config.effective_batch_size % world:
+        found.append(
+            (
+                "effective_batch_size",
+                f"{config.effective_batch_size} is not a multiple of the {world} GPUs",
+            )
+        )
+    if config.bucket_elements < 0:
+        found.append(("bucket_elements", "must be at least 0"))
+    if config.bucket_elements and not (is_zero(config) or config.sharding == "ddp"):
+        found.append(("bucket_elements", "needs ddp or zero1 to zero3: FSDP has no buckets"))
+    return found

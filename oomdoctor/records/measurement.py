@@ -70,6 +70,15 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class RankPeak:
+    """The peaks of one rank of a training on several GPUs. Reserved is None on the CPU."""
+
+    rank: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """What one worker measured at one micro-batch size.
 
@@ -77,7 +86,9 @@ class Measurement:
     (None on the CPU); `overhead_bytes` is the part outside the caching allocator.
     `peak_rss_bytes` is the host memory of the process. `phases` has the keys load, forward,
     backward, optimizer and, if requested, eval. `first_step` and `steady` hold the same peaks for
-    the step that creates the optimizer states and for later steps.
+    the step that creates the optimizer states and for later steps. On several GPUs it is that of
+    the rank that needs the most; `ranks` has those that ran, and `host_peak_bytes` is the host
+    memory of all ranks of a node.
     """
 
     peak_allocated_bytes: int
@@ -101,6 +112,8 @@ class Measurement:
     notes: tuple[str, ...]
     versions: Mapping[str, str | None]
     memory_stats: Mapping[str, int] = field(default_factory=dict)
+    ranks: tuple[RankPeak, ...] = ()
+    host_peak_bytes: int | None = None
 
     def deciding_peak_bytes(self) -> int:
         """The peak that is compared with the budget: the most complete one that is known.

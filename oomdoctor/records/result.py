@@ -14,7 +14,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.costs import CalibratedBy
 from oomdoctor.records.dataset import CountedRows, LengthsRequest, TrainingTime
 from oomdoctor.records.machine import DeviceType
-from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory
+from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory, RankPeak
 from oomdoctor.records.model import LayerStack, ModelSpec, ParameterCounts
 from oomdoctor.records.simulation import Prediction, SimulationRequest
 
@@ -45,7 +45,8 @@ class ProbeJob:
     file. `budget_bytes` is what the process may use, without the headroom. It is enforced: by the
     allocator's fraction on CUDA, by the allocation trace on the CPU. `device_id` identifies the
     device when a run is resumed. Steps are `timed`, except on an emulated GPU, which runs no
-    kernels.
+    kernels. Of a training on several GPUs every rank runs, or with `alone` only the first one, for
+    which an emulated GPU stands in for the others.
     """
 
     mode: Mode
@@ -67,6 +68,7 @@ class ProbeJob:
     simulation: SimulationRequest | None = None
     lengths: LengthsRequest | None = None
     recording: RecordingRequest | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,9 @@ class ProbeResult:
     believable give no speed at all. `cached_at` is when the simulation behind it ran, if an
     earlier run did it.
     `calibrated_by` is the probe that corrected an estimated speed.
-    `training_time` is the time for the user's own data.
+    `training_time` is the time for the user's own data. On several GPUs the peaks are those of the
+    rank that needs the most, `ranks` has each rank that ran, and `host_peak_bytes` is the host
+    memory of a node.
     """
 
     key: str
@@ -220,6 +224,8 @@ class ProbeResult:
     cached_at: str | None = None
     calibrated_by: CalibratedBy | None = None
     training_time: TrainingTime | None = None
+    ranks: tuple[RankPeak, ...] = ()
+    host_peak_bytes: int | None = None
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that was compared with the budget; None without a measurement."""

@@ -43,14 +43,28 @@ def lower_bound(
     """
     if config.offload == "parameters":
         return Bound(0, "the parameters are kept in host memory, so nothing is certain")
-    shards = config.world_size if config.sharding not in ("none", "ddp") else 1
-    weight_shards = 1 if config.sharding in ("zero1", "zero2") else shards
+    shards = shards_of(config)
+    weight_shards = 1 if config.sharding in ("zero1", "zero2") or _is_copied(config) else shards
     terms = [_shared(term, weight_shards) for term in _weights(config, counts)]
     if config.method == "full" and all_learn:
         terms += [_shared(term, shards) for term in _training(config, counts, trainable)]
     total = sum(term.size_bytes for term in terms)
     text = ", ".join(term.text() for term in terms)
     return Bound(total, text)
+
+
+def shards_of(config: TrainConfig) -> int:
+    """Into how many parts the training is split; each GPU holds one."""
+    if config.sharding in ("none", "ddp"):
+        return 1
+    return config.gpus_per_node if config.sharding == "hybrid" else config.world_size
+
+
+def _is_copied(config: TrainConfig) -> bool:
+    """Whether each GPU holds all of the quantized weights: engines shard floating types only."""
+    return config.quantization == "int8" or (
+        config.quantization == "nf4" and config.quant_storage == "uint8"
+    )
 
 
 def weights_bytes(config: TrainConfig, counts: ParameterCounts) -> int:

@@ -135,7 +135,7 @@ def _reason_to_skip(
 
 def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:
     """The next size of a rung: from its prediction, or by trial if there is none."""
-    effective, usable = rung.config.effective_batch_size, context.usable_bytes
+    effective, usable = rung.config.rank_batch_size(), context.usable_bytes
     fixed = fixed_size(rung.config, context)
     prediction = context.predictions.get(rung.config.key())
     if prediction is None or not prediction.peaks or fixed is not None:

@@ -57,7 +57,8 @@ def at_value(config: TrainConfig, key: SolvedKey, value: int) -> TrainConfig:
     fixed or the setting in question.
     """
     if key == "micro_batch_size":
-        effective = -(-config.effective_batch_size // value) * value
+        whole = value * config.world_size
+        effective = -(-config.effective_batch_size // whole) * whole
         return replace(config, micro_batch_size=value, effective_batch_size=effective)
     fixed = config.micro_batch_size
     size = fixed if isinstance(fixed, int) else 1

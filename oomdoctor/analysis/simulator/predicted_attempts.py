@@ -26,7 +26,7 @@ def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
     """
     if fixed is not None:
         return (fixed,)
-    sizes = divisors(config.effective_batch_size)
+    sizes = divisors(config.rank_batch_size())
     if len(sizes) <= _MAX_SIZES:
         return sizes
     doublings = [1 << power for power in range(config.effective_batch_size.bit_length())]

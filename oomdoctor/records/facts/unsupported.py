@@ -47,16 +47,12 @@ def _of(*libraries: Library) -> tuple[str, ...]:
 
 
 UNSUPPORTED = (
-    Unsupported("sharding", (), "anywhere", "this version does not support sharding"),
     Unsupported(
-        "world_size", (), "anywhere", "this version does not support training on several GPUs"
-    ),
-    Unsupported(
-        "offload",
-        ("parameters",),
-        "anywhere",
-        "offloading parameters needs DeepSpeed ZeRO-3 or FSDP, which this version does not support",
-        'use offload = "optimizer", or freeze and quantize the weights with method = "qlora"',
+        "sharding",
+        ("zero1", "zero2", "zero3"),
+        "cpu",
+        "DeepSpeed needs a GPU",
+        "use fsdp or ddp on the CPU, or --emulate",
     ),
     Unsupported(
         "optimizer",
@@ -98,6 +94,13 @@ UNSUPPORTED = (
         "simulated",
         "{value} compiles its kernel on the GPU, so it cannot be simulated",
         "measure it with probe, or plan with sdpa",
+    ),
+    Unsupported(
+        "sharding",
+        (),
+        "simulated",
+        "{value} cannot be simulated yet",
+        "use probe --emulate, which runs the engine itself",
     ),
     Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
 )

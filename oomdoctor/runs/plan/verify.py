@@ -132,7 +132,7 @@ def _sizes(row: ProbeResult, rung: Rung, known: Findings) -> list[int]:
     fixed = isinstance(rung.config.micro_batch_size, int) or known.request.micro_batch_size
     if fixed or row.outcome != "fits":
         return [first]
-    smaller = [size for size in divisors(row.effective_batch_size) if size < first]
+    smaller = [size for size in divisors(rung.config.rank_batch_size()) if size < first]
     return [first, *smaller[::-1][: _MOST_SIZES - 1]]
 
 

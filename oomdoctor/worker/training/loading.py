@@ -37,6 +37,7 @@ def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=config.double_quant,
         bnb_4bit_compute_dtype=dtype_of(compute),
+        bnb_4bit_quant_storage=dtype_of(config.quant_storage),
     )
 
 
