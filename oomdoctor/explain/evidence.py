@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator.sizes import round_size, segment_size
 from oomdoctor.records.diagnosis import Incident, ReadPhase
-from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.categories import (
+    CATEGORY_WORDS,
+    BlockCategory,
+    CategoryBytes,
+)
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
 from oomdoctor.units import format_bytes
@@ -20,20 +24,11 @@ from oomdoctor.units import format_bytes
 _ROUNDING = 0.006
 _SHOWN_LINES = 3
 # What a request is for, by its phase; in the backward pass it may be anything.
-_REQUESTED: dict[ReadPhase, str] = {
-    "load": "weights_bytes",
-    "forward": "activations_bytes",
-    "loss": "logits_bytes",
-    "optimizer": "optimizer_bytes",
-}
-WORDS = {
-    "weights_bytes": "weights",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer states",
-    "activations_bytes": "activations",
-    "logits_bytes": "logits",
-    "temporary_bytes": "temporary blocks",
-    "other_bytes": "not known",
+_REQUESTED: dict[ReadPhase, BlockCategory] = {
+    "load": "weights",
+    "forward": "activations",
+    "loss": "logits",
+    "optimizer": "optimizer",
 }
 
 
@@ -59,20 +54,19 @@ class SnapshotEvidence:
         """What was allocated when the request failed, and the request."""
         return self.oom.allocated_bytes + self.oom.requested_bytes
 
-    def share(self, category: str) -> float:
-        """The part of what was needed in a category, such as "activations_bytes".
+    def share(self, category: BlockCategory) -> float:
+        """The part of what was needed in a category.
 
         The request counts where its phase says what it is for.
         """
-        size: int = getattr(self.held, category)
+        size = self.held.of(category)
         if _REQUESTED.get(self.oom.phase) == category:
             size += self.oom.requested_bytes
         return size / (self.needed_bytes or 1)
 
-    def lines(self, category: str | None = None) -> tuple[str, ...]:
+    def lines(self, category: BlockCategory | None = None) -> tuple[str, ...]:
         """The lines of code that held the most (of one category); without any, the categories."""
-        name = None if category is None else category.removesuffix("_bytes")
-        blocks = [one for one in self.oom.held.blocks if name in (None, one.category)]
+        blocks = [one for one in self.oom.held.blocks if category in (None, one.category)]
         found = tuple(
             f"{format_bytes(one.bytes)} in {one.count:,} "
             f"{'block' if one.count == 1 else 'blocks'}: {at}"
@@ -84,7 +78,7 @@ class SnapshotEvidence:
 
 def held_text(held: CategoryBytes) -> str:
     """The categories with their sizes, the largest first."""
-    sizes = {word: getattr(held, name) for name, word in WORDS.items()}
+    sizes = {word: held.of(category) for category, word in CATEGORY_WORDS.items()}
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
     return ", ".join(f"{word} {format_bytes(size)}" for word, size in ordered if size)
 

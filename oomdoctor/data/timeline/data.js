@@ -27,6 +27,7 @@ async function unpack(text) {
     source: found.source,
     writtenBy: found.written_by,
     categories: found.categories,
+    words: found.words,
     colors: found.colors,
     confidences: found.confidences,
     phases: found.phases,

@@ -58,7 +58,7 @@ class Page {
   }
 
   showCategories() {
-    const buttons = this.timeline.categories.map((name, category) => {
+    const buttons = this.timeline.words.map((name, category) => {
       const button = element("button", "category", swatch(this.timeline, category), name, element("span", "size"));
       button.type = "button";
       button.setAttribute("aria-pressed", `${!this.hidden.has(category)}`);
@@ -163,7 +163,7 @@ class Page {
     const perByte = box.height / (scales.y.max - scales.y.min);
     return {
       ...this,
-      categories: this.timeline.categories,
+      words: this.timeline.words,
       box,
       ratio: devicePixelRatio,
       perByte,

@@ -50,7 +50,7 @@ function paintBlocks(context, scene) {
       outline(context, columns, 0, columns.count, (at) => lower[at], (at) => upper[at], y);
       context.fillStyle = matching ? palette.gray[0] : palette.bands[category];
       context.fill();
-      const wide = (scene.categories[category].length * 8 + 10) * scene.ratio;
+      const wide = (scene.words[category].length * 8 + 10) * scene.ratio;
       labels.push({ category, ...roomFor(columns, lower, upper, y, scene.box, wide) });
     },
     (block, first, after, lower) => {
@@ -96,7 +96,7 @@ function roomFor(columns, lower, upper, y, box, wide) {
 
 /** Names the bands in which there is room. */
 function paintLabels(context, scene, labels) {
-  const { palette, categories, ratio } = scene;
+  const { palette, words, ratio } = scene;
   context.font = `600 ${12 * ratio}px system-ui, sans-serif`;
   context.textAlign = "center";
   context.textBaseline = "middle";
@@ -107,9 +107,9 @@ function paintLabels(context, scene, labels) {
     context.strokeStyle = palette.page;
     context.fillStyle = palette.text;
     context.globalAlpha = 0.75;
-    context.strokeText(categories[label.category], label.x, label.y);
+    context.strokeText(words[label.category], label.x, label.y);
     context.globalAlpha = 1;
-    context.fillText(categories[label.category], label.x, label.y);
+    context.fillText(words[label.category], label.x, label.y);
   }
 }
 

@@ -51,8 +51,8 @@ function makerText(timeline, device, block, text = lineText) {
 
 /** One sentence for those who do not see the picture. */
 function blockText(timeline, device, one) {
-  if (one.block < 0) return `${sizeText(one.size)} of small blocks, ${timeline.categories[one.category]}`;
-  return `${sizeText(one.size)}, ${timeline.categories[one.category]}, ${makerText(timeline, device, one.block)}`;
+  if (one.block < 0) return `${sizeText(one.size)} of small blocks, ${timeline.words[one.category]}`;
+  return `${sizeText(one.size)}, ${timeline.words[one.category]}, ${makerText(timeline, device, one.block)}`;
 }
 
 function showMoment(panel, timeline, device, moment, hidden, choose) {
@@ -64,7 +64,7 @@ function showMoment(panel, timeline, device, moment, hidden, choose) {
       element("span", "times", group.count > 1 ? `${group.count.toLocaleString("en-US")} blocks` : ""),
     );
     row.type = "button";
-    row.title = `${timeline.categories[group.category]}: ${makerText(timeline, device, group.largest.block)}`;
+    row.title = `${timeline.words[group.category]}: ${makerText(timeline, device, group.largest.block)}`;
     row.addEventListener("click", () => choose(group.largest));
     return row;
   });
@@ -111,7 +111,7 @@ function showBlock(panel, timeline, device, one, pinned) {
     panel.replaceChildren(element("h2", "", "Block"), element("p", "faint", "Point at a block to see its line of code."));
     return;
   }
-  const name = timeline.categories[one.category];
+  const name = timeline.words[one.category];
   if (one.block < 0) {
     const text = "Blocks that are too small or too short to draw one by one in a history of this length.";
     panel.replaceChildren(element("h2", "", `${sizeText(one.size)} in small blocks, ${name}`), element("p", "", text));

@@ -14,6 +14,7 @@ from oomdoctor.explain.diagnosis import snapshot_conditions as seen
 from oomdoctor.explain.diagnosis.beyond import beyond_by, beyond_card, scores_in_frame
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.records.diagnosis import CauseName, Confidence
+from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,13 @@ _MORE_SHARED_MEMORY = ("shm_size", "fewer_workers", "file_system_sharing")
 _LESS_WEIGHTS = ("half_weights", "shard", "qlora", "quantized_load", "device_map", "bigger_card")
 
 
-# What a memory snapshot shows: the cause, its category, its name and what makes it smaller.
-_HELD: tuple[tuple[CauseName, str, str, tuple[str, ...]], ...] = (
-    ("activations", "activations_bytes", "activations", _LESS_ACTIVATIONS),
-    ("logits", "logits_bytes", "logits", _LESS_LOGITS),
-    ("optimizer_states", "optimizer_bytes", "optimizer states", _LESS_STATE),
-    ("gradients", "gradients_bytes", "gradients", ("shard", "lora", "qlora")),
-    ("weights", "weights_bytes", "weights", _LESS_WEIGHTS),
+# What a memory snapshot shows: the cause, its category and what makes it smaller.
+_HELD: tuple[tuple[CauseName, BlockCategory, tuple[str, ...]], ...] = (
+    ("activations", "activations", _LESS_ACTIVATIONS),
+    ("logits", "logits", _LESS_LOGITS),
+    ("optimizer_states", "optimizer", _LESS_STATE),
+    ("gradients", "gradients", ("shard", "lora", "qlora")),
+    ("weights", "weights", _LESS_WEIGHTS),
 )
 
 
@@ -143,11 +144,13 @@ RULES: tuple[Rule, ...] = (
          "each optimizer step leaves about {left} behind, which nothing frees",
          ("detach", "empty_lists", "zero_grad_none")),
     *(Rule(cause, "high", seen.holds_most(category),
-           f"{words} are the largest part of the {{held}} needed at that moment", called)
-      for cause, category, words, called in _HELD),
+           f"{CATEGORY_WORDS[category]} are the largest part of the {{held}} needed at that moment",
+           called)
+      for cause, category, called in _HELD),
     *(Rule(cause, "medium", seen.holds_much(category),
-           f"{words} are a large part of the {{held}} needed at that moment", called)
-      for cause, category, words, called in _HELD),
+           f"{CATEGORY_WORDS[category]} are a large part of the {{held}} needed at that moment",
+           called)
+      for cause, category, called in _HELD),
     Rule("optimizer_states", "medium", when.foreach,
          "the optimizer updates all tensors at once (foreach), which needs temporaries as large "
          "as the parameters",

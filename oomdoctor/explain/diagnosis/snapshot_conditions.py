@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.conditions import NONE, Lines
-from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory
 
-_NAMED = tuple(f.name for f in fields(CategoryBytes) if f.name != "other_bytes")
+_NAMED = tuple(category for category in CATEGORY_WORDS if category != "other")
 _MUCH = 0.2  # of what was needed
 _GREW = 0.1
 
 
-def holds_most(category: str) -> Callable[[Case], Lines]:
+def holds_most(category: BlockCategory) -> Callable[[Case], Lines]:
     """The category is the largest part of what was needed when the request failed."""
 
     def when(case: Case) -> Lines:
@@ -27,7 +26,7 @@ def holds_most(category: str) -> Callable[[Case], Lines]:
     return when
 
 
-def holds_much(category: str) -> Callable[[Case], Lines]:
+def holds_much(category: BlockCategory) -> Callable[[Case], Lines]:
     """The category is a large part of what was needed when the request failed."""
 
     def when(case: Case) -> Lines:

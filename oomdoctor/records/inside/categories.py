@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 BlockCategory = Literal[
     "weights", "gradients", "optimizer", "activations", "logits", "temporary", "other"
 ]
+
+CATEGORY_WORDS: Mapping[BlockCategory, str] = MappingProxyType(
+    {
+        "weights": "weights",
+        "gradients": "gradients",
+        "optimizer": "optimizer states",
+        "activations": "activations",
+        "logits": "logits",
+        "temporary": "temporary",
+        "other": "not known",
+    }
+)
+"""Each category as people read it, everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +36,8 @@ class CategoryBytes:
     logits_bytes: int
     temporary_bytes: int
     other_bytes: int
+
+    def of(self, category: BlockCategory) -> int:
+        """The bytes of one category."""
+        size: int = getattr(self, f"{category}_bytes")
+        return size

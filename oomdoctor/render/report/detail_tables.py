@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
+from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.measurement import Breakdown, Measurement
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
@@ -10,11 +11,11 @@ from oomdoctor.render.words import estimate
 from oomdoctor.units import format_bytes, format_percent
 
 _BREAKDOWN = (
-    ("weights_bytes", "weights"),
-    ("gradients_bytes", "gradients"),
-    ("optimizer_bytes", "optimizer states"),
-    ("activations_bytes", "activations"),
-    ("logits_bytes", "logits"),
+    ("weights_bytes", CATEGORY_WORDS["weights"]),
+    ("gradients_bytes", CATEGORY_WORDS["gradients"]),
+    ("optimizer_bytes", CATEGORY_WORDS["optimizer"]),
+    ("activations_bytes", CATEGORY_WORDS["activations"]),
+    ("logits_bytes", CATEGORY_WORDS["logits"]),
     ("other_bytes", "other"),
 )
 

@@ -7,8 +7,6 @@ from pathlib import PurePath
 from oomdoctor.records.inside.run import Place
 from oomdoctor.units import DASH
 
-_NAMES = {"optimizer": "optimizer states", "other": "not known"}
-
 
 def line_of(where: Place | None) -> str:
     """The file without its folder, and the line."""
@@ -22,8 +20,3 @@ def at_line(where: Place | None) -> str:
     if where is None:
         return ""
     return f", {where.module or f'{line_of(where)} in {where.function}'}"
-
-
-def category_name(category: str | None) -> str:
-    """What blocks are for, in words."""
-    return _NAMES.get(category or "other", category or "")

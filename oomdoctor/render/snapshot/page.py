@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.records.facts.outcomes import PHASE_WORDS
-from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.categories import CATEGORY_WORDS, CategoryBytes
 from oomdoctor.records.inside.snapshot import (
     HeldBlocks,
     SnapshotDevice,
@@ -17,7 +17,7 @@ from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.render.diagnosis.page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.snapshot.growth import growth_facts
-from oomdoctor.render.snapshot.lines import at_line, category_name, line_of
+from oomdoctor.render.snapshot.lines import at_line, line_of
 from oomdoctor.render.snapshot.replays import replay_sections
 from oomdoctor.units import format_bytes, format_seconds
 
@@ -162,11 +162,11 @@ def _is_module(blocks: Sequence[HeldBlocks]) -> bool:
 
 
 def _categories(held: CategoryBytes) -> Grid:
-    sizes = {name.removesuffix("_bytes"): getattr(held, name) for name in held.__slots__}
+    sizes = {word: held.of(category) for category, word in CATEGORY_WORDS.items()}
     total = sum(sizes.values()) or 1
     rows = tuple(
-        (category_name(name), format_bytes(size), f"{size / total:.1%}")
-        for name, size in sorted(sizes.items(), key=lambda item: -item[1])
+        (word, format_bytes(size), f"{size / total:.1%}")
+        for word, size in sorted(sizes.items(), key=lambda item: -item[1])
         if size
     )
     return Grid(
@@ -184,7 +184,7 @@ def _row(held: HeldBlocks) -> tuple[str, ...]:
     return (
         format_bytes(held.bytes),
         f"{held.count:,}",
-        category_name(held.category),
+        CATEGORY_WORDS[held.category],
         held.confidence,
         line_of(held.where),
         "" if library is None else line_of(library),

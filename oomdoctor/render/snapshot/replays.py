@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.inside.snapshot import ReplayedRun, SnapshotChange, SnapshotDevice
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
-from oomdoctor.render.snapshot.lines import at_line, category_name
+from oomdoctor.render.snapshot.lines import at_line
 from oomdoctor.units import format_bytes
 
 _FITS = (
@@ -47,7 +48,8 @@ def _change(change: SnapshotChange) -> tuple[str, str]:
     if change.kind == "growth":
         return "Leak", f"without the {size} that grew{at_line(change.where)}"
     if change.kind == "line":
-        return "Line", f"without {size} of {category_name(change.category)}{at_line(change.where)}"
+        words = CATEGORY_WORDS[change.category or "other"]
+        return "Line", f"without {size} of {words}{at_line(change.where)}"
     if change.kind == "micro_batch":
         return "Micro-batch", f"half of it ({change.confidence} confidence)"
     return "GPU", f"{change.gpu}"

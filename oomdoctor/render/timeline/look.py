@@ -1,4 +1,4 @@
-"""How both pictures look: the colors and the names of the categories."""
+"""How both pictures look: the colors of the categories."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from itertools import pairwise
 
+from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.inside.timeline import (
     CATEGORIES,
     CONFIDENCES,
@@ -67,6 +68,7 @@ def packed(timeline: Timeline) -> str:
         "source": timeline.source,
         "written_by": timeline.written_by,
         "categories": CATEGORIES,
+        "words": [CATEGORY_WORDS[name] for name in CATEGORIES],
         "colors": [LIGHT[name] for name in CATEGORIES],
         "confidences": CONFIDENCES,
         "phases": PHASES,

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 from oomdoctor.errors import machine_error
+from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.inside.timeline import CATEGORIES, Timeline, TimelineDevice
 from oomdoctor.render.timeline.look import LIGHT, rgb
 from oomdoctor.render.timeline.shapes import Columns, areas, columns_of
@@ -125,7 +126,7 @@ def _fill(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
                 linewidths=[0.4 if size > 4 * least else 0 for size in sizes],
             )
         )
-        axes.fill_between([], [], [], color=color, label=category)  # for the legend
+        axes.fill_between([], [], [], color=color, label=CATEGORY_WORDS[category])  # for the legend
 
 
 def _shaded(color: tuple[float, float, float], stack: int) -> tuple[float, ...]:

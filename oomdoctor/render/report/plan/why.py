@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.plan import FormulaView, Why
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent
 
 _CATEGORIES = (
-    ("weights", "weights"),
-    ("gradients", "gradients"),
-    ("optimizer", "optimizer states"),
-    ("activations", "activations"),
-    ("logits", "logits"),
+    ("weights", CATEGORY_WORDS["weights"]),
+    ("gradients", CATEGORY_WORDS["gradients"]),
+    ("optimizer", CATEGORY_WORDS["optimizer"]),
+    ("activations", CATEGORY_WORDS["activations"]),
+    ("logits", CATEGORY_WORDS["logits"]),
     ("inputs", "inputs"),
-    ("temporary", "temporary"),
+    ("temporary", CATEGORY_WORDS["temporary"]),
 )
 _OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # tensors that no module made
 _NEGLIGIBLE = 0.01  # share of the peak; a category that never exceeds it has no column

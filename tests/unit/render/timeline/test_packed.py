@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from timelines import crowded
 
+from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.render.timeline.packed import packed
 
 
@@ -40,6 +41,7 @@ def test_every_column_comes_back() -> None:
         assert columns[f"0.{name}"] == list(getattr(device, name))
     assert columns["0.rest.weights"] == list(device.rest["weights"])
     assert columns["0.step.first"] == [3, 10] and columns["0.step.after"] == [5, 12]
+    assert dict(zip(document["categories"], document["words"], strict=True)) == CATEGORY_WORDS
     texts = document["texts"]
     at = 0
     for stack, length, where in zip(
