@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oomdoctor.records.diagnosis import Basis
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.records.inside.categories import CategoryBytes
+from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory, CategoryBytes
 from oomdoctor.units import format_bytes
 
-# Checkpointing keeps the input of each layer: what it frees depends on the model.
+# Rules of thumb. Checkpointing keeps the input of each layer: what it frees depends on the model.
 _CHECKPOINTED = 0.4
+_ADAPTERS = 0.95  # of gradients and states: adapters have about 1% of the parameters
 # 8-bit states take a quarter of 32-bit ones and half of 16-bit ones; which they are is not known.
 _EIGHT_BITS = 0.5
-_ADAPTERS = 0.95  # of gradients and states: adapters have about 1% of the parameters
-_FOUR_BITS = 0.6  # of 16-bit weights; embeddings and norms stay
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Bytes of a snapshot that a change frees; `at_least` if it may free more."""
+    """Bytes of a snapshot that a change frees; `at_least` if it may free more.
+
+    `basis` is "rule" if a part of it is a rule of thumb.
+    """
 
     size_bytes: int
     text: str
-    at_least: bool
+    at_least: bool = False
+    basis: Basis = "arithmetic"
 
 
 def saving(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Saving | None:
@@ -33,35 +37,40 @@ def saving(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -
     `changes` has the fields of `Training`; `batch` is the micro-batch size, if it is known.
     """
     parts = list(_parts(held, changes, batch))
-    if not parts:
-        return None
-    parts = [part for part in parts if part.size_bytes]
+    counted = [part for part in parts if part.size_bytes]
+    if changes.get("quantization"):
+        # How much of the weights can be quantized depends on the model: embeddings cannot.
+        counted += [Saving(0, "4-bit weights save more", at_least=True)] if counted else []
+        parts = counted
+    return _sum(counted) if parts else None
+
+
+def _sum(parts: Sequence[Saving]) -> Saving:
     return Saving(
         sum(part.size_bytes for part in parts),
         ", ".join(part.text for part in parts),
         any(part.at_least for part in parts),
+        "rule" if any(part.basis == "rule" for part in parts) else "arithmetic",
     )
 
 
 def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Iterator[Saving]:
     adapters = changes.get("method") in ("lora", "qlora")
     if changes.get("liger"):
-        yield _part("logits", held.logits_bytes)
+        yield _part(held, "logits")
     if changes.get("checkpointing"):
-        yield _part("activations", held.activations_bytes, _CHECKPOINTED, at_least=True)
+        yield _usual(held, "activations", _CHECKPOINTED)
     if "micro_batch_size" in changes and batch:
         share = 1 - changes["micro_batch_size"] / batch
-        yield _part("activations", held.activations_bytes, share)
-        yield _part("logits", held.logits_bytes, share)
+        yield _part(held, "activations", share)
+        yield _part(held, "logits", share)
     if adapters:
-        yield _part("gradients", held.gradients_bytes, _ADAPTERS, at_least=True)
-        yield _part("optimizer states", held.optimizer_bytes, _ADAPTERS, at_least=True)
+        yield _usual(held, "gradients", _ADAPTERS)
+        yield _usual(held, "optimizer", _ADAPTERS)
     elif changes.get("offload_optimizer"):
-        yield _part("optimizer states", held.optimizer_bytes)
+        yield _part(held, "optimizer")
     elif "optimizer" in changes:
         yield from _states(held, str(changes["optimizer"]))
-    if changes.get("quantization"):
-        yield _part("weights", held.weights_bytes, _FOUR_BITS, at_least=True)
 
 
 def _states(held: CategoryBytes, optimizer: str) -> Iterator[Saving]:
@@ -69,22 +78,31 @@ def _states(held: CategoryBytes, optimizer: str) -> Iterator[Saving]:
     if row is None:
         return
     if row.paged or row.moments == 0:
-        yield _part("optimizer states", held.optimizer_bytes)
+        yield _part(held, "optimizer")
     elif row.eight_bit:
-        yield _part("optimizer states", held.optimizer_bytes, _EIGHT_BITS, at_least=True)
+        yield _part(held, "optimizer", _EIGHT_BITS, at_least=True)
 
 
 def halved(held: CategoryBytes) -> Saving | None:
     """What half the batch or half the length frees."""
-    sizes = (("activations", held.activations_bytes), ("logits", held.logits_bytes))
-    parts = [_part(name, size, 0.5) for name, size in sizes if size]
-    if not parts:
-        return None
-    text = ", ".join(part.text for part in parts)
-    return Saving(sum(part.size_bytes for part in parts), text, at_least=False)
+    parts = [_part(held, "activations", 0.5), _part(held, "logits", 0.5)]
+    parts = [part for part in parts if part.size_bytes]
+    return _sum(parts) if parts else None
 
 
-def _part(name: str, size: int, share: float = 1.0, *, at_least: bool = False) -> Saving:
-    freed = round(size * share)
+def _part(
+    held: CategoryBytes, category: BlockCategory, share: float = 1.0, *, at_least: bool = False
+) -> Saving:
     of = "all" if share == 1 else f"{'at least ' if at_least else ''}{share:.0%}"
-    return Saving(freed, f"{of} of {format_bytes(size)} of {name} in the snapshot", at_least)
+    return Saving(round(held.of(category) * share), _of(of, held, category), at_least)
+
+
+def _usual(held: CategoryBytes, category: BlockCategory, share: float) -> Saving:
+    """What the change usually frees; it may be more."""
+    text = _of(f"about {share:.0%}", held, category)
+    return Saving(round(held.of(category) * share), text, at_least=True, basis="rule")
+
+
+def _of(share: str, held: CategoryBytes, category: BlockCategory) -> str:
+    size = format_bytes(held.of(category))
+    return f"{share} of {size} of {CATEGORY_WORDS[category]} in the snapshot"

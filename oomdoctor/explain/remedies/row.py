@@ -99,7 +99,7 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
             return Effect(0, "arithmetic", "nothing on the device gets smaller")
     seen = _seen(case, changes, halves=request == _HALF)
     if before is None and seen is not None:
-        return Effect(seen.size_bytes, "arithmetic", seen.text, at_least=seen.at_least)
+        return Effect(seen.size_bytes, seen.basis, seen.text, at_least=seen.at_least)
     if request and (case.requested or 0) >= 50 * MIB:
         saved = round((case.requested or 0) * request)
         left = (case.requested or 0) - saved
