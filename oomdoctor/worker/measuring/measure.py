@@ -21,14 +21,13 @@ from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
 from oomdoctor.worker.training.build import Setup, build, import_libraries
-from oomdoctor.worker.training.step import evaluation_step, training_step
+from oomdoctor.worker.training.step import evaluation_step, training_step, whole_step
 from oomdoctor.worker.training.techniques import compilation
 
 if TYPE_CHECKING:
     import torch
 
 MEMORY_STEPS = ("first", "steady")
-MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
 def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
@@ -96,39 +95,31 @@ def _memory_step(
     step: str,
     trace: AllocationTrace,
 ) -> float:
-    """Run one watched step; returns its loss.
-
-    The step is repeated while the gradient scaler skips it, because a skipped first step creates no
-    optimizer states.
-    """
+    """Run one watched step; returns its loss."""
 
     def watch(phase: str) -> None:
         _enter(meter, progress, step, phase)
         if phase == "optimizer" and setup.device.type == "cpu":
-            trace.adopt(_gradients(setup), GRADIENTS)
+            trace.adopt(gradients(setup), GRADIENTS)
 
     marks.listen(watch)
-    losses = training_step(setup, batches, marks)
-    for _ in range(MAX_SKIPPED):
-        if not setup.trainer.accelerator.optimizer_step_was_skipped:
-            break
-        losses = training_step(setup, batches, marks)
+    losses = whole_step(setup, batches, marks)
     if setup.device.type == "cpu":
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
-        trace.adopt(_weights(setup), WEIGHTS)
+        trace.adopt(weights(setup), WEIGHTS)
     return float(sum(float(loss) for loss in losses))
 
 
 def _trace_step(setup: Setup, batches: list[Batch], marks: Marks, trace: AllocationTrace) -> None:
     """Run a step under the trace, on CUDA only, to find out what the peak consists of."""
-    trace.adopt(_weights(setup), WEIGHTS)
+    trace.adopt(weights(setup), WEIGHTS)
     trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
     trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
 
     def watch(phase: str) -> None:
         trace.enter(phase)
         if phase == "optimizer":
-            trace.adopt(_gradients(setup), GRADIENTS)
+            trace.adopt(gradients(setup), GRADIENTS)
 
     marks.listen(watch)
     with trace.recording():
@@ -143,9 +134,11 @@ def _evaluate(setup: Setup, job: ProbeJob, device: torch.device) -> None:
     evaluation_step(setup, batch)
 
 
-def _gradients(setup: Setup) -> list[torch.Tensor]:
+def gradients(setup: Setup) -> list[torch.Tensor]:
+    """The gradients that there are now."""
     return [p.grad for p in setup.model.parameters() if p.grad is not None]
 
 
-def _weights(setup: Setup) -> list[torch.Tensor]:
+def weights(setup: Setup) -> list[torch.Tensor]:
+    """The parameters and buffers of the model."""
     return [*setup.model.parameters(), *setup.model.buffers()]

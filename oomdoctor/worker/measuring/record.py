@@ -6,7 +6,6 @@ The steps are those of a measurement. A snapshot is also written if memory runs 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from oomdoctor.analysis.allocator import AllocatorSettings
@@ -16,11 +15,12 @@ from oomdoctor.records.result import ProbeJob, RecordingRequest
 from oomdoctor.snapshot.own_frames import own_frames
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
+from oomdoctor.worker.measuring.measure import gradients, weights
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, micro_batches
 from oomdoctor.worker.training.build import Setup, build, import_libraries
-from oomdoctor.worker.training.step import training_step
+from oomdoctor.worker.training.step import training_step, whole_step
 
 _STEPS = 3  # the first one makes the optimizer's states
 _MOST_EVENTS = 2_000_000
@@ -55,7 +55,7 @@ def _record_history(job: ProbeJob, asked: RecordingRequest, progress: PhaseFile)
         meter = meters.for_job(job)
         setup, batches, marks = _built(job, meter, progress)
         for _ in range(_STEPS):
-            training_step(setup, batches, marks)
+            whole_step(setup, batches, marks)
     finally:
         history._dump_snapshot(asked.file)
         history._record_memory_history(enabled=None)
@@ -76,11 +76,11 @@ def _record_counted(
         try:
             enter("load")
             setup, batches, marks = _built(job, meter, progress)
-            meter.trace.adopt(_weights(setup), WEIGHTS)
+            meter.trace.adopt(weights(setup), WEIGHTS)
             meter.trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
             marks.listen(_adopting(enter, setup, meter))
             for _ in range(_STEPS):
-                training_step(setup, batches, marks)
+                whole_step(setup, batches, marks)
                 meter.trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         finally:
             write_snapshot(_allocations(meter.trace.finish()), Path(asked.file))
@@ -92,8 +92,7 @@ def _adopting(
     def watch(phase: str) -> None:
         enter(phase)
         if phase == "optimizer":
-            grads = [p.grad for p in setup.model.parameters() if p.grad is not None]
-            meter.trace.adopt(grads, GRADIENTS)
+            meter.trace.adopt(gradients(setup), GRADIENTS)
 
     return watch
 
@@ -125,13 +124,11 @@ def _record_trace(
     if job.device_type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     setup, batches, marks = _built(job, meter, progress)
-    training_step(setup, batches, marks)
+    whole_step(setup, batches, marks)
     with profile(activities=activities, record_shapes=True, profile_memory=True) as profiled:
         training_step(setup, batches, marks)
         if job.device_type == "cuda":
             torch.cuda.synchronize()
-    with suppress(FileNotFoundError):
-        Path(asked.file).unlink()
     profiled.export_chrome_trace(asked.file)
 
 
@@ -149,7 +146,3 @@ def _built(
         job.config, job.model.task, setup.model_config, device, count=count, seed=job.seed
     )
     return setup, batches, marks
-
-
-def _weights(setup: Setup) -> list[object]:
-    return [*setup.model.parameters(), *setup.model.buffers()]

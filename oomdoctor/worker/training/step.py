@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 Mark = Callable[[str], None]
+MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
 def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.Tensor]:
@@ -41,6 +42,19 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.
     trainer.accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
     trainer.optimizer.step()
     model.zero_grad()
+    return losses
+
+
+def whole_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.Tensor]:
+    """Run `training_step` until the gradient scaler does not skip the optimizer; its losses.
+
+    A skipped first step creates no optimizer states, so it would show too little memory.
+    """
+    losses = training_step(setup, batches, mark)
+    for _ in range(MAX_SKIPPED):
+        if not setup.trainer.accelerator.optimizer_step_was_skipped:
+            break
+        losses = training_step(setup, batches, mark)
     return losses
 
 
