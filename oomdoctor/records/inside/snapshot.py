@@ -229,8 +229,8 @@ class SnapshotDevice:
     at_end: SnapshotPeak
     fragmentation: SnapshotFragmentation
     retries: int
-    retry_cost: SnapshotRetries | None
     oom: SnapshotOom | None
     growth: SnapshotGrowth | None
     more_growth: tuple[SnapshotGrowth, ...] = ()
     fits: tuple[SnapshotFit, ...] = ()
+    retry_cost: SnapshotRetries | None = None

@@ -14,7 +14,7 @@ from oomdoctor.records.codec import CodecError, from_json, loads, to_json
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
 
-# Reports as the versions before `explain` and before `plan` wrote them.
+# Reports as earlier versions wrote them: before `explain`, before `plan`, and the first cases.
 EARLIER = sorted((Path(__file__).parents[2] / "data" / "earlier").glob("*.json"))
 
 
@@ -86,7 +86,11 @@ def test_a_report_of_an_earlier_version_is_read_and_shown(file):
 
 
 def test_there_are_earlier_reports_of_each_kind():
-    assert {json.loads(file.read_text())["command"] for file in EARLIER} == {"probe", "explain"}
+    assert {json.loads(file.read_text())["command"] for file in EARLIER} == {
+        "probe",
+        "explain",
+        "run",
+    }
 
 
 def _within(part: Any, whole: Any) -> bool:

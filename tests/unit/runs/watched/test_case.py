@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from oomdoctor.runs.watched.running.tail import Tail
 from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.store import cases
 
+EARLIER = Path(__file__).parents[3] / "data" / "earlier" / "before-retries-run.json"
 TOKEN = "planted-token-0123456789"
 OTHER = "another-secret-value"
 
@@ -92,6 +94,16 @@ def test_a_damaged_case_still_has_its_text(state: Path, tmp_path: Path) -> None:
         cases.open_case(case.name)
     assert raised.value.exit_code == 5 and str(case / "report.txt") in (raised.value.hint or "")
     assert cases.list_cases()[0].problem is not None
+
+
+def test_a_case_of_an_earlier_version_is_still_read(state: Path) -> None:
+    case = state / "oomdoctor" / "cases" / "20261123-014500-train-a1b2"
+    case.mkdir(parents=True)
+    shutil.copy(EARLIER, case / "case.json")
+    assert [one.problem for one in cases.list_cases()] == [None]
+    report, _ = cases.open_case(case.name)
+    assert [device.retry_cost for device in report.devices] == [None, None]
+    assert report.devices[0].oom is not None and report.devices[1].growth is not None
 
 
 def test_a_zip_that_holds_no_case(tmp_path: Path) -> None:
