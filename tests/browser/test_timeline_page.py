@@ -174,7 +174,7 @@ def test_hovering_shows_size_category_life_and_stack(shown: Tab) -> None:
     assert "torch/nn/modules/linear.py:125" in text and "train.py:20" in text
     assert f"{EVIL}/model.py:33" in text
     assert "24.0 MiB, activations" in shown.value("page.tip.textContent")
-    assert "24.0 MiB" in shown.value("moment.innerText")
+    shown.until("moment.innerText.includes('24.0 MiB')")  # which a timer shows
     point_at_block(shown, "gradients")
     assert "8.00 MiB, gradients, no line of Python, backward" in shown.value("page.tip.textContent")
     point_at_block(shown, "logits")
