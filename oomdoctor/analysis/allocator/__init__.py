@@ -37,9 +37,10 @@ The releases differ in some rules:
 
 Two things only the driver knows: the address of a new segment (it decides between free blocks of
 equal size; `address_space` has the rule that recorded runs show), and what a process needs outside
-the allocator (subtract it from `capacity_bytes`). The model does not cover other streams and their
-events, private pools of CUDA graphs and `MemPool`, memory shared between processes,
-`throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync backend.
+the allocator (subtract it from `capacity_bytes`). Each stream has its own pools. The model does
+not cover events that delay a free (`record_stream`), private pools of CUDA graphs and `MemPool`,
+memory shared between processes, `throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync
+backend.
 """
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from oomdoctor.analysis.allocator.device import Device
 from oomdoctor.analysis.allocator.expandable import map_for, preferred, unmap
@@ -33,7 +34,7 @@ _DEFAULTS = AllocatorSettings()
 
 
 class CachingAllocator:
-    """One process on one device, all on the default stream.
+    """One process on one device. Each stream has its own pools: what it frees, only it uses again.
 
     `capacity_bytes` is what the device has for tensors, without the context and the libraries;
     None means unlimited. `limit_bytes` is the most the process may reserve
@@ -71,16 +72,22 @@ class CachingAllocator:
         # Whether the best fit is always used, because no other rule applies.
         self.is_plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
         self._device = device or Device(capacity_bytes)
-        rule = settings.equal_blocks
-        self._small = Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, rule=rule)
-        keep = MIN_BLOCK - 1 if expandable else SMALL_LIMIT
-        self._large = Pool(small=False, keep=keep, page=settings.large_segment_bytes, rule=rule)
+        self._pools: dict[int, tuple[Pool, Pool]] = {}
+        self._small, self._large = self.pools_of(0)
         self._live: dict[int, Block] = {}
 
-    @property
-    def pools(self) -> tuple[Pool, Pool]:
-        """The small and the large pool."""
-        return self._small, self._large
+    def pools_of(self, stream: int) -> tuple[Pool, Pool]:
+        """The small and the large pool of a stream; 0 is the default stream."""
+        found = self._pools.get(stream)
+        if found is None:
+            settings = self.settings
+            rule, page = settings.equal_blocks, settings.large_segment_bytes
+            keep = MIN_BLOCK - 1 if settings.expandable_segments else SMALL_LIMIT
+            found = self._pools[stream] = (
+                Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, rule=rule),
+                Pool(small=False, keep=keep, page=page, rule=rule),
+            )
+        return found
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -94,7 +101,7 @@ class CachingAllocator:
     def peak_reserved_bytes(self) -> int:
         return self._device.peak_bytes
 
-    def allocate(self, block: int, size: int) -> None:
+    def allocate(self, block: int, size: int, stream: int = 0) -> None:
         """Allocate `size` bytes (> 0) for `block`, which is the caller's number for it.
 
         Raises:
@@ -102,7 +109,8 @@ class CachingAllocator:
         """
         # `round_size` without divisions, inlined: this runs millions of times.
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
-        pool = self._small if rounded <= SMALL_LIMIT else self._large
+        small, large = self.pools_of(stream) if stream else (self._small, self._large)
+        pool = small if rounded <= SMALL_LIMIT else large
         found = pool.take_best_fit(rounded) if self.is_plain else self._cached(pool, rounded)
         is_new = found is None
         if found is None:
@@ -153,7 +161,7 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Release all free whole segments, or free whole pages of expandable ones."""
-        for pool in (self._large, self._small):
+        for pool in (*self._large_pools(), *(small for small, _ in self._pools.values())):
             for block in list(pool.blocks):
                 if self.settings.expandable_segments:
                     unmap(block, self._device)
@@ -168,7 +176,8 @@ class CachingAllocator:
 
     def segments(self) -> tuple[Segment, ...]:
         """The segments reserved from the device, by address."""
-        firsts = self._small.segments | self._large.segments
+        pools = chain.from_iterable(self._pools.values())
+        firsts = {at: first for pool in pools for at, first in pool.segments.items()}
         segments = (self._segment(first) for _, first in sorted(firsts.items()))
         return tuple(segment for segment in segments if segment.spans)
 
@@ -176,14 +185,18 @@ class CachingAllocator:
         spans = (Span(b.address, b.size, not b.key) for b in _chain(first) if b.mapped)
         return Segment(first.pool.small, self.settings.expandable_segments, tuple(spans))
 
+    def _large_pools(self) -> list[Pool]:
+        return [large for _, large in self._pools.values()]
+
     def _fragmentation(self) -> Fragmentation:
-        largest = max(self._small.largest, self._large.largest)
+        largest = max(pool.largest for pool in chain.from_iterable(self._pools.values()))
         return Fragmentation(self.allocated_bytes, self.reserved_bytes, largest)
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
         """The free block to use, removed from its pool (`get_free_block` with all its rules)."""
         if self._gc_bytes is not None:
-            pool.lookups += 1
+            for pools in self._pools.values():  # PyTorch counts for all streams together
+                pools[not pool.small].lookups += 1
         at = pool.first_of(size)
         if at == len(pool.blocks):
             return None
@@ -247,7 +260,7 @@ class CachingAllocator:
 
     def _collect_garbage(self, gc_bytes: int) -> None:
         if not self.settings.expandable_segments:
-            for block in stale_blocks(self._large, self.reserved_bytes - gc_bytes):
+            for block in stale_blocks(self._large_pools(), self.reserved_bytes - gc_bytes):
                 self._release(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:

@@ -14,21 +14,45 @@ from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.pool import ADDRESS_BITS, Block, object_numbers
 from oomdoctor.analysis.allocator.sizes import SMALL_LIMIT, round_size
 
+# The rounded size of a block, and of the pool that it is from the keys, the blocks and `keep`.
+_Kind = tuple[int, list[int], list[Block], int]
+
 
 class PlainBlocks:
     """The blocks of an allocator that `is_plain` and serves them alone.
 
     Events are `+(i + 1)` for the birth of block i and `-(i + 1)` for its death; `sizes` has the
-    bytes of each block. Blocks without bytes are passed over.
+    bytes of each block, and `streams` the stream that allocates it, if there are several. Blocks
+    without bytes are passed over.
     """
 
-    def __init__(self, allocator: CachingAllocator, sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        allocator: CachingAllocator,
+        sizes: Sequence[int],
+        streams: Sequence[int] | None = None,
+    ) -> None:
         self._allocator, self._asked = allocator, sizes
-        divisions = allocator.settings.roundup_power2_divisions
-        rounded = {size: size and round_size(size, divisions) for size in set(sizes)}
-        self._sizes = [0, *map(rounded.__getitem__, sizes)]
+        self._streams = streams
+        self._kinds = self._kinds_of_blocks(sizes)
         self._live: list[Block | None] = [None] * (len(sizes) + 1)
         self._spare: list[Block] = []  # objects of blocks that were merged into others
+
+    def _kinds_of_blocks(self, sizes: Sequence[int]) -> list[_Kind]:
+        """The kind of each block by the number of its event."""
+        divisions = self._allocator.settings.roundup_power2_divisions
+
+        def kind(asked: int, stream: int) -> _Kind:
+            size = asked and round_size(asked, divisions)
+            pool = self._allocator.pools_of(stream)[size > SMALL_LIMIT]
+            return size, pool.keys, pool.blocks, pool.keep
+
+        if self._streams is None:
+            kinds = {size: kind(size, 0) for size in set(sizes)}
+            return [kind(0, 0), *map(kinds.__getitem__, sizes)]
+        both = list(zip(sizes, self._streams, strict=True))
+        of_streams = {each: kind(*each) for each in set(both)}
+        return [kind(0, 0), *map(of_streams.__getitem__, both)]
 
     def play(self, events: Iterable[int]) -> None:
         """Play events.
@@ -36,27 +60,23 @@ class PlainBlocks:
         Raises:
             OutOfDeviceMemory: nothing is allocated for the event.
         """
-        allocator, sizes, live, spare = self._allocator, self._sizes, self._live, self._spare
-        small, large = allocator.pools
-        by_number = small.rule == "oldest"
-        small_keys, small_blocks, small_keep = small.keys, small.blocks, small.keep
-        large_keys, large_blocks, large_keep = large.keys, large.blocks, large.keep
+        allocator, kinds, live, spare = self._allocator, self._kinds, self._live, self._spare
+        streams = self._streams
+        by_number = allocator.settings.equal_blocks == "oldest"
         allocated, peak = allocator.allocated_bytes, allocator.peak_allocated_bytes
         for event in events:
             if event > 0:
-                size = sizes[event]
-                if size > SMALL_LIMIT:
-                    keys, blocks, keep = large_keys, large_blocks, large_keep
-                elif size:
-                    keys, blocks, keep = small_keys, small_blocks, small_keep
-                else:
+                size, keys, blocks, keep = kinds[event]
+                if not size:
                     continue
                 at = bisect_left(keys, size << ADDRESS_BITS)
                 is_new = at == len(keys)
                 if is_new:
                     allocator.allocated_bytes, allocator.peak_allocated_bytes = allocated, peak
-                    pool = large if size > SMALL_LIMIT else small
-                    found = allocator.obtain(pool, size, self._asked[event - 1])
+                    pools = allocator.pools_of(0 if streams is None else streams[event - 1])
+                    found = allocator.obtain(
+                        pools[size > SMALL_LIMIT], size, self._asked[event - 1]
+                    )
                     at = len(keys)
                     keys.append(0)
                     blocks.append(found)
@@ -108,10 +128,7 @@ class PlainBlocks:
                 continue
             size = freed.size
             allocated -= size
-            if freed.pool is large:
-                keys, blocks = large_keys, large_blocks
-            else:
-                keys, blocks = small_keys, small_blocks
+            _, keys, blocks, _ = kinds[-event]
             before, following = freed.previous, freed.next
             if following is not None and following.key:
                 at = bisect_left(keys, following.key)

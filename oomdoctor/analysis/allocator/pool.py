@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import count
 
 from oomdoctor.analysis.allocator.settings import EqualBlocks
@@ -77,7 +78,7 @@ class Block:
 
 
 class Pool:
-    """The free blocks of the small or of the large pool, the smallest first.
+    """The free blocks of one stream in the small or in the large pool, the smallest first.
 
     `keys` and `blocks` are parallel lists, so that the search compares plain integers. A block is
     split if more than `keep` bytes would be left (`should_split`). `rule` says which of equal
@@ -151,13 +152,18 @@ class Pool:
         return self.blocks[-1].size if self.blocks else 0
 
 
-def stale_blocks(pool: Pool, target: int) -> list[Block]:
+def stale_blocks(pools: Iterable[Pool], target: int) -> list[Block]:
     """Whole free segments to release, those unused for longer than average first.
 
     Each round takes all blocks of at least average age, until `target` bytes are reached
     (`garbage_collect_cached_blocks`). Ages are counted in lookups of the pool.
     """
-    kept = [(pool.lookups - block.born, block) for block in pool.blocks if block.is_whole]
+    kept = [
+        (pool.lookups - block.born, block)
+        for pool in pools
+        for block in pool.blocks
+        if block.is_whole
+    ]
     chosen: list[Block] = []
     reclaimed = 0
     while kept and reclaimed < target:

@@ -51,20 +51,22 @@ def replay_order(
     marks: Iterable[Mark | tuple[int, str]] = (),
     settings: AllocatorSettings = _DEFAULTS,
     limit_bytes: int | None = None,
+    streams: Sequence[int] | None = None,
 ) -> Replay:
     """Replay `+(i + 1)`, the birth of block i of `sizes`, and `-(i + 1)`, its death.
 
     It gives what `replay` gives for the same events, on a new allocator and sooner. Blocks of 0
-    bytes are passed over, but counted. `limit_bytes` is the most the process may reserve.
+    bytes are passed over, but counted. `limit_bytes` is the most the process may reserve. `streams`
+    has the stream that allocates each block, if there are others than the default one.
 
     Raises:
         ValueError: the marks are not in order.
     """
     allocator = CachingAllocator(None, settings, limit_bytes=limit_bytes)
     if allocator.is_plain:
-        plain = _PlainRun(allocator, events, sizes)
+        plain = _PlainRun(allocator, events, sizes, streams)
         return _replayed(plain, allocator, marks)
-    called = _Run(allocator, _with_sizes(events, sizes), None)
+    called = _Run(allocator, _with_sizes(events, sizes), None, streams)
     return _replayed(called, allocator, marks)
 
 
@@ -110,20 +112,25 @@ class _Run:
     """A replay across its windows, with a call for each event: how far it came, why it ended."""
 
     def __init__(
-        self, allocator: CachingAllocator, events: Iterator[Event], curve: Curve | None
+        self,
+        allocator: CachingAllocator,
+        events: Iterator[Event],
+        curve: Curve | None,
+        streams: Sequence[int] | None = None,
     ) -> None:
         self._allocator, self._events, self._curve = allocator, events, curve
+        self._streams = streams
         self.played = 0
         self.out_of_memory: OutOfMemory | None = None
 
     def play(self, count: int | None) -> None:
         """Play the next `count` events, or all."""
-        allocate, free = self._allocator.allocate, self._allocator.free
+        allocate, free, streams = self._allocator.allocate, self._allocator.free, self._streams
         index = self.played - 1
         try:
             for index, (block, size) in enumerate(islice(self._events, count), self.played):
                 if size > 0:
-                    allocate(block, size)
+                    allocate(block, size, 0 if streams is None else streams[block - 1])
                 elif size < 0:
                     free(block)
                 if self._curve is not None:
@@ -145,9 +152,13 @@ class _PlainRun:
     """The same without calls, for an allocator that is plain."""
 
     def __init__(
-        self, allocator: CachingAllocator, events: Sequence[int], sizes: Sequence[int]
+        self,
+        allocator: CachingAllocator,
+        events: Sequence[int],
+        sizes: Sequence[int],
+        streams: Sequence[int] | None,
     ) -> None:
-        self._events, self._blocks = events, PlainBlocks(allocator, sizes)
+        self._events, self._blocks = events, PlainBlocks(allocator, sizes, streams)
         self.played = 0
         self.out_of_memory: OutOfMemory | None = None
 

@@ -81,6 +81,7 @@ def tape_columns(recorded: Recorded) -> dict[str, Any]:
                 for number, block in enumerate(blocks)
                 if block.row_sum
             },
+            {str(number): block.stream for number, block in enumerate(blocks) if block.stream},
         ],
         "events": recorded.tape.events,
         "regions": regions.of(recorded.tape.regions),
@@ -94,7 +95,7 @@ def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[
     """The tape with these windows, and what was taken."""
     texts = [checked(str, text) for text in columns["texts"]]
     units = [_region(region) for region in columns["units"]]
-    sizes, categories, names, modules, places, rows, sums = columns["blocks"]
+    sizes, categories, names, modules, places, rows, sums, streams = columns["blocks"]
     values = (
         _whole(sizes),
         _named(categories, texts),
@@ -110,6 +111,8 @@ def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[
         results, terms, vector, item, partial, semaphores = _whole(row_sum)
         found = RowSum(results, terms, vector, item, partial, bool(semaphores))
         blocks[int(number)].row_sum = found
+    for number, stream in streams.items():
+        blocks[int(number)].stream = checked(int, stream)
     events = _whole(columns["events"], signed=True)
     if 0 in events or (events and not -len(blocks) <= min(events) <= max(events) <= len(blocks)):
         raise ValueError("an event of a block that does not exist")

@@ -178,8 +178,12 @@ def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) 
         Mark(start, f"{step} {phase}", start in order.emptied)
         for start, step, phase in order.windows
     ]
+    streams = None
+    if any(block.stream for block in layout.blocks):
+        of_blocks = [block.stream for block in layout.blocks]
+        streams = list(map(of_blocks.__getitem__, order.origin))
     with without_collection():
-        return replay_order(order.events, own, marks, settings, limit)
+        return replay_order(order.events, own, marks, settings, limit, streams)
 
 
 def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:

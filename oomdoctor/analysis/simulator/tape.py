@@ -31,7 +31,7 @@ class TapeBlock:
     With `rows`, it is only allocated if these are more than `SORTED_ROWS`. With `segments` too, it
     has an entry for each part of the sums over equal rows, of which there are at most as many as
     segments; `size` then counts an entry for each row. A block of a `row_sum` has no size here:
-    that depends on the card.
+    that depends on the card. `stream` is the one that allocates it; 0 is the default stream.
     """
 
     size: int
@@ -42,6 +42,7 @@ class TapeBlock:
     rows: int = 0
     row_sum: RowSum | None = None
     segments: int = 0
+    stream: int = 0
 
     @property
     def allocated(self) -> int:
@@ -132,7 +133,7 @@ def same_structure(one: Tape, other: Tape) -> bool:
         and one.regions == other.regions
         and one.windows == other.windows
         and all(
-            a.operator == b.operator and a.category == b.category
+            a.operator == b.operator and a.category == b.category and a.stream == b.stream
             for a, b in zip(one.blocks, other.blocks, strict=True)
         )
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
-from oomdoctor.analysis.allocator.device import Device
 from oomdoctor.analysis.memory.overhead import shares_host_memory
 from oomdoctor.records.inside.run import RankMemory, SmallestGpu
 from oomdoctor.records.plan import PlanRequest
@@ -79,27 +78,16 @@ def _capability(text: str) -> tuple[int, int]:
 
 
 def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:
-    """Replay on a card with so much room. Each stream has its own pools, as in PyTorch."""
-    device = Device(usable)
-    pools: dict[int, CachingAllocator] = {}
-    home: dict[int, CachingAllocator] = {}
+    """Replay on a card with so much room."""
+    allocator = CachingAllocator(usable, settings)
     numbers = events.numbers
     for i in range(0, len(numbers), 3):
         block, size, stream = numbers[i : i + 3]
-        if size < 0:
-            home.pop(block).free(block)
-            continue
-        pool = pools.get(stream)
-        if pool is None:
-            pool = pools[stream] = CachingAllocator(None, settings, device=device)
         try:
-            pool.allocate(block, max(size, 1))
+            if size < 0:
+                allocator.free(block)
+            else:
+                allocator.allocate(block, max(size, 1), stream)
         except OutOfDeviceMemory:
-            for other in pools.values():
-                other.empty_cache()
-            try:
-                pool.allocate(block, max(size, 1))
-            except OutOfDeviceMemory:
-                return False
-        home[block] = pool
+            return False
     return True

@@ -70,6 +70,7 @@ class AllocationTrace:
         self.tape = Tape()
         self.made_of: dict[int, int] = {}  # while loading: block -> the block it was made from
         self.region_of_operator: Region | None = None
+        self.stream = 0  # the one that allocates now
         self._optimizer = OptimizerWalk()
         self._peak_event = 0
         self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
@@ -225,6 +226,7 @@ class AllocationTrace:
             getattr(size, "rows", 0),
             getattr(size, "row_sum", None),
             getattr(size, "segments", 0),
+            self.stream,
         )
         self._count(block.allocated)
         return self.tape.born(block, region)
@@ -286,7 +288,8 @@ class AllocationTrace:
             module, region = self.where.module or module, self.where.region or region
         if category is None:
             category = category_of(tensor, self.phase, self.vocabulary, self.tokens)
-        number = self.tape.born(TapeBlock(size, category, name, module, region), region)
+        block = TapeBlock(size, category, name, module, region, stream=self.stream)
+        number = self.tape.born(block, region)
         self._known[address] = (number, weakref.ref(storage, self._death(address)))
         self._count(size)
         if known is not None:  # resize_ allocates the new block before it frees the old one

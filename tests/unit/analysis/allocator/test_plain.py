@@ -28,6 +28,19 @@ SETTINGS = {
 }
 
 
+class _OfStreams(CachingAllocator):
+    """Allocates each block on its stream."""
+
+    def __init__(
+        self, settings: AllocatorSettings, limit: int | None, streams: list[int] | None
+    ) -> None:
+        super().__init__(None, settings, limit_bytes=limit)
+        self._streams = streams
+
+    def allocate(self, block: int, size: int, stream: int = 0) -> None:
+        super().allocate(block, size, self._streams[block - 1] if self._streams else stream)
+
+
 def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
     """Events, and the bytes of each block."""
     events: list[int] = []
@@ -50,18 +63,25 @@ def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
     limit=st.none() | st.sampled_from((60 * MIB, 120 * MIB, 180 * MIB)),
     share=st.floats(0, 1),
     empties=st.booleans(),
+    streams=st.none() | st.lists(st.integers(0, 2), min_size=120, max_size=120),
 )
 def test_both_replays_agree(
-    name: str, steps: list[int], limit: int | None, share: float, empties: bool
+    name: str,
+    steps: list[int],
+    limit: int | None,
+    share: float,
+    empties: bool,
+    streams: list[int] | None,
 ) -> None:
     events, sizes = run_of(steps)
+    streams = streams and streams[: len(sizes)]
     marks = [Mark(int(share * len(events)), "second", empties)]
     called = replay(
         [(abs(e), sizes[abs(e) - 1] * (1 if e > 0 else -1)) for e in events],
-        CachingAllocator(None, SETTINGS[name], limit_bytes=limit),
+        _OfStreams(SETTINGS[name], limit, streams),
         marks,
     )
-    assert replay_order(events, sizes, marks, SETTINGS[name], limit) == called
+    assert replay_order(events, sizes, marks, SETTINGS[name], limit, streams) == called
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -77,3 +97,17 @@ def test_a_limit_that_is_never_reached_changes_nothing(
     page = 60 * MIB if name == "expandable" else 0
     limit = free.peak_reserved_bytes + page + more
     assert replay_order(events, sizes, settings=SETTINGS[name], limit_bytes=limit) == free
+
+
+def test_a_stream_does_not_use_what_another_one_freed() -> None:
+    events, sizes = [1, -1, 2], [40 * MIB, 40 * MIB]
+    assert replay_order(events, sizes).peak_reserved_bytes == 40 * MIB
+    assert replay_order(events, sizes, streams=[0, 0]).peak_reserved_bytes == 40 * MIB
+    assert replay_order(events, sizes, streams=[0, 3]).peak_reserved_bytes == 80 * MIB
+
+
+def test_a_full_device_takes_back_what_all_streams_have_cached() -> None:
+    events, sizes = [1, -1, 2, 3], [40 * MIB, 30 * MIB, 30 * MIB]
+    played = replay_order(events, sizes, limit_bytes=60 * MIB, streams=[1, 2, 0])
+    assert played.fits
+    assert played.retries == 1

@@ -42,7 +42,7 @@ def pack() -> Pack:
     tape.enter("load", "load")
     weight = tape.born(TapeBlock(100, "weights", "", "model.layer", (0, 1)), (0, 1))
     tape.enter("first", "forward")
-    other = tape.born(TapeBlock(5, "temporary", "aten::mm", "", None, rows=4000), None)
+    other = tape.born(TapeBlock(5, "temporary", "aten::mm", "", None, rows=4000, stream=2), None)
     tape.died(other, None)
     tape.born(TapeBlock(0, "temporary", row_sum=RowSum(576, 2048, 4, 2, 4, semaphores=True)), None)
     recorded = Recorded(
