@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from oomdoctor.cli.requests.sources import Source
     from oomdoctor.explain.training.known import Given
     from oomdoctor.records.diagnosis import Diagnosis
-    from oomdoctor.records.report import Report, Warn
+    from oomdoctor.records.report import Report, Status, Warn
+    from oomdoctor.runs.exact import Checked
 
 EPILOG = """\b
 Examples:
@@ -70,10 +73,15 @@ def explain(options: ExplainOptions) -> None:
     warnings += quoted("model", notes)
     if options.snapshot is not None and not any(one.held for one in found):
         warnings.append(snapshot_unused(str(options.snapshot), any_failed=bool(given.snapshots)))
-    if options.exact:
-        found[0], fault = _simulated(found[0], options)
-        warnings += [not_exact(fault)] if fault is not None else []
     code = exit_of(found)
+    if options.exact:
+        place = _first_failure(found)
+        checked = _simulated(found[place], given, options)
+        found[place] = checked.diagnosis
+        if checked.fault is not None:
+            partly = checked.diagnosis.simulated_bytes is not None
+            warnings.append(not_exact(checked.fault, partly=partly))
+        code = checked.interrupted or code
     typed = typed_options(options)
     report = _report(found, code, given, typed, warnings, started, time.monotonic() - clock)
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
@@ -125,22 +133,39 @@ def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tup
     return diagnose(source.name, incidents, facts, given)
 
 
-def _simulated(found: Diagnosis, options: ExplainOptions) -> tuple[Diagnosis, str | None]:
-    """The diagnosis with simulated sizes, or as it was and why they are not."""
+def _first_failure(found: list[Diagnosis]) -> int:
+    """The place of the failure that is simulated and that the next commands are about."""
+    ended = (place for place, one in enumerate(found) if one.is_oom and not one.survived)
+    return next(ended, 0)
+
+
+def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Checked:
+    """The diagnosis with simulated sizes, or as it was and why they are not.
+
+    The simulation is no run that `show` lists. Its folder stays only if the reason names a file in
+    it.
+    """
+    from oomdoctor.cli.requests.given import model_of
     from oomdoctor.cli.streams.running import carry_out
     from oomdoctor.runs import exact
-    from oomdoctor.system.store import run_folders
+    from oomdoctor.system.store.run_folders import RunFolder
 
     if (missing := exact.unknown(found)) is not None:
-        return found, missing
-    folder = run_folders.create(found.model or "")
-    work = partial(exact.check, found, shutil.which(options.python or sys.executable) or "", folder)
+        return exact.Checked(found, missing)
+    python = shutil.which(options.python or sys.executable) or ""
+    model = model_of(found.model or "", given, options)
+    folder = RunFolder(Path(tempfile.mkdtemp(prefix="oomdoctor-explain-")))
+    work = partial(exact.check, found, model, python, folder)
+    checked = exact.Checked(found)
     try:
         checked = carry_out(work, folder, quiet=options.quiet)
     except OomDoctorError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        return found, f"{error.message}{hint}"
-    return checked.diagnosis, checked.fault
+        checked = exact.Checked(found, f"{error.message}{hint}")
+    finally:
+        if str(folder.path) not in (checked.fault or ""):
+            shutil.rmtree(folder.path, ignore_errors=True)
+    return checked
 
 
 def _report(
@@ -155,10 +180,9 @@ def _report(
     from oomdoctor.cli.requests.next_lines import next_lines
     from oomdoctor.records.report import bare_report
 
+    words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}
     return replace(
-        bare_report(
-            "explain", "ok" if code == ExitCode.OK else "no", int(code), started, elapsed_s
-        ),
+        bare_report("explain", words.get(code, "interrupted"), int(code), started, elapsed_s),
         next_commands=next_lines(found, given, typed),
         warnings=tuple(warnings),
         diagnoses=tuple(found),

@@ -220,8 +220,9 @@ class Diagnosis:
     `framework` is the library in the traceback. `survived` means that the run continued; `recovery`
     is the line of the log that shows it. `held` is what was allocated when the request failed, by
     the memory snapshot `held_source`. `model` is its id; `config` is the training as a rung, if
-    batch and length
-    are known; `simulated_bytes` is its peak on the device by simulation (`--exact`).
+    batch and length are known; `simulated_bytes` is its peak on the device by simulation
+    (`--exact`). `room_bytes` is what the process could have of the GPU: its capacity, less what
+    other processes held, and no more than it was allowed.
     """
 
     source: str
@@ -258,3 +259,4 @@ class Diagnosis:
     model: str | None = None
     config: TrainConfig | None = None
     simulated_bytes: int | None = None
+    room_bytes: int | None = None

@@ -8,6 +8,8 @@ from functools import partial
 
 from oomdoctor.analysis.command_line import size_text
 from oomdoctor.errors import ExitCode
+from oomdoctor.explain.remedies.row import alloc_conf, fill
+from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.config import Recipe, Rung, TrainConfig, config_faults
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.model import ModelRef
@@ -21,32 +23,42 @@ from oomdoctor.units import format_bytes
 
 _AS_IT_WAS = "the training"
 _LIMIT_S = 600.0  # of one simulation
-_SEGMENTS = {"shell": "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}
+_BORDERLINE = "borderline"
+_STOPPED = "the simulation was interrupted"
+
+Rows = Mapping[str, ProbeResult]
+Simulate = Callable[[Mapping[TrainConfig, str]], Report]
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A diagnosis after the simulation; `fault` says why nothing could be simulated, if so."""
+    """A diagnosis after the simulation.
+
+    `fault` says why all or some of it could not be simulated, if so. `interrupted` is the exit code
+    of the signal that ended the simulation; then the diagnosis has what was known by then.
+    """
 
     diagnosis: Diagnosis
     fault: str | None = None
+    interrupted: ExitCode | None = None
 
 
 def unknown(found: Diagnosis) -> str | None:
     """What a simulation would have to know and the diagnosis does not say; None if it knows all."""
-    if found.resource != "gpu" or found.config is None:
-        if found.resource != "gpu":
-            return "GPU memory did not run out"
-        if found.model is None:
-            return "the model is not known; add --model MODEL"
+    if found.resource != "gpu":
+        return "GPU memory did not run out"
+    if found.model is None:
+        return "the model is not known; add --model MODEL"
+    if found.config is None:
         return "add --micro-batch N and --seq-len N; sharded trainings cannot be simulated"
-    if found.numbers.capacity_bytes is None:
+    if found.room_bytes is None:
         return "the message does not say how much memory the GPU has"
     return None
 
 
 def check(
     found: Diagnosis,
+    model: ModelRef,
     python: str,
     folder: RunFolder,
     *,
@@ -55,43 +67,43 @@ def check(
 ) -> Checked:
     """The diagnosis with what its training needs and its remedies free, by simulation.
 
-    What could not be simulated keeps its arithmetic. Remedies that are enough come first.
+    `model` is that of the diagnosis, with the place where it may be looked up. What could not be
+    simulated keeps its arithmetic. Remedies that are enough come first. Once `stop()` returns an
+    exit code, the answer is what is known.
 
     Raises:
         OomDoctorError: the model cannot be used (exit 4), or no worker can be started (exit 5).
         ValueError: `unknown` says what is missing.
     """
-    if found.config is None or found.model is None or (missing := unknown(found)) is not None:
+    if (missing := unknown(found)) is not None:
         raise ValueError(missing)
-    simulate = partial(_simulate, found, python, folder, on_event, stop)
+    assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
+    simulate = partial(_simulate, found, model, python, folder, on_event, stop)
     changed = [_changed(found.config, remedy.changes) for remedy in found.remedies]
     labels = {found.config: _AS_IT_WAS}
     for remedy, config in zip(found.remedies, changed, strict=True):
         if config is not None:
             labels.setdefault(config, remedy.change)
     report = simulate(labels)
-    rows = {row.label: row for row in report.results if row.peak_device_bytes is not None}
+    rows = _rows(report)
     before = rows.get(_AS_IT_WAS)
     if before is None:
-        reasons = [fault.message for fault in report.errors]
+        reasons = [_STOPPED] if stop() is not None else [fault.message for fault in report.errors]
         reasons += [row.reason for row in report.results if row.reason is not None]
-        return Checked(found, reasons[0] if reasons else "the simulation gave no peak")
-    room, peak = _room(found), before.peak_device_bytes or 0
-    wasteful = {_expandable(c): label for c, label in labels.items() if _wastes(rows, label, room)}
-    whole = {row.label: row for row in simulate(wasteful).results} if wasteful else {}
-    remedies = [_of_training_itself(whole.get(_AS_IT_WAS), peak, room)]
+        return Checked(found, reasons[0] if reasons else "the simulation gave no peak", stop())
+    whole = _with_segments_on(labels, rows, found.room_bytes, simulate, stop)
+    remedies = []
     for remedy, config in zip(found.remedies, changed, strict=True):
         label = labels.get(config, "") if config is not None else ""
-        simulated = _checked(remedy, peak, rows.get(label), room)
-        remedies.append(_with_segments(simulated, peak, whole.get(label), room))
-    kept = [remedy for remedy in remedies if remedy is not None]
+        simulated = _checked(remedy, before, rows.get(label))
+        remedies.append(_with_segments(found, simulated, before, whole.get(label)))
     answer = replace(
         found,
-        simulated_bytes=peak,
-        remedies=tuple(sorted(kept, key=_place)),
-        oddities=(*found.oddities, *_fits_anyway(peak, room)),
+        simulated_bytes=before.peak_device_bytes,
+        remedies=tuple(sorted(_and_segments_alone(found, remedies, before, whole), key=_place)),
+        oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
     )
-    return Checked(answer)
+    return Checked(answer, None if stop() is None else _STOPPED, stop())
 
 
 def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig | None:
@@ -104,16 +116,18 @@ def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig 
 
 def _simulate(
     found: Diagnosis,
+    model: ModelRef,
     python: str,
     folder: RunFolder,
     on_event: Listener,
     stop: Callable[[], ExitCode | None],
     labels: Mapping[TrainConfig, str],
 ) -> Report:
-    assert found.config is not None and found.model is not None  # `unknown` was asked
+    """A plan of these rungs on a GPU with the room that the training had."""
+    assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
     ladder = tuple(Rung(label, config) for config, label in labels.items())
     request = SurveyRequest(
-        model=ModelRef(name=found.model),
+        model=model,
         recipe=Recipe("none", "", ladder, "command line"),
         device="cuda",
         vram_bytes=None,
@@ -130,67 +144,96 @@ def _simulate(
         rung_limit_s=_LIMIT_S,
         python=python,
         seed=0,
-        plan=PlanRequest(gpus=(size_text(found.numbers.capacity_bytes or 0),), suggest=False),
+        plan=PlanRequest(gpus=(size_text(found.room_bytes),), suggest=False),
     )
     return run_plan(request, folder, on_event=on_event, stop=stop)
 
 
-def _expandable(config: TrainConfig) -> TrainConfig:
-    return replace(config, allocator="expandable_segments")
+def _rows(report: Report) -> Rows:
+    """The rows of a plan that have a peak, by label."""
+    return {row.label: row for row in report.results if row.peak_device_bytes is not None}
 
 
-def _wastes(rows: Mapping[str, ProbeResult], label: str, room: int) -> bool:
+def _with_segments_on(
+    labels: Mapping[TrainConfig, str],
+    rows: Rows,
+    room: int,
+    simulate: Simulate,
+    stop: Callable[[], ExitCode | None],
+) -> Rows:
+    """The rows again with expandable segments, of those that these may help."""
+    wasteful = {
+        replace(config, allocator="expandable_segments"): label
+        for config, label in labels.items()
+        if label in rows and _wastes(rows[label], room)
+    }
+    return {} if not wasteful or stop() is not None else _rows(simulate(wasteful))
+
+
+def _wastes(row: ProbeResult, room: int) -> bool:
     """Whether what it allocates would fit, but what the allocator reserves for it does not."""
-    row = rows.get(label)
-    if row is None or row.config.allocator != "default" or row.peak_device_bytes is None:
+    if row.outcome == "fits" or row.config.allocator != "default":
         return False
-    outside = row.peak_device_bytes - (row.peak_reserved_bytes or 0)
-    return (row.peak_allocated_bytes or 0) + outside <= room < row.peak_device_bytes
+    outside = (row.peak_device_bytes or 0) - (row.peak_reserved_bytes or 0)
+    return (row.peak_allocated_bytes or 0) + outside <= room
 
 
-def _of_training_itself(row: ProbeResult | None, before: int, room: int) -> Remedy | None:
-    """Expandable segments, if they alone make the training fit."""
-    if row is None or row.peak_device_bytes is None or row.peak_device_bytes > room:
-        return None
-    plain = Remedy("Turn on expandable segments", None, "rule", _SEGMENTS)
-    return _checked(plain, before, row, room)
+def _checked(remedy: Remedy, before: ProbeResult, row: ProbeResult | None) -> Remedy:
+    """The remedy with the peak of its simulation; as it was if there is none."""
+    if row is None or row.peak_device_bytes is None or before.peak_device_bytes is None:
+        return remedy
+    peak, after = before.peak_device_bytes, row.peak_device_bytes
+    notes = [text for text in (remedy.note or "").split("; ") if text and text != _BORDERLINE]
+    return replace(
+        remedy,
+        frees_bytes=max(0, peak - after),
+        basis="predicted",
+        arithmetic=f"peak {format_bytes(peak)} -> {format_bytes(after)}",
+        note="; ".join((*_borderline(row), *notes)) or None,
+        leaves_bytes=after,
+        enough=row.outcome == "fits",
+    )
 
 
-def _with_segments(remedy: Remedy, before: int, row: ProbeResult | None, room: int) -> Remedy:
+def _borderline(row: ProbeResult) -> tuple[str, ...]:
+    """The note of a row that is closer to the limit than the prediction error."""
+    return tuple(note for note in row.notes if note.startswith(_BORDERLINE))
+
+
+def _with_segments(
+    found: Diagnosis, remedy: Remedy, before: ProbeResult, row: ProbeResult | None
+) -> Remedy:
     """The remedy with expandable segments, if it is enough only with them."""
-    if remedy.enough or row is None or row.peak_device_bytes is None:
+    if remedy.enough or row is None or row.outcome != "fits":
         return remedy
-    if row.peak_device_bytes > room:
-        return remedy
+    shell = [text for text in (remedy.lines.get("shell"), _segments(found).lines["shell"]) if text]
     both = replace(
         remedy,
         change=f"{remedy.change}, with expandable segments",
-        lines={**remedy.lines, **_SEGMENTS},
+        lines={**remedy.lines, "shell": "\n".join(shell)},
         changes={**remedy.changes, "allocator": "expandable_segments"},
     )
-    return _checked(both, before, row, room)
+    return _checked(both, before, row)
 
 
-def _room(found: Diagnosis) -> int:
-    """What this process may use of the GPU at most."""
-    numbers = found.numbers
-    room = (numbers.capacity_bytes or 0) - (numbers.other_processes_bytes or 0)
-    return room if numbers.allowed_bytes is None else min(room, numbers.allowed_bytes)
+def _and_segments_alone(
+    found: Diagnosis, remedies: list[Remedy], before: ProbeResult, whole: Rows
+) -> list[Remedy]:
+    """The remedies; expandable segments come first if they alone make the training fit."""
+    row = whole.get(_AS_IT_WAS)
+    if row is None or row.outcome != "fits":
+        return remedies
+    alone = _segments(found)
+    others = [remedy for remedy in remedies if remedy.change != alone.change]
+    return [_checked(alone, before, row), *others]
 
 
-def _checked(remedy: Remedy, before: int, row: ProbeResult | None, room: int) -> Remedy:
-    """The remedy with the peak of its simulation; as it was if there is none."""
-    if row is None or row.peak_device_bytes is None:
-        return remedy
-    after = row.peak_device_bytes
-    return replace(
-        remedy,
-        frees_bytes=max(0, before - after),
-        basis="predicted",
-        arithmetic=f"peak {format_bytes(before)} -> {format_bytes(after)}",
-        leaves_bytes=after,
-        enough=after <= room,
-    )
+def _segments(found: Diagnosis) -> Remedy:
+    row = TABLE["expandable_segments"]
+    values = {"alloc_conf": alloc_conf((found.message, *found.evidence))}
+    lines = {name: fill(line, values) for name, line in row.lines.items()}
+    changes = {"allocator": "expandable_segments"}
+    return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes)
 
 
 def _place(remedy: Remedy) -> int:
@@ -200,11 +243,15 @@ def _place(remedy: Remedy) -> int:
     return 0 if remedy.enough else 2
 
 
-def _fits_anyway(peak: int, room: int) -> tuple[str, ...]:
-    if peak > room:
-        return ()
+def _oddities(row: ProbeResult, room: int) -> tuple[str, ...]:
+    """What is strange if the training fits by simulation, or nearly does."""
+    near = _borderline(row)
+    if row.outcome != "fits":
+        return tuple(f"simulated as described, the training is {note}" for note in near)
+    peak = format_bytes(row.peak_device_bytes)
     return (
-        f"simulated as described, the training needs {format_bytes(peak)} and fits in "
-        f"{format_bytes(room)}: a setting differs from what was assumed, a batch was longer, or "
-        "memory was kept from earlier steps",
+        f"simulated as described, the training needs {peak} and fits in {format_bytes(room)}: a "
+        "setting differs from what was assumed, a batch was longer, or memory was kept from "
+        "earlier steps",
+        *(f"the simulation is {note}" for note in near),
     )

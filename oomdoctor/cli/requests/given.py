@@ -13,7 +13,7 @@ from oomdoctor.errors import OomDoctorError
 
 if TYPE_CHECKING:
     from oomdoctor.explain.training.known import Given
-    from oomdoctor.records.model import ModelSpec
+    from oomdoctor.records.model import ModelRef, ModelSpec, SourceChoice
 
 
 # Errors of a model that is not on this machine.
@@ -99,6 +99,20 @@ def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:
     from oomdoctor.system.models.hub import resolve_with_notes
 
     return resolve_with_notes(ModelRef(name=name))
+
+
+def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
+    """The model that a diagnosis names, and where a simulation may look it up.
+
+    A name from a log or a configuration file is only looked up in the built-in facts: a text must
+    not make us open a path or contact a server.
+    """
+    from oomdoctor.records.model import ModelRef
+
+    if options.model is None or given.model is None or given.model.source == "catalogue":
+        return ModelRef(name=name, source="catalogue")
+    source: SourceChoice = "local" if given.model.source == "local" else "auto"
+    return ModelRef(name=hub_id(options.model), source=source)
 
 
 def built_in(name: str) -> ModelSpec | None:

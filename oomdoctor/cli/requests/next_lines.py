@@ -25,8 +25,10 @@ def typed_options(options: ExplainOptions) -> list[str]:
         "--micro-batch": options.micro_batch,
         "--snapshot": None if options.snapshot is None else str(options.snapshot),
         "--config": None if options.config is None else str(options.config),
+        "--python": options.python,
     }
-    return [word for name, value in pairs.items() if value is not None for word in (name, value)]
+    words = [word for name, value in pairs.items() if value is not None for word in (name, value)]
+    return [*words, "--exact"] if options.exact else words
 
 
 def next_lines(found: list[Diagnosis], given: Given, typed: list[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.closing import COMPUTED, closing
-from oomdoctor.explain.remedies.row import Effect, Row, fill, next_batch
+from oomdoctor.explain.remedies.row import Effect, Row, alloc_conf, fill, next_batch
 from oomdoctor.records.diagnosis import Remedy
 from oomdoctor.units import format_bytes
 
@@ -35,7 +35,7 @@ def values_of(case: Case) -> dict[str, str]:
         "allowed": format_bytes(allowed),
         "share": f"{(allowed or 0) / total:.2f}" if total else "less than all",
         "requested": format_bytes(case.requested),
-        "alloc_conf": "PYTORCH_ALLOC_CONF" if _new_name(case) else "PYTORCH_CUDA_ALLOC_CONF",
+        "alloc_conf": alloc_conf((case.message, *case.incident.lines)),
         "workers": str(max(0, (setup.workers or 4) // 2)),
         "model": setup.model or "MODEL",
     }
@@ -92,9 +92,3 @@ def _enough(effect: Effect, missing: int | None) -> int:
     if effect.frees_bytes >= missing:
         return 0
     return 1 if effect.at_least else 2
-
-
-def _new_name(case: Case) -> bool:
-    """Whether the message names the variable without CUDA, as torch 2.9 and later do."""
-    lines = " ".join((case.message, *case.incident.lines))
-    return "PYTORCH_ALLOC_CONF" in lines

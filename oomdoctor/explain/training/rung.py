@@ -36,7 +36,7 @@ def rung_of(training: Training, setup: Setup) -> TrainConfig | None:
         "lora_rank": training.lora_rank,
         "lora_targets": _targets(setup.lora_targets),
         "quantization": training.quantization if quantized else "none",
-        "kbit_prepare": training.kbit_prepare,
+        "kbit_prepare": training.kbit_prepare if quantized else "peft",
         "loss": "liger" if training.liger else "default",
         "micro_batch_size": batch,
         "sequence_length": length,

@@ -46,7 +46,7 @@ CODES = {
     "not_steady": "run: memory differed from step to step, so the training ran to its end",
     "one_rank": "run: --ranks 1 let one rank stand for all",
     "not_recorded": "probe and plan: a rung could not be recorded in a file",
-    "not_exact": "explain: --exact could not simulate the training",
+    "not_exact": "explain: --exact could not simulate the training, or was interrupted",
     "snapshot_unused": "explain: the snapshot does not show the failure of the log",
     "model_source": "a note about where the facts of the model come from (probe and plan)",
     "model": "a note about where the facts of the model come from (explain)",
@@ -283,9 +283,10 @@ def not_recorded(kind: str, label: str, reason: str) -> Warn:
     return Warn("not_recorded", f"no {kind} of {label}: {reason}")
 
 
-def not_exact(reason: str) -> Warn:
-    """Sizes are computed although a simulation was asked for."""
-    return Warn("not_exact", f"not simulated, so sizes are computed: {reason}")
+def not_exact(reason: str, *, partly: bool = False) -> Warn:
+    """All or some sizes are computed although a simulation was asked for."""
+    what = "not all is simulated, so some sizes" if partly else "not simulated, so sizes"
+    return Warn("not_exact", f"{what} are computed: {reason}")
 
 
 def snapshot_unused(name: str, *, any_failed: bool) -> Warn:

@@ -42,6 +42,14 @@ def test_a_setting_becomes_a_key(known: dict[str, Any], key: str, value: object)
     assert config is not None and getattr(config, key) == value
 
 
+@pytest.mark.parametrize(("method", "prepared"), [("full", "peft"), ("qlora", "norms")])
+def test_what_trl_prepares_counts_only_for_quantized_models(method: str, prepared: str) -> None:
+    setup = Setup(micro_batch_size=4, sequence_length=1024, method=method)
+    trained, _ = training_of(setup, {"torch_dtype": "bfloat16"}, framework="trl")
+    config = rung_of(trained, setup)
+    assert config is not None and config.kbit_prepare == prepared
+
+
 @pytest.mark.parametrize("known", [{"zero_stage": 3}, {"fsdp": True}, {"optimizer": "unheard-of"}])
 def test_what_no_rung_can_do(known: dict[str, Any]) -> None:
     assert rung_of(*training(**known)) is None
