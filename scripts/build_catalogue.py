@@ -100,6 +100,9 @@ def gpu_row(facts: Mapping[str, Any]) -> dict[str, Any]:
         "multiprocessors": multiprocessors,
         "l2_bytes": scaled(l2_kib, KIB),
         "memory_bus_bits": bus_bits,
+        "nvlink_bytes_per_s": rate(facts["nvlink_gb_s_bidirectional"], 1e9 / 2),
+        "pcie_generation": facts["pcie_generation"],
+        "pcie_lanes": facts["pcie_lanes"],
     }
 
 

@@ -17,6 +17,7 @@ from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.growth import GROWTH
+from oomdoctor.records.facts.interconnects import INTERCONNECTS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
@@ -228,6 +229,18 @@ def speed_errors() -> str:
     return table(head, rows)
 
 
+def interconnects() -> str:
+    """What links GPUs, and what collectives reach of it."""
+    adapters = {"gpu": "one a GPU", "node": "one a node", None: ""}
+    rows = []
+    for row in INTERCONNECTS:
+        rate = "that of the card" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:g} GB/s"
+        rows.append(
+            (_codes((row.name,)), rate, adapters[row.adapters], f"{row.share:.0%}", row.source)
+        )
+    return table(("link", "one direction", "adapters", "reached", "source of the share"), rows)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -249,4 +262,5 @@ PARTS: dict[str, Callable[..., str]] = {
     "growth": growth_kinds,
     "memory-errors": memory_errors,
     "speed-errors": speed_errors,
+    "interconnects": interconnects,
 }

@@ -44,6 +44,7 @@ class GpuFacts:
     `memory_bytes` is the advertised size, `total_bytes` what the driver reports, and
     `torch_total_bytes` the smallest total that PyTorch has been seen to report. `multiprocessors`,
     `l2_bytes` and `memory_bus_bits` are what CUDA reports; None for AMD cards.
+    `nvlink_bytes_per_s` is one direction; None if the card has no NVLink or it is not known.
     """
 
     name: str
@@ -64,6 +65,9 @@ class GpuFacts:
     multiprocessors: int | None = None
     l2_bytes: int | None = None
     memory_bus_bits: int | None = None
+    nvlink_bytes_per_s: float | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
 
 
 def real_name(name: str) -> str:

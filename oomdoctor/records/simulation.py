@@ -18,7 +18,7 @@ class Target:
     `usable_bytes` is what a rung may use, without the headroom. `overhead_bytes` is the part of it
     that tensors cannot use (context, libraries). `total_bytes` is the capacity that the driver
     reports. `gpu` has the published peaks, None for a bare size; `calibration` corrects them by
-    what was measured on this machine.
+    what was measured on this machine. `interconnect` links several GPUs.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Target:
     overhead_bytes: int
     gpu: GpuFacts | None
     calibration: Calibration | None = None
+    interconnect: str = "auto"
 
     @property
     def limit_bytes(self) -> int:

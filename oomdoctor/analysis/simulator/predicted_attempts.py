@@ -29,7 +29,7 @@ def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
     sizes = divisors(config.rank_batch_size())
     if len(sizes) <= _MAX_SIZES:
         return sizes
-    doublings = [1 << power for power in range(config.effective_batch_size.bit_length())]
+    doublings = [1 << power for power in range(config.rank_batch_size().bit_length())]
     return tuple(sorted({max(s for s in sizes if s <= doubled) for doubled in doublings}))
 
 

@@ -16,7 +16,9 @@ from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.store import Store
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
-from oomdoctor.records.config import TrainConfig, uses_host
+from oomdoctor.analysis.speed.communication import has_estimate, with_communication
+from oomdoctor.analysis.speed.traffic import at_most_packed
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
 from oomdoctor.records.simulation import PhasePeak, Target
@@ -56,7 +58,7 @@ class Sizes:
     def layout(self, size: int) -> Layout:
         """The events of the rung at a size, with the bytes of its blocks."""
         if size not in self._layouts:
-            accumulates = size < self._config.effective_batch_size
+            accumulates = size < self._config.rank_batch_size()
             self._layouts[size] = self._recordings.rung.layout(
                 size,
                 self._recordings.line(size),
@@ -71,7 +73,7 @@ class Sizes:
             self._store.number(self._recordings.by_size[known])
             for known in self._recordings.line(size)
         )
-        accumulates = size < self._config.effective_batch_size
+        accumulates = size < self._config.rank_batch_size()
         workspace = max(self._resized.values(), default=0)
         words = [what, low, high, size, int(accumulates), workspace, self._config.allocator]
         if self._recordings.rung.has_row_sums:
@@ -136,13 +138,29 @@ class Sizes:
 
     def timing(self, target: Target, size: int) -> Timing | None:
         """The times on a card; None if they cannot be estimated."""
-        if target.gpu is None or uses_host(self._config):
-            return None  # the bandwidth to the host is unknown
+        if target.gpu is None or not has_estimate(self._config):
+            return None
         if (target.name, size) not in self._timings:
-            self._timings[target.name, size] = estimated_timing(
+            alone = estimated_timing(
                 self._work_at(size), target.gpu, target.calibration, self._errors
             )
+            self._timings[target.name, size] = (
+                None if alone is None else self._together(alone, target, size)
+            )
         return self._timings[target.name, size]
+
+    def _together(self, alone: Timing, target: Target, size: int) -> Timing | None:
+        """The times with what a GPU waits for the others."""
+        assert target.gpu is not None  # `timing` has returned
+        facts = self._recordings.facts
+        return with_communication(
+            alone,
+            self._config.with_micro_batch(size),
+            at_most_packed(facts.parameters),
+            facts.trainable_parameters,
+            target.gpu,
+            target.interconnect,
+        )
 
     def _work_at(self, size: int) -> Work:
         """The work of a micro-step at a size and of the optimizer step."""
@@ -160,5 +178,5 @@ class Sizes:
         The first micro-step has no gradients to add to, but counts like the others.
         """
         found = self._recordings.by_size[recorded]
-        accumulates = size < self._config.effective_batch_size
+        accumulates = size < self._config.rank_batch_size()
         return found.costs + found.adding if accumulates else found.costs

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes
 from oomdoctor.analysis.speed.efficiency import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
@@ -75,7 +76,7 @@ def peak_shares(
     peak = _highest_peak(config, gpu)
     compute = None
     if flops is not None and peak:
-        compute = flops * tokens_per_s(timing, config) / peak
+        compute = flops * tokens_per_s(timing, config) / (peak * config.world_size)
     moved = _least_bytes(
         config, counts, trainable, multiplied_parameters(counts, model_config, task)
     )
@@ -155,6 +156,6 @@ def _least_bytes(
     trained = counts.total if config.method == "full" else trainable or 0
     each = trained_bytes(config.method, config.weights_dtype)
     states = state_width(config.optimizer, each) or 0
-    # The gradient is read; the weight and its states are read and written.
-    update = trained * (each + 2 * each + 2 * states)
+    # The gradient is read; the weight and its states are read and written, each GPU's shard.
+    update = trained * (each + 2 * each + 2 * states) / shards_of(config)
     return 2.0 * read * config.accumulation_steps() + update

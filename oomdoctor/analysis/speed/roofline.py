@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.speed.efficiency import Efficiency, efficiency_of
+from oomdoctor.analysis.speed.links import host_link
 from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ IRREGULAR = 0.77
 # The same source, "accelerated-peft-bnb" against LoRA: the part of a step that does not grow with
 # the batch is 3.8 ms longer per 1e9 weights and pass in two runs, 4.7-5.4 ms in a third.
 UNPACKING = 0.33
-# Between the host and the card, in bytes/s. PCIe 3.0, 4.0 and 5.0 x16 move 12-13, 24-26 and 50-55
-# GB/s from pinned memory. The facts of a card do not give its slot, and some sit in older ones.
-LINK_BYTES_PER_S = {"6": 12e9, "7": 12e9, "8": 22e9, "9": 45e9, "10": 45e9, "12": 40e9}
+# Between the host and a card whose slot is not known, in bytes/s: PCIe 3.0.
+SLOWEST_LINK = 12e9
 
 
 def estimate(
@@ -162,5 +162,5 @@ def _float16_peak(gpu: GpuFacts) -> float | None:
 
 
 def _link(gpu: GpuFacts) -> float:
-    major = (gpu.compute_capability or "").partition(".")[0]
-    return LINK_BYTES_PER_S.get(major, LINK_BYTES_PER_S["6"])
+    link = host_link(gpu)
+    return SLOWEST_LINK if link is None else link.bytes_per_s

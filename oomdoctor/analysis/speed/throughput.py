@@ -26,7 +26,7 @@ def step_seconds(timing: Timing, config: TrainConfig) -> float:
 
 
 def tokens_per_s(timing: Timing, config: TrainConfig) -> float:
-    """Tokens trained per second at the effective batch."""
+    """Tokens trained per second at the effective batch, by all GPUs together."""
     return config.effective_batch_size * config.sequence_length / step_seconds(timing, config)
 
 
@@ -73,7 +73,7 @@ def mfu(
     task: Task | None,
     peak: float | None,
 ) -> float | None:
-    """Model FLOPs utilization at `rate` tokens per second against `peak` FLOP/s.
+    """Model FLOPs utilization at `rate` tokens per second against `peak` FLOP/s of each GPU.
 
     None if the peak, the counts or the formula are missing (see `flops_per_token`).
     """
@@ -82,7 +82,7 @@ def mfu(
     flops = flops_per_token(
         config, counts=counts, trainable=trainable, model_config=model_config, task=task
     )
-    return None if flops is None else flops * rate / peak
+    return None if flops is None else flops * rate / (peak * config.world_size)
 
 
 def flops_per_token(

@@ -1,0 +1,188 @@
+"""The time that GPUs of a training spend waiting for each other, and for the host.
+
+    exposed = max(0, communication - what the engine computes meanwhile)
+
+An estimate without a measurement behind it: the bytes follow from the engines' algorithms, the
+rates from published benchmarks of a few machines (`records/facts/interconnects.py`). Left out are
+latencies, the first gather and the last reduction of a pass, which nothing hides, what collectives
+take from the computation beside them, and ranks that wait for a slower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from oomdoctor.analysis.speed.links import Links, links_of
+from oomdoctor.analysis.speed.traffic import Transfer, host_updates, total_bytes, traffic_of
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.interconnects import AUTO_LINK, HOST_ADAM_PER_S
+from oomdoctor.records.measurement import Timing
+from oomdoctor.records.model import ParameterCounts
+
+if TYPE_CHECKING:
+    from oomdoctor.records.machine import GpuFacts
+
+# The backward pass computes two gradients for each product of the forward pass.
+_BACKWARD = 2 / 3
+# How far the estimate may be off: shares of the time that is exposed, and of that which is hidden.
+# A judgment: published rates of equal links differ by up to half, and hiding is never complete.
+_EXPOSED_SPREAD = 0.5
+_HIDDEN_SPREAD = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """Seconds of one rank. `exposed` adds to a step, `hidden` runs beside its computation.
+
+    `micro_step` is with each micro-batch, on average; `update` is once an optimizer step.
+    `sent_bytes` are those of a whole optimizer step. `link` names what limits it.
+    """
+
+    micro_step_exposed_s: float
+    micro_step_hidden_s: float
+    update_exposed_s: float
+    sent_bytes: float
+    link: str
+
+
+def has_estimate(config: TrainConfig) -> bool:
+    """Whether the time of a rung can be estimated at all.
+
+    How much of the copies of activations is hidden is not known. On one GPU, nor is it for the
+    states that stay in host memory.
+    """
+    if config.activation_checkpointing == "offload" or config.offload == "activations":
+        return False
+    return config.offload == "none" or config.sharding != "none"
+
+
+def communication(
+    config: TrainConfig,
+    counts: ParameterCounts,
+    trainable: int | None,
+    gpu: GpuFacts,
+    micro_step_s: float,
+    interconnect: str = AUTO_LINK,
+) -> Communication | None:
+    """The communication of a training whose micro-step computes for `micro_step_s`.
+
+    None if the card's links are not known. Zero on one GPU.
+    """
+    transfers = traffic_of(config, counts, trainable)
+    if not transfers:
+        return Communication(0.0, 0.0, 0.0, 0.0, "")
+    links = links_of(gpu, config.world_size, config.gpus_per_node, interconnect)
+    if links is None:
+        return None
+    steps = config.accumulation_steps()
+    usual = [t for t in transfers if t.when == "micro_step"]
+    last = [t for t in transfers if t.when in ("micro_step", "last_micro_step")]
+    exposed = [exposed_seconds(group, links, micro_step_s) for group in (usual, last)]
+    whole = [_seconds(group, links) for group in (usual, last)]
+    mean = ((steps - 1) * exposed[0] + exposed[1]) / steps
+    mean_whole = ((steps - 1) * whole[0] + whole[1]) / steps
+    update = _seconds((t for t in transfers if t.when == "optimizer_step"), links)
+    trained = counts.total if trainable is None else trainable
+    return Communication(
+        micro_step_exposed_s=mean,
+        micro_step_hidden_s=mean_whole - mean,
+        update_exposed_s=update + host_updates(config, trained) / HOST_ADAM_PER_S,
+        sent_bytes=total_bytes(transfers, steps),
+        link=_slowest(transfers, links),
+    )
+
+
+def exposed_seconds(transfers: Sequence[Transfer], links: Links, micro_step_s: float) -> float:
+    """Seconds that a micro-step waits for its transfers.
+
+    Transfers to the host and between GPUs use different links, so they run side by side.
+    """
+    waits = _seconds((t for t in transfers if t.hidden_by == "nothing"), links)
+    backward = micro_step_s * _BACKWARD
+    behind_backward = _longest((t for t in transfers if t.hidden_by == "backward"), links)
+    behind_both = _longest((t for t in transfers if t.hidden_by == "micro_step"), links)
+    waits += max(0.0, behind_backward - backward)
+    return waits + max(0.0, behind_both - micro_step_s)
+
+
+def with_communication(
+    timing: Timing,
+    config: TrainConfig,
+    counts: ParameterCounts,
+    trainable: int | None,
+    gpu: GpuFacts,
+    interconnect: str = AUTO_LINK,
+) -> Timing | None:
+    """The times of a rank that computes for `timing`, with what it waits for others.
+
+    With offloaded states the host updates the weights, so its time replaces that of the GPU. None
+    if the card's links are not known. The tokens per second of these times are those of all GPUs,
+    because the effective batch is.
+    """
+    if config.sharding == "none":
+        return timing
+    found = communication(config, counts, trainable, gpu, timing.micro_step_s, interconnect)
+    if found is None:
+        return None
+    on_host = config.offload in ("optimizer", "parameters")
+    update = 0.0 if on_host else timing.optimizer_step_s
+    return replace(
+        timing,
+        micro_step_s=timing.micro_step_s + found.micro_step_exposed_s,
+        micro_step_spread=_spread(
+            timing.micro_step_s,
+            timing.micro_step_spread,
+            found.micro_step_exposed_s,
+            found.micro_step_hidden_s,
+        ),
+        optimizer_step_s=update + found.update_exposed_s,
+        optimizer_step_spread=_spread(
+            update, timing.optimizer_step_spread, found.update_exposed_s, 0.0
+        ),
+        first_untraced_step_s=timing.first_untraced_step_s
+        + found.micro_step_exposed_s
+        + found.update_exposed_s,
+    )
+
+
+def _spread(seconds: float, spread: float | None, exposed: float, hidden: float) -> float | None:
+    """The relative uncertainty of computation and communication together."""
+    if spread is None or not seconds + exposed:
+        return spread
+    uncertain = seconds * spread + exposed * _EXPOSED_SPREAD + hidden * _HIDDEN_SPREAD
+    return uncertain / (seconds + exposed)
+
+
+def _seconds(transfers: Iterable[Transfer], links: Links) -> float:
+    return sum(t.size_bytes / _rate(t, links) for t in transfers)
+
+
+def _longest(transfers: Iterable[Transfer], links: Links) -> float:
+    """Seconds of transfers that use the host's link and those of the GPUs at the same time."""
+    found = list(transfers)
+    to_host = _seconds((t for t in found if t.reach == "host"), links)
+    return max(to_host, _seconds((t for t in found if t.reach != "host"), links))
+
+
+def _rate(transfer: Transfer, links: Links) -> float:
+    link = {
+        "ring": links.ring,
+        "within": links.within,
+        "between": links.between or links.ring,
+        "host": links.host,
+    }[transfer.reach]
+    return link.bytes_per_s
+
+
+def _slowest(transfers: Sequence[Transfer], links: Links) -> str:
+    """The link on which a step's transfers take longest."""
+    names = {
+        "ring": links.ring.name,
+        "within": links.within.name,
+        "between": (links.between or links.ring).name,
+        "host": links.host.name,
+    }
+    longest = max(transfers, key=lambda t: t.size_bytes / _rate(t, links))
+    return names[longest.reach]

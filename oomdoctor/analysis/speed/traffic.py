@@ -1,0 +1,194 @@
+"""The bytes that each GPU of a training sends, by engine. Nothing here is a time.
+
+A ring all-gather or reduce-scatter of S bytes over N ranks sends S (N-1)/N bytes from each rank,
+an all-reduce twice that (Patarasuk and Yuan, 2009, doi:10.1016/j.jpdc.2008.09.002).
+
+    ddp           all-reduce of the gradients, with the last micro-batch of a step
+    fsdp          each micro-batch: all-gather of the weights in both passes; reduce-scatter of the
+                  gradients with the last one
+    fsdp_grad_op  one all-gather; the weights stay until the backward pass
+    hybrid        fsdp within a node, and an all-reduce of each shard's gradients between nodes
+    zero1, zero2  all-reduce of buckets of gradients; after the update, all-gather of the weights.
+                  DeepSpeed reduces whole buckets on all ranks (stage_1_and_2.py, average_tensor)
+    zero3         like fsdp, and the reduce-scatter with each micro-batch
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from oomdoctor.analysis.memory.closed_form import ADAPTER_BYTES, constant_bytes, packed_bytes
+from oomdoctor.analysis.speed.throughput import compute_dtype
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.model import ParameterCounts
+
+Reach = Literal["ring", "within", "between", "host"]
+When = Literal["micro_step", "last_micro_step", "optimizer_step"]
+# What the engine computes meanwhile: nothing, the backward pass, or both passes.
+HiddenBy = Literal["nothing", "backward", "micro_step"]
+_RING: Reach = "ring"
+_WITHIN: Reach = "within"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one rank sends, over which link, how often, and what can hide it."""
+
+    name: str
+    size_bytes: float
+    reach: Reach
+    when: When
+    hidden_by: HiddenBy
+
+
+def traffic_of(
+    config: TrainConfig, counts: ParameterCounts, trainable: int | None
+) -> tuple[Transfer, ...]:
+    """What each GPU of a training sends; nothing on one GPU.
+
+    `trainable` is the number of parameters with gradients; for full training all, if unknown.
+    """
+    if config.sharding == "none":
+        return ()
+    trained = counts.total if trainable is None else trainable
+    if config.sharding == "ddp":
+        return _ddp(config, trained)
+    gathered, reduced = gathered_bytes(config, counts, trained), trained * reduced_bytes(config)
+    if is_fsdp(config):
+        found = _fsdp(config, gathered, reduced)
+    elif config.sharding == "zero3":
+        found = _zero3(config, gathered, reduced)
+    else:
+        found = _zero12(config, trained, reduced)
+    if config.offload == "none":
+        return found
+    return (*found, *_to_host(config, gathered, reduced, trained))
+
+
+def gathered_bytes(config: TrainConfig, counts: ParameterCounts, trained: int) -> int:
+    """Bytes of the weights that ranks gather from each other, in the type of the computation."""
+    each = dtype_bytes(compute_dtype(config))
+    adapters = 0 if config.method == "full" else trained * each
+    if config.quantization == "none":
+        return counts.total * each + adapters
+    others = (counts.total - counts.linear) * each + adapters
+    if config.quantization != "nf4" or config.quant_storage == "uint8":
+        return others  # each rank holds all of the packed weights
+    packed = packed_bytes(counts.linear, "nf4")
+    return others + packed + constant_bytes(counts.linear, "nf4", double_quant=config.double_quant)
+
+
+def at_most_packed(parameters: int) -> ParameterCounts:
+    """Counts for a model of which only the total is known: all of it may be quantized."""
+    return ParameterCounts(
+        total=parameters, linear=parameters, embedding=0, rest=0, buffers_bytes=0
+    )
+
+
+def reduced_bytes(config: TrainConfig) -> int:
+    """Bytes of one element of a gradient when it is reduced."""
+    if config.reduce_dtype != "default":
+        return dtype_bytes(config.reduce_dtype)
+    if config.sharding == "ddp":
+        return dtype_bytes(config.weights_dtype) if config.method == "full" else ADAPTER_BYTES
+    return dtype_bytes(compute_dtype(config))
+
+
+def _ddp(config: TrainConfig, trained: int) -> tuple[Transfer, ...]:
+    size = 2 * _share(config.world_size) * trained * reduced_bytes(config)
+    return (Transfer("all-reduce of gradients", size, "ring", _reduction(config), "backward"),)
+
+
+def _fsdp(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, ...]:
+    ranks, reach = config.world_size, _RING
+    if config.sharding == "hybrid":
+        ranks, reach = config.gpus_per_node, _WITHIN
+    passes = 1 if config.sharding == "fsdp_grad_op" else 2
+    share, when = _share(ranks), _reduction(config)
+    found = [
+        Transfer(
+            "all-gather of weights", passes * share * gathered, reach, "micro_step", "micro_step"
+        ),
+        Transfer("reduce-scatter of gradients", share * reduced, reach, when, "micro_step"),
+    ]
+    if config.sharding == "hybrid":
+        nodes = config.world_size // config.gpus_per_node
+        size = 2 * _share(nodes) * reduced / ranks
+        found.append(Transfer("all-reduce between nodes", size, "between", when, "micro_step"))
+    return tuple(found)
+
+
+def _zero3(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, ...]:
+    share = _share(config.world_size)
+    return (
+        Transfer("all-gather of weights", 2 * share * gathered, "ring", "micro_step", "micro_step"),
+        Transfer(
+            "reduce-scatter of gradients", share * reduced, "ring", "micro_step", "micro_step"
+        ),
+    )
+
+
+def _zero12(config: TrainConfig, trained: int, reduced: int) -> tuple[Transfer, ...]:
+    # overlap_comm is off by default for both stages, so nothing hides the reduction. Stage 2 keeps
+    # only its partition of the gradients, so each micro-batch is reduced.
+    share = _share(config.world_size)
+    when: When = "micro_step" if config.sharding == "zero2" else "last_micro_step"
+    weights = trained * dtype_bytes(compute_dtype(config))
+    return (
+        Transfer("all-reduce of gradients", 2 * share * reduced, "ring", when, "nothing"),
+        Transfer(
+            "all-gather of updated weights", share * weights, "ring", "optimizer_step", "nothing"
+        ),
+    )
+
+
+def _to_host(
+    config: TrainConfig, gathered: int, reduced: int, trained: int
+) -> tuple[Transfer, ...]:
+    """Copies between a GPU and its host, each of this rank's shard."""
+    shards = config.gpus_per_node if config.sharding == "hybrid" else config.world_size
+    found = []
+    if config.offload == "parameters":
+        # Each gather starts with the shard in host memory.
+        passes = 1 if config.sharding == "fsdp_grad_op" else 2
+        found.append(
+            Transfer(
+                "weights to the GPU", passes * gathered / shards, "host", "micro_step", "micro_step"
+            )
+        )
+    if config.offload in ("optimizer", "parameters"):
+        # What is not reduced with each micro-batch is copied once.
+        keeps = is_zero(config) and config.sharding != "zero1"
+        when: When = "micro_step" if keeps else "last_micro_step"
+        found.append(
+            Transfer("gradients to the host", reduced / shards, "host", when, "micro_step")
+        )
+    if config.offload == "optimizer":
+        updated = trained * dtype_bytes(compute_dtype(config)) / shards
+        found.append(
+            Transfer("updated weights to the GPU", updated, "host", "optimizer_step", "nothing")
+        )
+    return tuple(found)
+
+
+def host_updates(config: TrainConfig, trained: int) -> float:
+    """The parameters that the host of one node updates in an optimizer step."""
+    if config.offload not in ("optimizer", "parameters"):
+        return 0.0
+    shards = config.gpus_per_node if config.sharding == "hybrid" else config.world_size
+    return trained * min(config.gpus_per_node, config.world_size) / shards
+
+
+def _share(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _reduction(config: TrainConfig) -> When:
+    return "micro_step" if config.sync_each_batch else "last_micro_step"
+
+
+def total_bytes(transfers: tuple[Transfer, ...], micro_steps: int) -> float:
+    """Bytes that a rank sends in one optimizer step, to other GPUs and to the host."""
+    return sum(t.size_bytes * (micro_steps if t.when == "micro_step" else 1) for t in transfers)
