@@ -135,7 +135,8 @@ def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]
     """Commands that need less memory, as far as the request leaves any."""
     lines = []
     if not any(result.config.method == "qlora" for result in results):
-        lines.append(command_line(request, {"--recipe": "qlora"}))
+        leaner = "qlora" if request.most_gpus() == 1 else "sharded-lora"
+        lines.append(command_line(request, {"--recipe": leaner}))
     by_data = request.lengths is not None or sweeps_length(request)
     if request.sequence_length > 512 and not by_data:
         lines.append(command_line(request, {"--seq-len": str(request.sequence_length // 2)}))

@@ -60,6 +60,7 @@ def sweeps_length(request: SurveyRequest) -> bool:
 
 def _questions(plan: PlanRequest) -> list[str]:
     words = ["--all-gpus"] if plan.all_gpus else []
+    words += ["--min"] if plan.fewest is not None else []
     words += [word for name in plan.gpus for word in ("--gpu", name)]
     least, usual = plan.min_memory_bytes, "speed" if plan.prices is None else "cost"
     options = {
@@ -69,6 +70,7 @@ def _questions(plan: PlanRequest) -> list[str]:
         "--sweep": _sweep_text(plan.sweep) if plan.sweep is not None else None,
         "--why": plan.why,
         "--solve": _OPTIONS[plan.solve] if plan.solve is not None else None,
+        "--interconnect": plan.interconnect if plan.interconnect != "auto" else None,
     }
     return words + [
         w for name, value in options.items() if value is not None for w in (name, value)
@@ -94,7 +96,9 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
         "--device": request.device
         if probes and request.device != "auto" and request.emulate is None
         else None,
+        "--gpus": _gpus(request),
         "--emulate": request.emulate if probes else None,
+        "--ranks": "all" if probes and request.all_ranks else None,
         "--vram": size_text(request.vram_bytes) if request.vram_bytes is not None else None,
         **_data_options(lengths),
         **_training_options(request.training),
@@ -112,6 +116,13 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
         "--rung-timeout": f"{limit_s:g}s" if probes and limit_s != _USUAL_RUNG_LIMIT_S else None,
         **_interpreter_options(request),
     }
+
+
+def _gpus(request: SurveyRequest) -> str | None:
+    fewest = request.plan.fewest if request.plan is not None else None
+    if fewest is not None:
+        return f"{fewest.low}..{fewest.high}"
+    return str(request.gpus) if request.gpus > 1 else None
 
 
 def _interpreter_options(request: SurveyRequest) -> dict[str, str | None]:
@@ -172,6 +183,7 @@ def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
         micro_batch_size=AUTO if micro is None else micro,
         sequence_length=request.sequence_length,
         effective_batch_size=request.effective_batch_size,
+        world_size=request.gpus if config.sharding != "none" else 1,
     )
     settings = []
     for field in fields(TrainConfig):

@@ -263,15 +263,15 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
     return faults
 
 
-_MOST_GPUS = 65_536
+MOST_GPUS = 65_536
 
 
 def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
     """Contradictions in how a training is spread over GPUs."""
     found: list[tuple[str, str]] = []
     world = config.world_size
-    if not 1 <= world <= _MOST_GPUS:
-        return [("world_size", f"must be from 1 to {_MOST_GPUS:,}")]
+    if not 1 <= world <= MOST_GPUS:
+        return [("world_size", f"must be from 1 to {MOST_GPUS:,}")]
     if config.fsdp_version not in (1, 2):
         found.append(("fsdp_version", "must be 1 or 2"))
     if config.gpus_per_node < 1:

@@ -101,7 +101,8 @@ class Capability:
 class Machine:
     """Where the survey ran. `device` is the chosen one: "cuda" or "cpu".
 
-    An `emulated` GPU runs no kernels: its memory is exact, and there are no speeds.
+    An `emulated` GPU runs no kernels: its memory is exact, and there are no speeds. With several
+    `gpus` the facts are those of one of them; on the CPU, `gpus` is the number of ranks.
     """
 
     device: DeviceType
@@ -119,3 +120,4 @@ class Machine:
     other_processes: tuple[GpuProcess, ...]
     versions: Mapping[str, str | None]
     emulated: bool = False
+    gpus: int = 1

@@ -11,11 +11,13 @@ from typing import Literal
 from oomdoctor.records.config import Method
 from oomdoctor.records.costs import CalibratedBy
 from oomdoctor.records.dataset import TrainingTime
+from oomdoctor.records.fewest import GpuRange
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.records.solve import SolvedKey
 
 SweptKey = Literal["sequence_length", "micro_batch_size"]
 CardOrder = Literal["speed", "memory", "name", "cost"]
+Interconnect = Literal["auto", "nvlink", "pcie", "infiniband", "ethernet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class PlanRequest:
     `min_memory_bytes` are left out. With `sort` the report has the cards
     on which something fits first, in that order. `solve` is the setting whose largest value that
     fits is asked for. With `verify` the rungs that matter also run on the emulated card. With
-    `suggest` changes are looked for that make a method fit.
+    `suggest` changes are looked for that make a method fit. `fewest` asks for the fewest GPUs with
+    which each rung fits. `interconnect` links the GPUs; with "auto" it is that of the card.
     """
 
     gpus: tuple[str, ...]
@@ -77,11 +80,13 @@ class PlanRequest:
     solve: SolvedKey | None = None
     verify: bool = False
     suggest: bool = True
+    fewest: GpuRange | None = None
+    interconnect: Interconnect = "auto"
 
     @property
     def ranks(self) -> bool:
-        """Whether the rungs are ranked: a sweep and --solve only list them."""
-        return self.sweep is None and self.solve is None
+        """Whether the rungs are ranked: a sweep, --solve and --min only list them."""
+        return self.sweep is None and self.solve is None and self.fewest is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from oomdoctor import __version__
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
+from oomdoctor.records.fewest import FewestAnswer
 from oomdoctor.records.inside.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.inside.watch import WatchAnswer
@@ -64,7 +65,8 @@ class SurveyRequest:
     The report also gives the time for `training`, the user's own data. `versions` are the library
     versions that a plan was asked to simulate with, such as "transformers==4.51.3". With `emulate`
     (a card, a size or `NxCARD`) rungs run on an emulated GPU. `snapshot` and `trace` are the labels
-    of rungs to record in a file.
+    of rungs to record in a file. `gpus` is the world size of each rung that fixes none. On emulated
+    GPUs one rank of a training on several runs, or all of them with `all_ranks`.
     """
 
     model: ModelRef
@@ -93,6 +95,12 @@ class SurveyRequest:
     emulate: str | None = None
     snapshot: str | None = None
     trace: str | None = None
+    gpus: int = 1
+    all_ranks: bool = False
+
+    def most_gpus(self) -> int:
+        """The GPUs that the largest rung trains on."""
+        return max([self.gpus, *(rung.config.world_size for rung in self.recipe.rungs)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +174,7 @@ class Report:
 
     Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
     to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
-    `solve` and `simulations`. Only `explain`,
+    `solve`, `fewest` and `simulations`. Only `explain`,
     `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
     `exit_code_of_command`, `ranks`, `smallest_gpu`, `host` and `larger_batch`. `snapshot` fills
     `source` (its file), `torch_version`, `settings` (of the allocator) and `devices`, and `run`
@@ -203,6 +211,7 @@ class Report:
     simulations: Simulations | None = None
     next_on_gpu: tuple[str, ...] = ()
     solve: SolveAnswer | None = None
+    fewest: FewestAnswer | None = None
     device: RunDevice | None = None
     command_line: tuple[str, ...] = ()
     exit_code_of_command: int | None = None

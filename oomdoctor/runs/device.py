@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
-from oomdoctor.errors import machine_error
+from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.warnings import (
     cap_above_free,
@@ -42,16 +42,16 @@ def budget(
     """What a rung may use: the free memory or the cap, whichever is less, minus the headroom.
 
     It takes the driver's figures, because no CUDA context exists yet. Without NVML it takes those
-    of the worker. `inspection` is None before the worker has answered.
+    of the worker. `inspection` is None before the worker has answered. On several GPUs it is what
+    each may use: that of the GPU with the least free memory. Ranks on the CPU share its memory.
     """
     if chosen.gpu is not None:
         total = (inspection and inspection.device_total_bytes) or chosen.gpu.total_bytes
-        free_now = chosen.gpu.free_bytes
-        if free_now is None:
-            free_now = (inspection and inspection.device_free_bytes) or total
-        free = min(total, free_now)
+        known = [gpu.free_bytes for gpu in chosen.gpus if gpu.free_bytes is not None]
+        free_now = min(known, default=(inspection and inspection.device_free_bytes) or total)
+        free = min([total, free_now, *(gpu.total_bytes for gpu in chosen.others)])
     else:
-        total, free = total_memory(), available_memory()
+        total, free = total_memory() // chosen.ranks, available_memory() // chosen.ranks
     ground = free if cap is None else min(free, cap)
     headroom = round(ground * headroom_share)
     return Budget(total, cap, free, headroom, ground - headroom)
@@ -61,8 +61,21 @@ def as_it_is_now(chosen: Device) -> Device:
     """The same device with its current free memory and processes."""
     if chosen.gpu is None:
         return chosen
-    now = next((gpu for gpu in list_gpus() if gpu.uuid == chosen.gpu.uuid), None)
-    return chosen if now is None else Device(chosen.type, now)
+    now = {gpu.uuid: gpu for gpu in list_gpus()}
+    first, *others = (now.get(gpu.uuid, gpu) for gpu in chosen.gpus)
+    return Device(chosen.type, first, tuple(others))
+
+
+def too_few_gpus(error: OomDoctorError, request: SurveyRequest) -> OomDoctorError:
+    """The error that there are too few GPUs, with the line to type for this request."""
+    if slurm().on_login_node:
+        hint = f"on this Slurm login node: srun --gres=gpu:{request.most_gpus()} "
+        hint += command_line(request)
+    else:
+        of_all = PlanRequest((), all_gpus=not list_gpus())  # otherwise of the card that is here
+        planned = replace(request, plan=of_all, vram_bytes=None, device="cuda")
+        hint = f"predict it without the GPUs: {command_line(planned)}"
+    return machine_error(error.code, error.message, hint)
 
 
 def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[Warn]:
@@ -71,7 +84,8 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
         found.append(cap_above_free(limits.cap_bytes, limits.free_bytes))
     if chosen.gpu is not None:
-        others = [process for process in chosen.gpu.processes if process.pid != os.getpid()]
+        running = [process for gpu in chosen.gpus for process in gpu.processes]
+        others = [process for process in running if process.pid != os.getpid()]
         if others:
             found.append(other_processes(others))
     return found + model_warnings(inspection)
@@ -89,10 +103,13 @@ def not_given_back(chosen: Device) -> list[Warn]:
     end = time.monotonic() + GIVE_BACK_LIMIT_S
     missing = 0
     while True:
-        now = next((gpu for gpu in list_gpus() if gpu.uuid == chosen.gpu.uuid), None)
-        if now is None or now.free_bytes is None or chosen.gpu.free_bytes is None:
-            return []
-        missing = chosen.gpu.free_bytes - now.free_bytes
+        now = {gpu.uuid: gpu.free_bytes for gpu in list_gpus()}
+        taken = [
+            gpu.free_bytes - free
+            for gpu in chosen.gpus
+            if gpu.free_bytes is not None and (free := now.get(gpu.uuid)) is not None
+        ]
+        missing = max(taken, default=0)
         if missing <= _TOLERANCE:
             return []
         if time.monotonic() > end:
@@ -144,7 +161,8 @@ def refuse_what_takes_hours(
     # What the CPU was asked for says nothing about a GPU.
     sizes = {"--seq-len": None, "--effective-batch": None} if _is_usual_here(request) else {}
     if slurm().on_login_node:
-        hint = f"on this Slurm login node: srun --gres=gpu:1 {command_line(request, sizes)}"
+        gres = f"srun --gres=gpu:{request.most_gpus()}"
+        hint = f"on this Slurm login node: {gres} {command_line(request, sizes)}"
     else:
         planned = replace(request, plan=PlanRequest((), all_gpus=True), vram_bytes=None)
         hint = f"predict it without a GPU: {command_line(planned, sizes)}"

@@ -26,8 +26,10 @@ from oomdoctor.runs.cards import Card, card_named
 from oomdoctor.system.environment import cache_dir, is_emulating, variable
 from oomdoctor.system.machine.devices import Device
 
-# Of the first GPU, as native/session.c spells it.
-UUID = f"GPU-{uuid.UUID(bytes=b'emulated' + bytes(8))}"
+
+def uuid_of(index: int) -> str:
+    """The UUID of an emulated GPU, as native/session.c spells it."""
+    return f"GPU-{uuid.UUID(bytes=b'emulated' + bytes(7) + bytes([index]))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +88,23 @@ def devices_of(gpus: EmulatedGpus) -> Devices:
     return Devices(emulated, count=gpus.count, alone=gpus.alone)
 
 
-def first_device(gpus: EmulatedGpus) -> Device:
-    """The first of the GPUs, as a driver would report it."""
+def device_of(gpus: EmulatedGpus) -> Device:
+    """The GPUs, as a driver would report them."""
     card = devices_of(gpus).card
-    gpu = Gpu(
-        index=0,
-        uuid=UUID,
-        name=card.name + EMULATED,
-        total_bytes=card.nvml_total_bytes,
-        free_bytes=card.nvml_total_bytes,
-        compute_capability=gpus.card.capability,
-        processes=(),
-        emulated=True,
+    first, *others = (
+        Gpu(
+            index=index,
+            uuid=uuid_of(index),
+            name=card.name + EMULATED,
+            total_bytes=card.nvml_total_bytes,
+            free_bytes=card.nvml_total_bytes,
+            compute_capability=gpus.card.capability,
+            processes=(),
+            emulated=True,
+        )
+        for index in range(gpus.count)
     )
-    return Device("cuda", gpu)
+    return Device("cuda", first, tuple(others))
 
 
 def warnings(gpus: EmulatedGpus) -> list[Warn]:

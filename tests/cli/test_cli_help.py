@@ -44,15 +44,15 @@ COMMANDS = [
     ("models", "--help"),
 ]
 OPTIONS = {
-    "probe": "recipe rung device emulate vram headroom seq-len effective-batch micro-batch lengths "
-    "rows epochs tokenizer text-field task weights "
-    "eval eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
-    "trust-remote-code python fresh seed wait no-wait predict no-predict resume format json output "
-    "verbose quiet help",
-    "plan": "gpu all-gpus min-vram sort price sweep why snapshot solve verify with recipe rung "
-    "lengths tokenizer text-field headroom seq-len effective-batch micro-batch task rows epochs "
-    "rank-by tokens revision source trust-remote-code python fresh format json output verbose "
-    "quiet help",
+    "probe": "recipe gpus ranks rung device emulate vram headroom seq-len effective-batch "
+    "micro-batch lengths rows epochs tokenizer text-field task weights eval "
+    "eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
+    "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
+    "format json output verbose quiet help",
+    "plan": "gpu gpus min interconnect all-gpus min-vram sort price sweep why snapshot solve "
+    "verify with recipe rung lengths tokenizer text-field headroom seq-len "
+    "effective-batch micro-batch task rows epochs rank-by tokens revision source "
+    "trust-remote-code python fresh format json output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact python format json output "
     "verbose quiet help",
     "run": "emulate ranks steps weights values case report python verbose quiet help",
@@ -65,8 +65,8 @@ OPTIONS = {
     "models": "json help",
 }
 COMMON = {
-    "probe": "vram emulate recipe seq-len effective-batch json",
-    "plan": "gpu recipe seq-len effective-batch json",
+    "probe": "vram emulate recipe gpus seq-len effective-batch json",
+    "plan": "gpu recipe gpus seq-len effective-batch json",
     "explain": "model seq-len micro-batch config snapshot exact json",
     "show": "list json",
     "watch": "gpu json",

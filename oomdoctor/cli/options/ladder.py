@@ -27,15 +27,25 @@ class LadderOptions:
         ),
     ] = None
     recipe: Annotated[
-        str,
+        str | None,
         option(
             "--recipe",
             metavar="NAME|FILE|none",
             panel=COMMON,
             completion=completion.recipes,
-            help="Ladder of configurations to try; see `oomdoctor recipes`.",
+            help="Ladder of configurations to try; see `oomdoctor recipes`.  [default: default; "
+            "sharded on several GPUs]",
         ),
-    ] = "default"
+    ] = None
+    gpus: Annotated[
+        str | None,
+        option(
+            "--gpus",
+            metavar="N",
+            panel=COMMON,
+            help="Train on N GPUs of the same kind.  [default: 1]",
+        ),
+    ] = None
     seq_len: Annotated[
         str | None,
         option(

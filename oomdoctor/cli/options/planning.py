@@ -39,6 +39,23 @@ class PlanOptions:
             help="Compare all known cards: the best rung of each method that fits.",
         ),
     ] = False
+    fewest: Annotated[
+        bool,
+        option(
+            "--min",
+            panel=CARDS,
+            help="Find the fewest GPUs on which each rung fits, in the range of --gpus A..B.",
+        ),
+    ] = False
+    interconnect: Annotated[
+        str,
+        option(
+            "--interconnect",
+            metavar="LINK",
+            panel=CARDS,
+            help="What links the GPUs: auto, nvlink, pcie, infiniband or ethernet.",
+        ),
+    ] = "auto"
     min_vram: Annotated[
         str | None,
         option(

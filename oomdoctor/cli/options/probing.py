@@ -51,6 +51,15 @@ class ProbeOptions:
             help="Device to measure on: auto, cuda, cuda:N, cpu or the UUID of a GPU.",
         ),
     ] = "auto"
+    ranks: Annotated[
+        str,
+        option(
+            "--ranks",
+            metavar="1|all",
+            panel=DEVICE,
+            help="On several emulated GPUs: run one rank that stands for all, or all of them.",
+        ),
+    ] = "1"
     wait: Annotated[
         bool,
         option(

@@ -7,11 +7,20 @@ from dataclasses import replace
 from typing import get_args
 
 from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.requests.gpus import read_gpus
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.requests.rungs import check_snapshot, only
 from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.plan import CardOrder, PlanRequest, PriceList, Sweep, SweptKey
+from oomdoctor.records.fewest import GpuRange
+from oomdoctor.records.plan import (
+    CardOrder,
+    Interconnect,
+    PlanRequest,
+    PriceList,
+    Sweep,
+    SweptKey,
+)
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.solve import SolvedKey
 from oomdoctor.runs.cards import card_named, cards_of
@@ -24,6 +33,7 @@ from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import format_bytes, size_note
 
 _SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
+_LINKS: tuple[Interconnect, ...] = get_args(Interconnect)
 _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
 _SOLVED: dict[str, SolvedKey] = {
     "seq-len": "sequence_length",
@@ -41,6 +51,7 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
     reader = Reader("plan", quiet=options.quiet)
+    span = read_gpus(reader, options.ladder)
     plan = PlanRequest(
         gpus=_gpus(reader, tuple(options.gpu or ()), all_gpus=options.all_gpus),
         all_gpus=options.all_gpus,
@@ -51,7 +62,10 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         prices=_prices(reader, options),
         solve=_solve(reader, options),
         verify=options.verify,
+        fewest=span if options.fewest else None,
+        interconnect=reader.choice("--interconnect", options.interconnect, _LINKS),
     )
+    _check_gpus(reader, options, span)
     _check_verify(reader, options, plan)
     _check_several(reader, options, plan)
     if plan.why is not None and (plan.all_gpus or plan.sweep is not None or len(plan.gpus) > 1):
@@ -80,7 +94,7 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         plan=plan,
         versions=_versions(reader, options),
     )
-    request = common_request(reader, options, USUAL_SHAPES["cuda"], runs)
+    request = common_request(reader, options, USUAL_SHAPES["cuda"], runs, span)
     if plan.solve == "lora_rank":
         request = _with_adapters(request)
     if plan.why is not None:
@@ -91,6 +105,32 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         request = only(request, "--snapshot", options.snapshot)
         return replace(request, snapshot=request.recipe.rungs[0].label)
     return request
+
+
+def _check_gpus(reader: Reader, options: PlanOptions, span: GpuRange) -> None:
+    """Check the options that are about several GPUs."""
+    if not options.fewest:
+        if span.low != span.high:
+            reader.fault(
+                "--gpus", "is a range; add --min to find the fewest GPUs, or give one number"
+            )
+    elif span.low == span.high:
+        reader.fault("--min", "needs a range to search, such as --gpus 1..64")
+    others = {
+        "--sweep": options.sweep is not None,
+        "--why": options.why is not None,
+        "--solve": options.solve is not None,
+        "--snapshot": options.snapshot is not None,
+        "--verify": options.verify,
+        "--all-gpus": options.all_gpus,
+        "--lengths": options.ladder.lengths is not None,
+        "--with": options.with_ is not None,
+    }
+    for name, given in others.items():
+        if options.fewest and given:
+            reader.fault("--min", f"cannot be combined with {name}")
+    if span.high == 1 and options.interconnect != "auto":
+        reader.fault("--interconnect", "links several GPUs; add --gpus N")
 
 
 def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:

@@ -17,12 +17,14 @@ from oomdoctor.cli.options.flatten import leaves
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.options.probing import ProbeOptions
 from oomdoctor.cli.requests.dataset import lengths_request, training_request
+from oomdoctor.cli.requests.gpus import check_sharded, effective_batch, ladder_name, read_gpus
 from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.cli.requests.rungs import recorded_only
-from oomdoctor.emulator.card import split_count
+from oomdoctor.emulator.card import MAX_DEVICES, split_count
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import TrainingRequest
+from oomdoctor.records.fewest import GpuRange
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import RankBy, SurveyRequest
@@ -65,6 +67,7 @@ class RungRuns:
     emulate: str | None = None
     snapshot: str | None = None
     trace: str | None = None
+    all_ranks: bool = False
 
 
 def new_request(options: ProbeOptions) -> SurveyRequest:
@@ -74,8 +77,11 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
     reader = Reader("probe", quiet=options.quiet)
+    span = read_gpus(reader, options.ladder)
+    if span.low != span.high:
+        reader.fault("--gpus", "is one number for probe; `oomdoctor plan` takes a range with --min")
     weights: WeightsChoice = reader.choice("--weights", options.weights, get_args(WeightsChoice))
-    emulate = _emulate(reader, options)
+    emulate, span = _emulate(reader, options, span)
     device = options.device if emulate is None else "cuda"
     runs = RungRuns(
         device=device,
@@ -90,30 +96,45 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         emulate=emulate,
         snapshot=options.snapshot,
         trace=options.trace,
+        all_ranks=reader.choice("--ranks", options.ranks, ("1", "all")) == "all",
     )
+    if emulate is None and runs.all_ranks:
+        reader.fault("--ranks", "is for emulated GPUs; on others, all ranks run anyway")
+    if span.high > 1 and options.device not in ("auto", "cuda", "cpu"):
+        reader.fault("--device", "names one device; with --gpus, set CUDA_VISIBLE_DEVICES instead")
     shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
-    return recorded_only(common_request(reader, options, shape, runs))
+    return recorded_only(common_request(reader, options, shape, runs, span))
 
 
-def _emulate(reader: Reader, options: ProbeOptions) -> str | None:
-    """The emulated card by its published name, with its number if there are several."""
+def _emulate(reader: Reader, options: ProbeOptions, span: GpuRange) -> tuple[str | None, GpuRange]:
+    """The emulated card by its published name, with its number if there are several.
+
+    That number is also how many GPUs a rung trains on, unless --gpus says it.
+    """
     if options.emulate is None:
-        return None
+        return None, span
     if options.device != "auto":
         reader.fault("--emulate", "brings its own GPU; leave out --device")
     try:
         gpus = emulated_gpus(options.emulate)
     except ValueError as error:
         reader.fault("--emulate", str(error))
-        return options.emulate
+        return options.emulate, span
     _, name = split_count(options.emulate)
     card = gpus.card
     if card.facts is None and (note := size_note(name)) is not None:
         reader.note("--emulate", note)
-    if gpus.count > 1:
-        reader.note("--emulate", f"probe uses one of the {gpus.count} cards")
+    count = gpus.count
+    if options.ladder.gpus is None:
+        span = GpuRange(count, count)
+    elif count == 1:
+        count = span.high
+        if count > MAX_DEVICES:
+            reader.fault("--gpus", f"at most {MAX_DEVICES} GPUs can be emulated; use plan for more")
+    elif count != span.high:
+        reader.fault("--emulate", f"has {count} GPUs, but --gpus says {span.high}")
     name = name if card.facts is None or card.variants else card.name
-    return name if gpus.count == 1 else f"{gpus.count}x{name}"
+    return (name if count == 1 else f"{count}x{name}"), span
 
 
 def common_request(
@@ -121,10 +142,12 @@ def common_request(
     options: ProbeOptions | PlanOptions,
     usual_shape: tuple[str, str],
     runs: RungRuns,
+    span: GpuRange,
 ) -> SurveyRequest:
     """A request from the options that `probe` and `plan` share.
 
     `usual_shape` is the sequence length and the effective batch size to use if none is given.
+    `span` is the number of GPUs, or the range that --min searches.
 
     Raises:
         OomDoctorError: `reader` has collected errors, or the recipe or a rung is wrong (exit 2).
@@ -137,14 +160,10 @@ def common_request(
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
             reader.fault(_option(name), f"{value!r} is not UTF-8 text")
     sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
-    effective = reader.sized("--effective-batch", ladder.effective_batch or usual_shape[1])
     micro: int | None = None
     if ladder.micro_batch is not None:
         micro = reader.sized("--micro-batch", ladder.micro_batch)
-        if effective % micro:
-            reader.fault(
-                "--micro-batch", f"{micro} does not divide the effective batch size {effective}"
-            )
+    effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro)
     if runs.versions:
         python: str | None = interpreter_with(runs.versions)  # may not exist yet
         if ladder.python is not None:
@@ -162,7 +181,17 @@ def common_request(
     training = training_request(reader, ladder, lengths=lengths is not None)
     reader.check()
     assert python is not None  # otherwise `check` raised
-    return SurveyRequest(
+    recipe = _recipe(
+        ladder_name(ladder, span.high, quiet=options.quiet),
+        tuple(ladder.rung or ()),
+        sizes=Sizes(
+            sequence_length=sequence_length,
+            effective_batch_size=-(-effective // span.high) * span.high,
+            micro_batch_size=micro,
+            gpus=span.high,
+        ),
+    )
+    request = SurveyRequest(
         model=ModelRef(
             name=model,
             revision=ladder.revision,
@@ -170,7 +199,7 @@ def common_request(
             source=source,
             trust_remote_code=ladder.trust_remote_code,
         ),
-        recipe=_recipe(ladder.recipe, tuple(ladder.rung or ()), sequence_length, effective, micro),
+        recipe=recipe,
         device=runs.device,
         vram_bytes=runs.vram_bytes,
         headroom=headroom,
@@ -195,7 +224,11 @@ def common_request(
         emulate=runs.emulate,
         snapshot=runs.snapshot,
         trace=runs.trace,
+        gpus=span.high,
+        all_ranks=runs.all_ranks,
     )
+    check_sharded(request)
+    return request
 
 
 def resumed_request(
@@ -276,12 +309,7 @@ def _time_limit(reader: Reader, options: ProbeOptions) -> float | None:
     return None if text is None else reader.duration("--time-limit", text)
 
 
-def _recipe(
-    name: str, rungs: tuple[str, ...], sequence_length: int, effective: int, micro: int | None
-) -> Recipe:
-    sizes = Sizes(
-        sequence_length=sequence_length, effective_batch_size=effective, micro_batch_size=micro
-    )
+def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes) -> Recipe:
     recipe = load_recipe(name, **sizes)
     own = [parse_rung(text, **sizes) for text in rungs]
     ladder = {rung.config.rung_key(): rung for rung in recipe.rungs}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import (
     Attempt,
     FileKind,
@@ -20,6 +21,19 @@ from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped, launch
 from oomdoctor.runs.survey.setup import SurveySetup
 from oomdoctor.system.store.run_folders import save_attempt
+
+
+def is_alone(request: SurveyRequest) -> bool:
+    """Whether one rank runs, and an emulated GPU stands in for the others."""
+    return request.emulate is not None and request.most_gpus() > 1 and not request.all_ranks
+
+
+def on_one_gpu(config: TrainConfig) -> TrainConfig:
+    """The configuration to look at a model with, which needs no other GPU."""
+    plain = TrainConfig()
+    return replace(
+        config, sharding="none", world_size=1, offload="none", bucket_elements=plain.bucket_elements
+    )
 
 
 class SurveyJobs:
@@ -38,7 +52,7 @@ class SurveyJobs:
             mode="inspect",
             label="inspect",
             model=self._setup.spec,
-            config=config,
+            config=on_one_gpu(config),
             device_type=self._setup.device.type,
         )
         try:
@@ -140,5 +154,6 @@ class SurveyJobs:
             eval_batch_size=request.eval_batch_size,
             seed=request.seed,
             timed=gpu is None or not gpu.emulated,
+            alone=config.world_size > 1 and is_alone(request),
             timing_limit_s=min(device.timing_limit_s(self._setup.device), request.rung_limit_s / 4),
         )

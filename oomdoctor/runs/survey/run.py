@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from oomdoctor.runs.dataset import count_rows, measured_answer
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.survey.jobs import SurveyJobs
+from oomdoctor.runs.survey.jobs import SurveyJobs, is_alone
 from oomdoctor.runs.survey.knowledge import Knowledge, Origin
 from oomdoctor.runs.survey.predict import predict_ladder
 from oomdoctor.runs.survey.recording import record_rungs
@@ -33,7 +33,7 @@ from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
     Device,
-    choose_device,
+    choose_devices,
     describe,
     installed_versions,
     list_gpus,
@@ -71,8 +71,8 @@ def run_survey(
 
     try:
         with _held(setup, wait, on_wait, ending) as setup:
-            gpu = setup.device.gpu
-            environment = worker_environment(gpu.uuid if gpu else None) | dict(setup.variables)
+            uuids = ",".join(gpu.uuid for gpu in setup.device.gpus)
+            environment = worker_environment(uuids or None) | dict(setup.variables)
             state = SurveyState(setup)
             so_far = partial(_report, state, started_at, ending)
             noting = keeping(folder, so_far, on_event, every_s=0.0)
@@ -93,19 +93,23 @@ def _held(
 ) -> Iterator[SurveySetup]:
     """The setup with its device as it is once no other survey uses it; emulated ones are free."""
     if setup.request.emulate is not None:
-        gpus = emulated.emulated_gpus(setup.request.emulate)
+        gpus = emulated.emulated_gpus(setup.request.emulate, alone=is_alone(setup.request))
         with emulated.emulating(gpus, setup.request.python, setup.folder.path) as variables:
             more = emulated.value_warnings(setup.request.python)
             yield replace(setup, variables=variables, warnings=(*setup.warnings, *more))
         return
-    gpu = setup.device.gpu
-    with device_lock(
-        gpu.uuid if gpu else "cpu",
-        wait,
-        on_wait,
-        run=setup.folder.name,
-        keep_waiting=lambda: not ending.is_over(),
-    ):
+    with ExitStack() as held:
+        # Always in the same order, so that two surveys never wait for each other.
+        for name in sorted(gpu.uuid for gpu in setup.device.gpus) or ["cpu"]:
+            held.enter_context(
+                device_lock(
+                    name,
+                    wait,
+                    on_wait,
+                    run=setup.folder.name,
+                    keep_waiting=lambda: not ending.is_over(),
+                )
+            )
         # Another survey may have held the device until now.
         yield replace(setup, device=device.as_it_is_now(setup.device))
 
@@ -132,10 +136,15 @@ def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
 def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
     """The device of a request, and warnings about it. An emulated one is made from its card."""
     if request.emulate is None:
-        return choose_device(request.device, list_gpus()), []
+        try:
+            return choose_devices(request.device, list_gpus(), request.most_gpus()), []
+        except OomDoctorError as error:
+            if error.code in ("too_few_gpus", "no_gpu") and request.most_gpus() > 1:
+                raise device.too_few_gpus(error, request) from None
+            raise
     emulated.check_possible(request.python, "--emulate")
     gpus = emulated.emulated_gpus(request.emulate)
-    return emulated.first_device(gpus), emulated.warnings(gpus)
+    return emulated.device_of(gpus), emulated.warnings(gpus)
 
 
 def _origin(state: SurveyState, started_at: str) -> Origin:

@@ -33,9 +33,9 @@ class SurveySetup:
 
     @property
     def device_id(self) -> str:
-        """The UUID of the GPU; for a CPU the name of the machine, which stands for its speed."""
-        gpu = self.device.gpu
-        return gpu.uuid if gpu is not None else f"cpu of {platform.node()}"
+        """The UUIDs of the GPUs; for a CPU the name of the machine, which stands for its speed."""
+        uuids = "+".join(gpu.uuid for gpu in self.device.gpus)
+        return uuids or f"cpu of {platform.node()}"
 
 
 @dataclass(frozen=True, slots=True)

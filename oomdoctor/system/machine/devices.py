@@ -25,6 +25,7 @@ __all__ = [
     "available_memory",
     "capabilities",
     "choose_device",
+    "choose_devices",
     "describe",
     "driver_version",
     "installed_versions",
@@ -35,10 +36,26 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The chosen device; `gpu` is None for the CPU."""
+    """The chosen device; `gpu` is None for the CPU.
+
+    A training on several GPUs also has `others`. On the CPU it has `ranks`, which share the
+    memory.
+    """
 
     type: DeviceType
     gpu: Gpu | None
+    others: tuple[Gpu, ...] = ()
+    ranks: int = 1
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs of the device; none for the CPU."""
+        return (self.gpu, *self.others) if self.gpu is not None else ()
+
+    @property
+    def count(self) -> int:
+        """The GPUs, or the ranks on the CPU."""
+        return len(self.gpus) or self.ranks
 
 
 def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
@@ -83,6 +100,32 @@ def choose_device(choice: str, gpus: tuple[Gpu, ...]) -> Device:
     return Device("cuda", allowed[int(number)])
 
 
+def choose_devices(choice: str, gpus: tuple[Gpu, ...], count: int) -> Device:
+    """The device for a training on `count` GPUs: "auto", "cpu" or "cuda".
+
+    Free GPUs come first, and those of one kind. "auto" takes the CPU only where there is no GPU.
+
+    Raises:
+        OomDoctorError: as `choose_device`, or there are too few GPUs (code "too_few_gpus", exit 5).
+    """
+    first = choose_device(choice, gpus)
+    if count == 1:
+        return first
+    if first.gpu is None:
+        return Device("cpu", None, ranks=count)
+    allowed = _visible(gpus)
+    kinds = [(gpu.name, gpu.total_bytes) for gpu in allowed]
+    # The most common kind first, then those that nobody uses; otherwise as CUDA numbers them.
+    order = sorted(
+        range(len(allowed)),
+        key=lambda i: (kinds.count(kinds[i]) < count, bool(allowed[i].processes), i),
+    )
+    if len(order) < count:
+        raise _too_few(count, allowed, gpus)
+    chosen = [allowed[i] for i in sorted(order[:count])]
+    return Device("cuda", chosen[0], tuple(chosen[1:]))
+
+
 def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
     """The machine as the report shows it, with the other processes that hold GPU memory.
 
@@ -102,9 +145,15 @@ def describe(device: Device, versions: Mapping[str, str | None]) -> Machine:
         memory_available_bytes=available_memory(),
         hostname=platform.node(),
         slurm_job_id=slurm().job_id,
-        other_processes=tuple(p for p in gpu.processes if p.pid != os.getpid()) if gpu else (),
+        other_processes=tuple(
+            process
+            for each in device.gpus
+            for process in each.processes
+            if process.pid != os.getpid()
+        ),
         versions=dict(versions),
         emulated=gpu.emulated if gpu else False,
+        gpus=device.count,
     )
 
 
@@ -211,6 +260,17 @@ def _no_gpu(gpus: tuple[Gpu, ...]) -> OomDoctorError:
     else:
         hint = f"check `nvidia-smi`; or {hint}"
     return machine_error("no_gpu", f"no GPU to run on: {reason}", hint)
+
+
+def _too_few(count: int, allowed: tuple[Gpu, ...], gpus: tuple[Gpu, ...]) -> OomDoctorError:
+    """The error; the caller adds the line to type, because it knows the request."""
+    seen = f"CUDA_VISIBLE_DEVICES shows {_counted(allowed)}"
+    here = f"this machine has {_counted(gpus)}" if len(allowed) == len(gpus) else seen
+    return machine_error(
+        "too_few_gpus",
+        f"{count} GPUs were asked for, and {here}",
+        f"use --gpus {len(allowed)}",
+    )
 
 
 def _counted(gpus: tuple[Gpu, ...]) -> str:

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe, Rung
@@ -19,6 +19,7 @@ from oomdoctor.system.recipes.rungs import (
     LABEL,
     KeyFault,
     build_rung,
+    is_between_nodes,
     read_values,
     read_words,
 )
@@ -31,11 +32,15 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 class Sizes(TypedDict):
-    """What the command line sets for every rung; None where it sets nothing."""
+    """What the command line sets for every rung; None where it sets nothing.
+
+    `gpus` is the world size of rungs that fix none; None where no command line is known.
+    """
 
     sequence_length: int | None
     effective_batch_size: int | None
     micro_batch_size: int | None
+    gpus: NotRequired[int | None]
 
 
 _NO_SIZES: Sizes = {
@@ -66,8 +71,9 @@ def recipe_text(name: str) -> str:
 def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
     """A recipe by name or by file; "none" has no rungs.
 
-    `sizes` fills in the sequence length and the effective batch size if the recipe sets none, and
-    the micro-batch size if the recipe says "auto".
+    `sizes` fills in the sequence length, the effective batch size and the number of GPUs if the
+    recipe sets none, and the micro-batch size if the recipe says "auto". A built-in recipe leaves
+    `hybrid` out on GPUs that are not several whole nodes.
 
     Raises:
         OomDoctorError: there is no such recipe, or it has errors; all are listed (exit 2).
@@ -75,13 +81,12 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
     if name_or_path == NONE:
         return Recipe(NONE, "only the rungs of the command line", (), "command line")
     if name_or_path in recipe_names():
-        path, source = _folder() / f"{name_or_path}.toml", "built-in"
+        path, source, built_in = _folder() / f"{name_or_path}.toml", "built-in", True
     else:
-        path = Path(name_or_path).expanduser()
-        source = name_or_path
+        path, source, built_in = Path(name_or_path).expanduser(), name_or_path, False
         if not path.exists():
             raise _unknown(name_or_path)
-    description, rungs, faults = _read(path, sizes)
+    description, rungs, faults = _read(path, sizes, built_in=built_in)
     if faults:
         count = "an error" if len(faults) == 1 else f"{len(faults)} errors"
         raise usage_error(
@@ -89,7 +94,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
             "\n".join([f"the recipe {name_or_path} has {count}:", *faults]),
             "see an example: oomdoctor recipes show default",
         )
-    if source == "built-in":
+    if built_in:
         rungs = tuple(replace(rung, follows_card=True) for rung in rungs)
     return Recipe(path.stem, description, rungs, source)
 
@@ -150,7 +155,9 @@ def _unknown(name: str) -> OomDoctorError:
     )
 
 
-def _read(path: Path, sizes: Sizes) -> tuple[str, tuple[Rung, ...], list[str]]:
+def _read(
+    path: Path, sizes: Sizes, *, built_in: bool = False
+) -> tuple[str, tuple[Rung, ...], list[str]]:
     """Description, rungs and errors of a file; the rungs are valid only if there are no errors."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -161,7 +168,7 @@ def _read(path: Path, sizes: Sizes) -> tuple[str, tuple[Rung, ...], list[str]]:
         return "", (), [f"{path}: not UTF-8 text"]
     except (ValueError, RecursionError) as error:
         return "", (), [_syntax_fault(path, text, error)]
-    reader = _Reader(path, find_lines(text), sizes)
+    reader = _Reader(path, find_lines(text), sizes, built_in=built_in)
     reader.read(document)
     return str(document.get("description", "")), tuple(reader.rungs), reader.errors()
 
@@ -178,8 +185,8 @@ def _syntax_fault(path: Path, text: str, error: Exception) -> str:
 class _Reader:
     """Collects the rungs of one file, and every error with its line."""
 
-    def __init__(self, path: Path, lines: Lines, sizes: Sizes) -> None:
-        self.path, self.lines, self.sizes = path, lines, sizes
+    def __init__(self, path: Path, lines: Lines, sizes: Sizes, *, built_in: bool) -> None:
+        self.path, self.lines, self.sizes, self.built_in = path, lines, sizes, built_in
         self.rungs: list[Rung] = []
         self._faults: list[tuple[int, str]] = []
         self._labels: dict[str, int] = {}
@@ -227,6 +234,8 @@ class _Reader:
             label = own.get(LABEL)
             if not faults and sound:  # otherwise a contradiction may just follow from an error
                 rung, faults = build_rung({**defaults, **own}, **self.sizes)
+                if self.built_in and is_between_nodes(rung.config):
+                    continue
                 label = rung.label
                 faults += self._repeated(index, rung)
                 self.rungs.append(rung)

@@ -54,10 +54,12 @@ def build_rung(
     sequence_length: int | None,
     effective_batch_size: int | None,
     micro_batch_size: int | None,
+    gpus: int | None = None,
 ) -> tuple[Rung, list[KeyFault]]:
     """A rung from valid values, and the contradictions in it. The values override the sizes.
 
-    If the values name no type, the rung's 16-bit type follows the card.
+    If the values name no type, the rung's 16-bit type follows the card. On several GPUs, a rung
+    that names no sharding is `ddp`: that is what a launcher makes of it.
     """
     sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
@@ -66,9 +68,34 @@ def build_rung(
         merged["micro_batch_size"] = micro_batch_size
     if merged.get("method") == "qlora":
         merged.setdefault("quantization", "nf4")
-    config = TrainConfig(**merged)
+    spread = _spread(values, gpus)
+    config = TrainConfig(**merged | spread)
     follows = _TYPES.isdisjoint(values)
-    return Rung(values.get(LABEL) or config.label(), config, follows), config_faults(config)
+    label = values.get(LABEL)
+    if label and "sharding" in spread:
+        label += f"+{config.sharding}x{config.world_size}"
+    return Rung(label or config.label(), config, follows), config_faults(config)
+
+
+def is_between_nodes(config: TrainConfig) -> bool:
+    """Whether a rung needs several machines, and its GPUs are not several whole ones."""
+    world, node = config.world_size, config.gpus_per_node
+    return config.sharding == "hybrid" and (world <= node or world % max(1, node) != 0)
+
+
+def _spread(values: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
+    """The keys that the number of GPUs sets. Without one, `hybrid` gets a size to be checked at."""
+    if "world_size" in values:
+        return {}
+    sharding = values.get("sharding")
+    if gpus is None:
+        nodes = 2 * max(1, values.get("gpus_per_node", TrainConfig().gpus_per_node))
+        if sharding != "hybrid":
+            return {}
+        return {"world_size": nodes, "effective_batch_size": nodes}
+    if gpus == 1 or sharding == "none":
+        return {}
+    return {"world_size": gpus} | ({} if sharding else {"sharding": "ddp"})
 
 
 def _key_fault(key: str) -> str | None:

@@ -61,7 +61,7 @@ def test_every_card_of_nvidia_can_be_emulated() -> None:
 
 def test_the_device_says_that_it_is_emulated_and_is_still_known() -> None:
     gpus = emulated.emulated_gpus("RTX 4090")
-    gpu = emulated.first_device(gpus).gpu
+    gpu = emulated.device_of(gpus).gpu
     assert gpu is not None
     assert gpu.emulated
     assert gpu.name.endswith(" (emulated)")

@@ -18,6 +18,7 @@ from oomdoctor.system.machine.devices import (
     available_memory,
     capabilities,
     choose_device,
+    choose_devices,
     cpu_name,
     describe,
     driver_version,
@@ -459,3 +460,35 @@ def test_minimum_versions_are_those_of_the_package(monkeypatch: pytest.MonkeyPat
         "rich": "13.7",
         "liger-kernel": "0.5",
     }
+
+
+BUSY = (GpuProcess(7, "python", GIB),)
+
+
+def test_several_gpus_are_free_ones_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy_first = (replace(ALIKE[0], processes=BUSY), *ALIKE[1:])
+    assert choose_devices("auto", busy_first, 2) == Device("cuda", ALIKE[1], (ALIKE[2],))
+    assert choose_devices("cuda", busy_first, 3).gpus == busy_first
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    one_other = (MIXED[0], *ALIKE[1:])
+    assert choose_devices("auto", one_other, 2).gpus == ALIKE[1:]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    assert choose_devices("auto", ALIKE, 2).gpus == (ALIKE[2], ALIKE[1])
+
+
+def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OomDoctorError) as caught:
+        choose_devices("auto", ALIKE, 4)
+    assert (caught.value.code, caught.value.exit_code) == ("too_few_gpus", ExitCode.MACHINE_UNFIT)
+    assert "4 GPUs were asked for, and this machine has 3 GPUs" in caught.value.message
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(OomDoctorError, match="CUDA_VISIBLE_DEVICES shows 1 GPU"):
+        choose_devices("cuda", ALIKE, 2)
+
+
+def test_ranks_on_the_cpu_need_no_gpus() -> None:
+    for choice, gpus in (("auto", ()), ("cpu", ALIKE)):
+        chosen = choose_devices(choice, gpus, 4)
+        assert (chosen.gpu, chosen.gpus, chosen.count) == (None, (), 4)
+    assert choose_devices("auto", ALIKE, 1) == choose_device("auto", ALIKE)
+    assert (Device("cpu", None).count, Device("cuda", ALIKE[0], ALIKE[1:]).count) == (1, 3)

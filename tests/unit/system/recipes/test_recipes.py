@@ -52,20 +52,35 @@ def refused(text: str, **sizes: int) -> OomDoctorError:
 
 
 def test_the_recipes_of_the_house() -> None:
-    assert recipe_names() == ("default", "full", "host", "lora", "qlora", "quick")
+    assert recipe_names() == (
+        "default",
+        "full",
+        "host",
+        "lora",
+        "qlora",
+        "quick",
+        "sharded",
+        "sharded-lora",
+    )
     assert len(load_recipe("quick", **NO_SIZES).rungs) == 4
     assert 12 <= len(load_recipe("default", **NO_SIZES).rungs) <= 14
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_shipped_recipe_is_good_and_commented(name: str) -> None:
-    recipe = load_recipe(name, sequence_length=512, effective_batch_size=32, micro_batch_size=4)
+    recipe = load_recipe(
+        name,
+        sequence_length=512,
+        effective_batch_size=128,
+        micro_batch_size=4,
+        gpus=16 if name.startswith("sharded") else 1,
+    )
     assert (recipe.name, recipe.source) == (name, "built-in")
     assert recipe.description
     for rung in recipe.rungs:
         config = rung.config
         assert not config_faults(config)
-        assert (config.sequence_length, config.effective_batch_size) == (512, 32)
+        assert (config.sequence_length, config.effective_batch_size) == (512, 128)
         assert config.micro_batch_size == 4
         assert len(rung.label) <= 36, "a longer label makes the table wide"
     text = recipe_text(name)
@@ -75,6 +90,28 @@ def test_a_shipped_recipe_is_good_and_commented(name: str) -> None:
     for number, line in enumerate(lines):
         if line == "[[rung]]":
             assert lines[number - 1].startswith("# "), f"line {number + 1}: why this rung?"
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded-lora"])
+def test_a_recipe_for_several_gpus_spreads_every_rung(name: str) -> None:
+    for gpus in (2, 8, 16):
+        sizes = {**NO_SIZES, "effective_batch_size": 16, "gpus": gpus}
+        configs = [rung.config for rung in load_recipe(name, **sizes).rungs]  # type: ignore[arg-type]
+        assert {config.world_size for config in configs} == {gpus}
+        assert "none" not in {config.sharding for config in configs}
+        between_nodes = "hybrid" in {config.sharding for config in configs}
+        assert between_nodes == (name == "sharded" and gpus == 16)
+
+
+def test_on_several_gpus_a_rung_without_sharding_is_copied_to_each() -> None:
+    sizes = {**NO_SIZES, "effective_batch_size": 16, "gpus": 8}
+    rung = parse_rung("method=lora", **sizes)  # type: ignore[arg-type]
+    assert (rung.config.sharding, rung.config.world_size) == ("ddp", 8)
+    named = load_recipe("lora", **sizes).rungs[0]  # type: ignore[arg-type]
+    assert named.label.endswith("+ddpx8")
+    alone = parse_rung("method=lora,sharding=none", **sizes).config  # type: ignore[arg-type]
+    fixed = parse_rung("sharding=fsdp,world_size=4", **sizes).config  # type: ignore[arg-type]
+    assert (alone.world_size, fixed.world_size) == (1, 4)
 
 
 def test_an_automatic_label_is_that_of_the_configuration() -> None:
@@ -115,7 +152,9 @@ def test_an_unknown_recipe_is_met_with_the_nearest(call: Any) -> None:
         call()
     assert (caught.value.code, caught.value.exit_code) == ("unknown_recipe", ExitCode.USAGE)
     assert "did you mean qlora?" in caught.value.message
-    assert "default, full, host, lora, qlora, quick, none" in str(caught.value.hint)
+    assert "default, full, host, lora, qlora, quick, sharded, sharded-lora, none" in str(
+        caught.value.hint
+    )
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
