@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
 from oomdoctor.records.facts.warnings import not_read, quoted
-from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool
+from oomdoctor.records.report import Fault, Report, Tool, bare_report
 from oomdoctor.units import GIB, MIB
 
 _MESSAGE = (
@@ -147,13 +148,8 @@ NOTHING = replace(
 
 def explained(*found: Diagnosis, **changes: Any) -> Report:
     """The report of `explain` with these answers."""
-    report = Report(
-        schema=SCHEMA, command="explain", status="ok", exit_code=0, tool=Tool("oomdoctor", "1"),
-        started_at="2030-01-01T00:00:00+00:00", elapsed_s=0.1, run_dir=None, request=None,
-        machine=None, model=None, budget=None, results=(), ranking=(), ranking_reasons={},
-        picks=Picks(None, None, None), next_commands=(), warnings=(), errors=(), diagnoses=found,
-    )  # fmt: skip
-    return replace(report, **changes)
+    bare = bare_report("explain", "ok", 0, datetime(2030, 1, 1, tzinfo=UTC), 0.1)
+    return replace(bare, tool=Tool("oomdoctor", "1"), diagnoses=found, **changes)
 
 
 def _gpu() -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from example_diagnoses import GPU
 
@@ -23,7 +24,7 @@ from oomdoctor.records.inside.run import (
     StepPeaks,
     UnknownBranch,
 )
-from oomdoctor.records.report import SCHEMA, Picks, Report, Tool
+from oomdoctor.records.report import Report, Tool, bare_report
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.seen.outside import lines_from_outside
 from oomdoctor.units import GIB, MIB
@@ -65,28 +66,13 @@ def fits() -> Report:
     worst = replace(
         RANK, rank=3, peak_allocated_bytes=_PEAK + GIB, peak_reserved_bytes=_PEAK + 4 * GIB
     )
-    return Report(
-        schema=SCHEMA,
-        command="run",
-        status="ok",
-        exit_code=0,
+    return replace(
+        bare_report("run", "ok", 0, datetime(2026, 11, 22, 12, tzinfo=UTC), 31.4),
         tool=Tool("oomdoctor", "0.1.0"),
-        started_at="2026-11-22T12:00:00+00:00",
-        elapsed_s=31.4,
-        run_dir=None,
-        request=None,
-        machine=None,
-        model=None,
-        budget=None,
-        results=(),
-        ranking=(),
-        ranking_reasons={},
-        picks=Picks(None, None, None),
         next_commands=(
             "oomdoctor run --emulate '4xNVIDIA L40S' -- torchrun --nproc-per-node 4 train.py",
         ),
         warnings=(smallest_variant("H100", "NVIDIA H100 80GB HBM3", ["NVIDIA H100 NVL"]),),
-        errors=(),
         device=RunDevice(
             "emulated", "NVIDIA H100 80GB HBM3", 4, 79 * GIB, "9.0", 520 * MIB, 78 * GIB
         ),

@@ -11,10 +11,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from example_diagnoses import GPU
+from example_diagnoses import GPU, explained
 
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
-from oomdoctor.records.report import SCHEMA, Fault, Picks, Report, Tool, Warn
+from oomdoctor.records.report import Fault, Report, Warn
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import format_names
 from oomdoctor.units import GIB
@@ -60,13 +60,7 @@ EVIL = "\x1b]52;c;aGk=\x07\x1b]0;title\x07\x1b[2J\x1b[31m[red]x[/red]\x9b1A\u202
 
 
 def _report(*found: Diagnosis, **changes: Any) -> Report:
-    report = Report(
-        schema=SCHEMA, command="explain", status="ok", exit_code=0, tool=Tool("oomdoctor", "1"),
-        started_at="2030-01-01T00:00:00+00:00", elapsed_s=0.1, run_dir=None, request=None,
-        machine=None, model=None, budget=None, results=(), ranking=(), ranking_reasons={},
-        picks=Picks(None, None, None), next_commands=("oomdoctor explain train.log --verbose",),
-        warnings=(), errors=(), diagnoses=found,
-    )  # fmt: skip
+    report = explained(*found, next_commands=("oomdoctor explain train.log --verbose",))
     return replace(report, **changes)
 
 

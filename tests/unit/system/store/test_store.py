@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, TrainConfig
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.plan import PlanRequest
-from oomdoctor.records.report import Picks, Report, Tool
+from oomdoctor.records.report import Report, bare_report
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system.machine import lock as lock_module
 from oomdoctor.system.machine.lock import device_lock
@@ -40,27 +40,8 @@ REQUEST = survey_request(
     tokens=1000,
     python="python3",
 )
-REPORT = Report(
-    schema="oomdoctor/1",
-    command="probe",
-    status="no",
-    exit_code=3,
-    tool=Tool("oomdoctor", "0"),
-    started_at="2026-11-21T14:30:00+01:00",
-    elapsed_s=1.0,
-    run_dir=None,
-    request=REQUEST,
-    machine=None,
-    model=None,
-    budget=None,
-    results=(),
-    ranking=(),
-    ranking_reasons={},
-    picks=Picks(None, None, None),
-    next_commands=(),
-    warnings=(),
-    errors=(),
-)
+STARTED = datetime(2026, 11, 21, 14, 30, tzinfo=timezone(timedelta(hours=1)))
+REPORT = replace(bare_report("probe", "no", 3, STARTED, 1.0), request=REQUEST)
 
 
 def made(model: str = "org/tiny") -> RunFolder:
