@@ -20,14 +20,18 @@ cd "$(dirname "$0")/.."
 venv=$1
 python=${PYTHON:-python3}
 list=scripts/requirements-cuda.txt
+deepspeed=deepspeed==0.19.8
 
-stamp=$({ "$python" -V && cat "$list"; } | sha256sum | cut -d' ' -f1)
+stamp=$({ "$python" -V && cat "$list" && echo "$deepspeed"; } | sha256sum | cut -d' ' -f1)
 if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.inputs" 2>/dev/null)" = "$stamp" ]; then
   exit 0
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r "$list"
+# It looks at torch when it is built, and compiles nothing.
+DS_BUILD_OPS=0 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+  --no-deps --no-build-isolation "$deepspeed"
 # On all cores, which pip does not do. Some files of packages are not meant to be compiled.
 "$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null || true
 echo "$stamp" >"$venv/.inputs"

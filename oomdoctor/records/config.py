@@ -27,6 +27,7 @@ KbitPrepare = Literal["peft", "norms", "none"]
 Loss = Literal["default", "liger"]
 Offload = Literal["none", "optimizer", "parameters", "activations"]
 Sharding = Literal["none", "ddp", "fsdp", "fsdp_grad_op", "hybrid", "zero1", "zero2", "zero3"]
+FsdpVersion = Literal[2, 1]
 Prefetch = Literal["default", "none", "forward"]
 ReduceDtype = Literal["default", "float32", "bfloat16"]
 AllocatorSetting = Literal["default", "expandable_segments"]
@@ -91,7 +92,7 @@ class TrainConfig:
     """The number of GPUs."""
     gpus_per_node: int = 8
     """The GPUs of one machine: `hybrid` shards within it, and its host memory is shared."""
-    fsdp_version: int = 2
+    fsdp_version: FsdpVersion = 2
     """2 is `fully_shard`, 1 is `FullyShardedDataParallel`."""
     prefetch: Prefetch = "default"
     """Which weights are gathered ahead: as the engine does by default, none, or also in the
@@ -272,8 +273,6 @@ def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
     world = config.world_size
     if not 1 <= world <= MOST_GPUS:
         return [("world_size", f"must be from 1 to {MOST_GPUS:,}")]
-    if config.fsdp_version not in (1, 2):
-        found.append(("fsdp_version", "must be 1 or 2"))
     if config.gpus_per_node < 1:
         found.append(("gpus_per_node", "must be at least 1"))
     elif config.sharding == "hybrid" and (

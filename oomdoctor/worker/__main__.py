@@ -18,7 +18,7 @@ from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
 def run_job(job_path: Path, reply_path: Path) -> None:
     """Answer one job. The reply appears as a whole or not at all (atomic rename)."""
     job = loads(ProbeJob, job_path.read_text())
-    reply = answer(job, PhaseFile(phase_file(reply_path)))
+    reply = answer(job, PhaseFile(phase_file(reply_path)), reply_path.parent)
     unfinished = reply_path.with_suffix(".tmp")
     unfinished.write_text(dumps(reply))
     unfinished.replace(reply_path)

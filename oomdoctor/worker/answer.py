@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from pathlib import Path
 
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records.result import Failure, ProbeJob, Reply
@@ -11,7 +12,18 @@ from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 
-def answer(job: ProbeJob, progress: PhaseFile) -> Reply:
+def answer(job: ProbeJob, progress: PhaseFile, folder: Path) -> Reply:
+    """Run the job: in this process, or in one for each of its ranks with files in `folder`."""
+    if job.config.world_size == 1 or job.mode not in ("measure", "record"):
+        return answer_here(job, progress)
+    from oomdoctor.worker.ranks.run import answer_alone, answer_ranks
+
+    if job.alone:
+        return answer_alone(job, progress, answer_here)
+    return answer_ranks(job, progress, folder, answer_here)
+
+
+def answer_here(job: ProbeJob, progress: PhaseFile) -> Reply:
     """Run the job in this process. An exception becomes a reply; its traceback goes to stderr."""
     try:
         if job.mode == "inspect":

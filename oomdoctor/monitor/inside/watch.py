@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.emulator.alone.ranks import VARIABLE
+from oomdoctor.monitor.inside.agreement import agree
 from oomdoctor.monitor.inside.device import peaks, reads
 from oomdoctor.monitor.inside.device.counted import CountedMemory
 from oomdoctor.monitor.inside.device.memory import Memory
@@ -37,8 +39,6 @@ from oomdoctor.monitor.inside.process import (
     torch_release,
     versions,
 )
-from oomdoctor.monitor.inside.ranks.agreement import agree
-from oomdoctor.monitor.inside.ranks.alone import VARIABLE
 
 _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need
 _INTERVAL_S = 5.0  # between two readings without an optimizer step

@@ -24,7 +24,7 @@ class Unsupported:
     """
 
     key: str
-    values: tuple[str, ...]
+    values: tuple[str | int, ...]
     where: Where
     reason: str
     instead: str | None = None
@@ -54,6 +54,7 @@ UNSUPPORTED = (
         "DeepSpeed needs a GPU",
         "use fsdp or ddp on the CPU, or --emulate",
     ),
+    Unsupported("fsdp_version", (1,), "cpu", "FSDP 1 needs a GPU", "use fsdp_version = 2"),
     Unsupported(
         "optimizer",
         _of("galore_torch", "apollo_torch"),

@@ -135,7 +135,7 @@ def _value_fault(key: str, value: Any) -> str | None:
 
 def _accepts(hint: Any, value: Any) -> bool:
     if get_origin(hint) is Literal:
-        return isinstance(value, str) and value in get_args(hint)
+        return any(type(value) is type(one) and value == one for one in get_args(hint))
     if get_args(hint):
         return any(_accepts(arg, value) for arg in get_args(hint))
     if hint is float:
@@ -151,7 +151,7 @@ def _literals(hint: Any) -> tuple[Any, ...]:
 
 def _wanted(hint: Any) -> str:
     if get_origin(hint) is Literal:
-        *most, last = (f'"{value}"' for value in get_args(hint))
+        *most, last = (_shown(value) for value in get_args(hint))
         return f"{', '.join(most)} or {last}" if most else last
     if get_args(hint):
         return " or ".join(_wanted(arg) for arg in get_args(hint))
@@ -170,7 +170,8 @@ def _from_word(hint: Any, word: str) -> Any:
     kinds = {hint, *get_args(hint)}
     if bool in kinds and word in ("true", "false"):
         return word == "true"
-    if kinds & {int, float} and re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+    numbers = any(type(kind) is int for kind in kinds)
+    if (numbers or kinds & {int, float}) and re.fullmatch(r"[+-]?[0-9]{1,18}", word):
         return int(word)
     if float in kinds and re.fullmatch(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?", word):
         try:

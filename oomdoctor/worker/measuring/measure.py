@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oomdoctor.records.config import uses_host
+from oomdoctor.records.config import is_zero, uses_host
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.measuring import meters
+from oomdoctor.worker.measuring import meters, nvml
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
+from oomdoctor.worker.protocol.rank import own_device
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
@@ -37,11 +38,12 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         torch.OutOfMemoryError: the device's memory, or the budget on the CPU, is too small.
         UnsupportedError: the rung cannot run here.
     """
-    import torch
 
     progress.enter("init")
-    device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
+    device = own_device(job.device_type)
     meter = meters.for_job(job)
+    if is_zero(job.config):
+        nvml.number_devices()
     marks = Marks(progress)
     import_libraries()
     with meter.recording():

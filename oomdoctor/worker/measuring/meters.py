@@ -7,7 +7,6 @@ timed ones.
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from oomdoctor.analysis.memory.phases import Window
 from oomdoctor.records.measurement import PhaseMemory
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import nvml
+from oomdoctor.worker.protocol.rank import own_device, own_uuid
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 
@@ -94,9 +94,10 @@ class CudaMeter:
 
         self.peaks: dict[Window, PhaseMemory] = {}
         self._window: Window | None = None
-        self._uuid = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self._uuid = own_uuid()
         self._used_before = nvml.used_bytes(self._uuid)
         torch.cuda.init()
+        torch.cuda.set_device(own_device("cuda"))
         torch.zeros(1, device="cuda")  # the context exists only after a first allocation
         torch.cuda.synchronize()
         self._budget = job.budget_bytes

@@ -64,6 +64,29 @@ def foreign_utilization(uuid: str | None, since_us: int) -> float | None:
         return foreign_share([(one.pid, one.sm_percent) for one in found[: count.value]])
 
 
+def number_devices() -> None:
+    """Replace UUIDs in CUDA_VISIBLE_DEVICES by the driver's numbers, which DeepSpeed expects.
+
+    CUDA has read the variable before, so this changes nothing for torch.
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if names == [""] or all(name.isdigit() for name in names):
+        return
+    numbers = [_number_of(name) for name in names]
+    if None in numbers:  # without the variable, DeepSpeed takes torch's numbers
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+
+
+def _number_of(uuid: str) -> int | None:
+    with _device(uuid) as (nvml, handle):
+        number = ctypes.c_uint()
+        if nvml is None or nvml.nvmlDeviceGetIndex(handle, ctypes.byref(number)) != 0:
+            return None
+        return number.value
+
+
 def foreign_share(samples: list[tuple[int, int]]) -> float | None:
     """The share of the others in (pid, percent of the time); None if this process is not listed."""
     own = os.getpid()

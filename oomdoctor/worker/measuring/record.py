@@ -17,6 +17,7 @@ from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import gradients, weights
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
+from oomdoctor.worker.protocol.rank import own_device
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, micro_batches
 from oomdoctor.worker.training.build import Setup, build, import_libraries
@@ -135,9 +136,8 @@ def _record_trace(
 def _built(
     job: ProbeJob, meter: meters.Meter, progress: PhaseFile
 ) -> tuple[Setup, list[Batch], Marks]:
-    import torch
 
-    device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
+    device = own_device(job.device_type)
     marks = Marks(progress)
     progress.enter("load")
     setup = build(job, device, marks, on_host=meter.on_host)

@@ -6,7 +6,6 @@ On CUDA, events time the work when it runs, not when it is queued. On the CPU, t
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from oomdoctor.records.measurement import Load, Timing
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import load
 from oomdoctor.worker.protocol.progress import Marks
+from oomdoctor.worker.protocol.rank import own_uuid
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
 from oomdoctor.worker.training.step import training_step
@@ -99,7 +99,7 @@ def time_steps(
 def _load(clocks: load.Start, setup: Setup) -> Load | None:
     """Who else used the device while this rung was timed; on CUDA one thread issues the work."""
     if setup.device.type == "cuda":
-        return load.since(clocks, threads=1, gpu_uuid=os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return load.since(clocks, threads=1, gpu_uuid=own_uuid())
     import torch
 
     return load.since(clocks, threads=torch.get_num_threads())

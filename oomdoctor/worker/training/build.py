@@ -14,23 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.config import TrainConfig, uses_host
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, uses_host
+from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.loading import load_model, quantization_notes
 from oomdoctor.worker.training.model_config import load_config
+from oomdoctor.worker.training.sharding.engines import engine_arguments
+from oomdoctor.worker.training.sharding.prepare import prepare
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.techniques import compilation, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
-from oomdoctor.worker.training.techniques.offload import OnHost
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, Trainer
+    from transformers import PretrainedConfig, Trainer, TrainingArguments
 
 OnPhase = Callable[[str], None]
 
@@ -90,7 +93,8 @@ def build(
     if config.allocator == "expandable_segments" and device.type == "cuda":
         _set_expandable_segments()
     model_config = model_config or load_config(job.model)
-    model, attention = load_model(job, model_config, device)
+    arguments = _arguments(config, job, device)  # DeepSpeed shards a model while it is built
+    model, attention = load_model(job, model_config, device, on_host)
     fell_back = attention != config.attention
     if fell_back:
         notes.append("the architecture has no sdpa attention; it falls back to eager")
@@ -98,16 +102,20 @@ def build(
         notes += quantization_notes(model)
     model.config.use_cache = False
     if config.method != "full":
-        model = add_adapter(model, config, job.model.task)
+        with on_host() if is_fsdp(config) else nullcontext():
+            model = add_adapter(model, config, job.model.task)
         check_scalable(model, config)
     if config.loss == "liger":
         liger.apply_kernels(model, notes)
     enable_checkpointing(model, config, on_host, notes)
-    trainer = _trainer(model, config, job, device, on_phase)
-    optimizer = optimizers.create(trainer)
-    if config.offload == "optimizer":
-        optimizer = optimizers.moved_to_host(optimizer, on_host, notes)
-    model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
+    trainer = _trainer(model, arguments, config, job, on_phase)
+    if config.sharding == "none":
+        optimizer = optimizers.create(trainer)
+        if config.offload == "optimizer":
+            optimizer = optimizers.moved_to_host(optimizer, on_host, notes)
+        model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
+    else:
+        model, optimizer = prepare(trainer, config)
     trainer.optimizer, trainer.model_wrapped = optimizer, model
     return Setup(model, trainer, device, job.model.task, config, model_config, notes, fell_back)
 
@@ -118,14 +126,51 @@ def _set_expandable_segments() -> None:
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
+def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> TrainingArguments:
+    """The Trainer's arguments of a rung. With several GPUs this connects the ranks."""
+    from transformers import TrainingArguments
+
+    size = config.micro_batch_size
+    assert isinstance(size, int)
+    computes: set[str] = {config.autocast_dtype}
+    if is_zero(config):  # it trains 16-bit weights in mixed precision
+        computes.add(config.weights_dtype)
+    try:
+        return TrainingArguments(
+            output_dir=str(Path(tempfile.gettempdir()) / "oomdoctor-unused"),
+            per_device_train_batch_size=size,
+            per_device_eval_batch_size=job.eval_batch_size,
+            gradient_accumulation_steps=config.accumulation_steps(),
+            optim=config.optimizer,
+            max_grad_norm=1.0,
+            bf16="bfloat16" in computes,
+            fp16="float16" in computes and not _scaled(config, job),
+            use_cpu=device.type == "cpu",
+            torch_compile=config.compile and job.mode != "simulate",
+            label_names=["labels"],
+            report_to=[],
+            disable_tqdm=True,
+            save_strategy="no",
+            seed=job.seed,
+            **engine_arguments(config, dtype_bytes(config.weights_dtype)),
+        )
+    except (ValueError, ImportError, TypeError) as error:
+        raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
+
+
+def _scaled(config: TrainConfig, job: ProbeJob) -> bool:
+    """accelerate uses no gradient scaler on the CPU, so a simulation adds one."""
+    return config.autocast_dtype == "float16" and job.mode == "simulate"
+
+
 def _trainer(
     model: torch.nn.Module,
+    arguments: TrainingArguments,
     config: TrainConfig,
     job: ProbeJob,
-    device: torch.device,
     on_phase: OnPhase | None,
 ) -> Trainer:
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     class PhasedTrainer(Trainer):  # type: ignore[misc]
         """transformers' Trainer; it also says when the forward pass of its step ends."""
@@ -136,34 +181,13 @@ def _trainer(
                 on_phase("backward")
             return result
 
-    size = config.micro_batch_size
-    assert isinstance(size, int)
-    # accelerate uses no gradient scaler on the CPU, so a simulation adds one below.
-    scaled = config.autocast_dtype == "float16" and job.mode == "simulate"
     try:
-        arguments = TrainingArguments(
-            output_dir=str(Path(tempfile.gettempdir()) / "oomdoctor-unused"),
-            per_device_train_batch_size=size,
-            per_device_eval_batch_size=job.eval_batch_size,
-            gradient_accumulation_steps=config.accumulation_steps(),
-            optim=config.optimizer,
-            max_grad_norm=1.0,
-            bf16=config.autocast_dtype == "bfloat16",
-            fp16=config.autocast_dtype == "float16" and not scaled,
-            use_cpu=device.type == "cpu",
-            torch_compile=config.compile and job.mode != "simulate",
-            label_names=["labels"],
-            report_to=[],
-            disable_tqdm=True,
-            save_strategy="no",
-            seed=job.seed,
-        )
         trainer = PhasedTrainer(model=model, args=arguments)
-        # Liger's kernels are in the model already. With this set, evaluation skips the logits.
-        arguments.use_liger_kernel = config.loss == "liger"
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
-    if scaled:
+    # Liger's kernels are in the model already. With this set, evaluation skips the logits.
+    arguments.use_liger_kernel = config.loss == "liger"
+    if _scaled(config, job):
         scale_gradients(trainer.accelerator)
     trainer.current_gradient_accumulation_steps = arguments.gradient_accumulation_steps
     return trainer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
@@ -54,9 +55,12 @@ def quantization_notes(model: torch.nn.Module) -> list[str]:
 
 
 def load_model(
-    job: ProbeJob, model_config: PretrainedConfig, device: torch.device
+    job: ProbeJob, model_config: PretrainedConfig, device: torch.device, on_host: OnHost
 ) -> tuple[PreTrainedModel, str]:
-    """The model, and the attention implementation that it has."""
+    """The model, and the attention implementation that it has.
+
+    What FSDP shards is declared in host memory, inside `on_host`.
+    """
     config = job.config
     quantization = quantization_config(config) if config.quantization != "none" else None
     attention: str = config.attention
@@ -75,6 +79,8 @@ def load_model(
                 device=device,
                 seed=job.seed,
                 trust_remote_code=job.model.trust_remote_code,
+                place=_place(config),
+                on_host=on_host,
             ), attention
         except RuntimeError as error:
             if "supported by the bitsandbytes" in str(error):
@@ -88,6 +94,13 @@ def load_model(
                 raise UnsupportedError(f"{attention}: {error}") from error
             else:
                 raise
+
+
+def _place(config: TrainConfig) -> synthetic.Place:
+    """Where weights are made, before an engine shards them."""
+    if config.sharding == "zero3" and config.quantization == "none":
+        return "zero3"
+    return "host" if is_fsdp(config) else "device"
 
 
 def _load_pretrained(

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
+from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.training.techniques.offload import OnHost, on_host_optimizer
+from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,12 @@ zero_grad, as in the Trainer's inner loop.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.sharding.prepare import without_reduction
 
 if TYPE_CHECKING:
     import torch
@@ -33,9 +35,12 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.
     trainer.args.gradient_accumulation_steps = len(batches)
     samples, items = trainer.get_batch_samples(iter(batches), len(batches), setup.device)
     losses = []
-    for inputs in samples:
+    for number, inputs in enumerate(samples, 1):
         mark("forward")
-        loss = trainer.training_step(model, inputs, items)
+        last = number == len(batches)
+        trainer.accelerator.gradient_state._set_sync_gradients(last)
+        with nullcontext() if last else without_reduction(trainer, model):
+            loss = trainer.training_step(model, inputs, items)
         _keep_books(trainer, loss, inputs)
         losses.append(loss)
     mark("optimizer")

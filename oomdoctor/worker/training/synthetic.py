@@ -6,8 +6,11 @@ copy, and a quantized model never exists in full precision. Buffers are computed
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
+from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
+Place = Literal["device", "host", "zero3"]
 STANDARD_DEVIATION = 0.02  # the usual initializer_range: keeps activations and losses finite
 
 
@@ -28,8 +32,13 @@ def build_model(
     device: torch.device,
     seed: int,
     trust_remote_code: bool,
+    place: Place = "device",
+    on_host: OnHost = nullcontext,
 ) -> PreTrainedModel:
     """The model of `auto_class` with synthetic weights of `dtype` on `device`, in train mode.
+
+    What an engine shards has another `place`: "host" is host memory that is declared inside
+    `on_host` and not touched, with "zero3" DeepSpeed shards each module once it exists.
 
     Raises:
         ValueError, ImportError: from transformers, for an unknown architecture or attention
@@ -38,6 +47,13 @@ def build_model(
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+    if place == "zero3":
+        return auto_class.from_config(
+            model_config,
+            attn_implementation=attention,
+            trust_remote_code=trust_remote_code,
+            **{dtype_keyword(): dtype},
+        ).train()
     model = declare_model(
         auto_class,
         model_config,
@@ -52,7 +68,7 @@ def build_model(
         model.tie_weights()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(seed)
-        _materialise(model, dtype, device)
+        _materialise(model, dtype, device, on_host if place == "host" else None)
     if quantization is not None:
         model.hf_quantizer.postprocess_model(model)
     return model.train()
@@ -73,13 +89,31 @@ def declare_model(
 
     # Quantized parameters cannot be declared with fake tensors. Weights become fake later, when
     # they are created.
-    with unset_fake_temporarily(), init_empty_weights(include_buffers=False), device:
+    with (
+        unset_fake_temporarily(),
+        _not_sharded_yet(),
+        init_empty_weights(include_buffers=False),
+        device,
+    ):
         return auto_class.from_config(
             model_config,
             attn_implementation=attention,
             trust_remote_code=trust_remote_code,
             **{dtype_keyword(): dtype},
         )
+
+
+@contextmanager
+def _not_sharded_yet() -> Iterator[None]:
+    """Let transformers build a whole model although DeepSpeed ZeRO-3 is set up."""
+    from transformers.integrations import deepspeed
+
+    reference = getattr(deepspeed, "_hf_deepspeed_config_weak_ref", None)
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = reference
 
 
 def dtype_keyword() -> str:
@@ -133,7 +167,10 @@ def _fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> list[str]:
     return names
 
 
-def _materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
+def _materialise(
+    model: PreTrainedModel, dtype: torch.dtype, device: torch.device, on_host: OnHost | None
+) -> None:
+    """Make every parameter: with random values on the device, or only declared `on_host`."""
     import torch
 
     fp32_names = _fp32_names(model, dtype)
@@ -149,7 +186,12 @@ def _materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.devic
                     if any(part in full_name.split(".") for part in fp32_names)
                     else declared.dtype
                 )
-                made[id(declared)] = _parameter(declared, full_name, wanted, dtype, device)
+                parameter = (
+                    _parameter(declared, full_name, wanted, dtype, device)
+                    if on_host is None
+                    else _on_host(declared, wanted, dtype, device, on_host)
+                )
+                made[id(declared)] = parameter
             module._parameters[name] = made[id(declared)]
         for declared in [buffer for buffer in module._buffers.values() if buffer is not None]:
             buffer = _buffer(declared, device)
@@ -185,6 +227,31 @@ def _parameter(
     else:
         value.fill_(1.0 if name.endswith("weight") else 0.0)
     return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
+
+
+def _on_host(
+    declared: torch.nn.Parameter,
+    wanted: torch.dtype,
+    dtype: torch.dtype,
+    device: torch.device,
+    on_host: OnHost,
+) -> torch.nn.Parameter:
+    """A parameter in host memory without values; quantized ones are made on the device first.
+
+    Engines do not shard 4-bit weights that are stored as integers, so these stay on the device.
+    """
+    import torch
+
+    kind = type(declared).__name__
+    if kind not in ("Params4bit", "Int8Params"):
+        with on_host():
+            value = torch.empty(declared.shape, dtype=wanted, device="cpu")
+            return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
+    made = _quantized_parameter(declared, kind, dtype, device)
+    if kind == "Int8Params" or made.dtype == torch.uint8:
+        return made
+    with on_host():
+        return made.to("cpu")
 
 
 def _quantized_parameter(

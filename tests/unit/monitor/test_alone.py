@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.monitor.inside.ranks.alone import is_another_rank
+from oomdoctor.emulator.alone.ranks import is_another_rank
 
 
 @pytest.mark.parametrize(

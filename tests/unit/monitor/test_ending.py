@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from oomdoctor.monitor.inside import agreement
+from oomdoctor.monitor.inside.agreement import agree
 from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
-from oomdoctor.monitor.inside.ranks import agreement
-from oomdoctor.monitor.inside.ranks.agreement import agree
 
 
 def _steps(*peaks: int) -> list[StepMemory]:

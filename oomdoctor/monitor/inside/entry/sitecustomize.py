@@ -25,8 +25,8 @@ def _watch() -> None:
 
 
 def _alone() -> None:
+    from oomdoctor.emulator.alone import ranks as alone
     from oomdoctor.monitor.inside.imports import after_import
-    from oomdoctor.monitor.inside.ranks import alone
 
     if alone.is_another_rank():
         alone.stand_aside()

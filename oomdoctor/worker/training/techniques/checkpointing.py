@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
+from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
-from oomdoctor.worker.training.techniques.offload import OnHost, saved_on_host
+from oomdoctor.worker.training.techniques.offload import saved_on_host
 
 if TYPE_CHECKING:
     from torch.nn import Module

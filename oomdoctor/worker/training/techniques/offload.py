@@ -6,15 +6,13 @@ goes to the host is therefore made under `on_host`, where the trace counts nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+from oomdoctor.worker.protocol.on_host import OnHost
 
 if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import saved_tensors_hooks
-
-OnHost = Callable[[], AbstractContextManager[None]]
 
 
 def saved_on_host(on_host: OnHost) -> saved_tensors_hooks:

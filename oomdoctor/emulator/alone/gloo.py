@@ -5,6 +5,7 @@ The other ranks are taken to give what this rank gives.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
@@ -111,8 +112,7 @@ def _all_gather_into(words: dict[str, Any], size: int) -> None:
 
 
 def _reduce(words: dict[str, Any], size: int) -> None:
-    from torch.distributed import ReduceOp
-
+    ReduceOp: Any = sys.modules["torch.distributed"].ReduceOp  # noqa: N806
     if words["op"] == ReduceOp.SUM:
         words["tensor"].mul_(size)
     elif words["op"] == ReduceOp.PRODUCT:

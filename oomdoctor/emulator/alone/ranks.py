@@ -15,7 +15,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
-from oomdoctor.monitor.inside.ranks.alone_gloo import answer_gloo, group_of, refusal
+from oomdoctor.emulator.alone.gloo import answer_gloo, group_of, refusal
 
 VARIABLE = "OOMDOCTOR_ALONE"
 

@@ -1,1 +1,0 @@
-"""Several ranks: they stop together, or one runs and answers for all."""

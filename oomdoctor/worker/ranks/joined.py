@@ -1,0 +1,51 @@
+"""One reply of several ranks.
+
+If all measured, the rank that needs the most memory decides. If one failed, it is the one that
+failed first: the others only say that they waited for it in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from oomdoctor.records.measurement import Measurement, RankPeak
+from oomdoctor.records.result import Failure, Reply
+
+_NO_REPLY = Reply(status="failed", failure=Failure("no_reply", "no rank wrote a reply"))
+
+
+def joined(replies: Mapping[int, Reply], first_failed: int | None) -> Reply:
+    """The reply of the whole, from those of its ranks; `first_failed` ended before the others."""
+    if first_failed is not None and first_failed in replies:
+        failed = replies[first_failed]
+        # An error of the engine tells less than the memory that another rank lacked just then.
+        lacking = [reply for reply in replies.values() if reply.status in ("oom", "host_oom")]
+        return lacking[0] if failed.status == "failed" and lacking else failed
+    for reply in replies.values():
+        if reply.status not in ("measured", "recorded"):
+            return reply
+    measured = {rank: reply.measurement for rank, reply in replies.items() if reply.measurement}
+    if not measured:
+        return next(iter(replies.values()), _NO_REPLY)
+    worst = max(measured, key=lambda rank: (measured[rank].deciding_peak_bytes(), -rank))
+    return replace(
+        replies[worst],
+        measurement=replace(
+            measured[worst],
+            ranks=tuple(_peak(rank, one) for rank, one in sorted(measured.items())),
+            host_peak_bytes=_together(measured),
+        ),
+    )
+
+
+def _peak(rank: int, one: Measurement) -> RankPeak:
+    return RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
+
+
+def _together(measured: Mapping[int, Measurement]) -> int | None:
+    """Host memory of all ranks; None if one rank stands for others."""
+    sizes = [one.peak_rss_bytes for one in measured.values()]
+    if len(sizes) < 2 or None in sizes:
+        return None
+    return sum(size for size in sizes if size is not None)

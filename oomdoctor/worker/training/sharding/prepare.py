@@ -1,0 +1,132 @@
+"""Let accelerate prepare a training for its engine, in the order of the Trainer's own loop.
+
+FSDP1 makes the optimizer from the sharded model, FSDP2 shards the parameters of an optimizer that
+exists, and DeepSpeed makes its own from it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training import optimizers
+from oomdoctor.worker.training.sharding.shards import fill, shards_made_on_device
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+    from transformers import Trainer
+
+_STEPS = 1000  # of the training that DeepSpeed is told; any number does
+
+
+def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Optimizer]:
+    """The model as its engine wraps it, and the optimizer that belongs to it.
+
+    Raises:
+        UnsupportedError: the engine or its version cannot do what the rung asks.
+    """
+    accelerator = trainer.accelerator
+    if is_zero(config):
+        return _by_deepspeed(trainer)
+    if not is_fsdp(config):
+        optimizer = optimizers.create(trainer)
+        trainer._wrap_model(trainer.model)  # it only chooses DDP's settings
+        model, optimizer = accelerator.prepare(trainer.model, optimizer)
+        return model, optimizer
+    _set_precision(_plugin(trainer), config)
+    if config.fsdp_version == 1:
+        return _by_fsdp1(trainer)
+    optimizer = optimizers.create(trainer)
+    with shards_made_on_device():
+        model, optimizer = accelerator.prepare(trainer.model, optimizer)
+    if config.prefetch == "forward":
+        _gather_ahead(model)
+    return model, optimizer
+
+
+def _plugin(trainer: Trainer) -> Any:
+    """accelerate's settings of FSDP, which it leaves out where there is no accelerator."""
+    from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+    state = trainer.accelerator.state
+    if getattr(state, "fsdp_plugin", None) is None:
+        plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
+        if state._mixed_precision != "no":
+            plugin.set_mixed_precision(state._mixed_precision)
+        state.distributed_type, state.fsdp_plugin = DistributedType.FSDP, plugin
+        trainer.is_fsdp_enabled = True
+    return state.fsdp_plugin
+
+
+def _by_deepspeed(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
+    from transformers.integrations.deepspeed import deepspeed_init
+
+    optimizer, _ = deepspeed_init(trainer, num_training_steps=_STEPS)
+    model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
+    trainer.deepspeed = model
+    return model, optimizer
+
+
+def _by_fsdp1(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
+    from transformers.trainer import _is_peft_model
+
+    accelerator = trainer.accelerator
+    if _is_peft_model(trainer.model):
+        accelerator.state.fsdp_plugin.auto_wrap_policy = _policy_of_adapters(trainer)
+    model = accelerator.prepare(trainer.model)
+    fill(model)
+    trainer.model = trainer.model_wrapped = model
+    optimizer = accelerator.prepare(optimizers.create(trainer))
+    return model, optimizer
+
+
+def _policy_of_adapters(trainer: Trainer) -> Any:
+    """The policy that the Trainer sets for LoRA: each adapter is a unit."""
+    from peft.utils.other import fsdp_auto_wrap_policy
+
+    return fsdp_auto_wrap_policy(trainer.model)
+
+
+def _set_precision(plugin: Any, config: TrainConfig) -> None:
+    """Reduce gradients in the dtype of the rung, if it names one."""
+    if config.reduce_dtype == "default":
+        return
+    import dataclasses
+
+    import torch
+
+    dtype = getattr(torch, config.reduce_dtype)
+    policy = plugin.mixed_precision_policy
+    if policy is None:
+        from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
+
+        kind = MixedPrecision if config.fsdp_version == 1 else MixedPrecisionPolicy
+        policy = kind(reduce_dtype=dtype)
+    else:
+        policy = dataclasses.replace(policy, reduce_dtype=dtype)
+    plugin.mixed_precision_policy = policy
+
+
+def _gather_ahead(model: torch.nn.Module) -> None:
+    """Gather the weights of the next layer while one computes, in the forward pass too."""
+    from torch.distributed.fsdp import FSDPModule
+
+    units = [module for module in model.modules() if isinstance(module, FSDPModule)][1:]
+    if not units:
+        raise UnsupportedError("no layer is sharded on its own, so none can be gathered ahead")
+    for unit, following in pairwise(units):
+        unit.set_modules_to_forward_prefetch([following])
+
+
+def without_reduction(trainer: Trainer, model: torch.nn.Module) -> AbstractContextManager[Any]:
+    """The context of a micro-step that is not the last one, as the Trainer chooses it."""
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    settings = trainer.accelerator.gradient_state.plugin_kwargs
+    if plugin is not None or settings.get("sync_each_batch", False):
+        return nullcontext()
+    waiting: AbstractContextManager[Any] = trainer.accelerator.no_sync(model=model)
+    return waiting

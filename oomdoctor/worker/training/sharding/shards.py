@@ -1,0 +1,63 @@
+"""Give each rank its part of synthetic weights, without the whole model on any device.
+
+Weights are declared in host memory that nothing touches, as transformers does on all ranks but the
+first. accelerate then loads them one parameter at a time: the whole parameter comes to the device,
+and each rank keeps its part. That is done here with random values in place of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.worker.training.synthetic import STANDARD_DEVIATION
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def shards_made_on_device() -> Iterator[None]:
+    """Let accelerate load parameters that are made on the device, in place of a checkpoint's."""
+    from accelerate.utils import fsdp_utils
+
+    original = fsdp_utils.fsdp2_load_full_state_dict
+    fsdp_utils.fsdp2_load_full_state_dict = _load
+    try:
+        yield
+    finally:
+        fsdp_utils.fsdp2_load_full_state_dict = original
+
+
+def _load(
+    accelerator: Any, model: torch.nn.Module, full_sd: dict[str, Any], cpu_offload: bool = False
+) -> torch.nn.Module:
+    """What accelerate's `fsdp2_load_full_state_dict` does with memory."""
+    import torch
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    parts: dict[str, Any] = {}
+    for name, sharded in model.state_dict().items():
+        whole = torch.empty(sharded.size(), dtype=sharded.dtype, device=accelerator.device)
+        if whole.is_floating_point():
+            with torch.no_grad():
+                whole.normal_(std=STANDARD_DEVIATION)
+        part = whole
+        if isinstance(sharded, DTensor):
+            part = distribute_tensor(whole, sharded.device_mesh, sharded.placements)
+        if part.is_floating_point():
+            part = part.to(sharded.dtype)
+        parts[name] = part.to("cpu") if cpu_offload else part
+    model.load_state_dict(parts, assign=True)
+    return model
+
+
+def fill(model: torch.nn.Module) -> None:
+    """Give random values to the parts that a rank holds, in place."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.normal_(std=STANDARD_DEVIATION)
