@@ -281,6 +281,8 @@ def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(
             ("world_size", f"hybrid needs several whole nodes of {config.gpus_per_node} GPUs")
         )
+    if config.prefetch == "none" and is_fsdp(config) and config.fsdp_version == 2:
+        found.append(("prefetch", "FSDP 2 always gathers ahead in the backward pass"))
     if world > 1 and config.sharding == "none":
         found.append(("sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"))
     if config.effective_batch_size % world:
@@ -289,6 +291,13 @@ def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
                 "effective_batch_size",
                 f"{config.effective_batch_size} is not a multiple of the {world} GPUs",
             )
+        )
+    if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
+        found.append(("offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'))
+    if config.offload == "optimizer" and (is_fsdp(config) or config.sharding == "ddp"):
+        instead = "parameters, which moves the states too" if is_fsdp(config) else "zero1 or zero2"
+        found.append(
+            ("offload", f"{config.sharding} cannot offload the optimizer alone: {instead}")
         )
     if config.bucket_elements < 0:
         found.append(("bucket_elements", "must be at least 0"))

@@ -29,6 +29,7 @@ from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.techniques import compilation, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
+from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def build(
     if config.loss == "liger":
         liger.apply_kernels(model, notes)
     enable_checkpointing(model, config, on_host, notes)
+    if config.offload == "activations":
+        keep_activations_on_host(model, on_host)
     trainer = _trainer(model, arguments, config, job, on_phase)
     if config.sharding == "none":
         optimizer = optimizers.create(trainer)

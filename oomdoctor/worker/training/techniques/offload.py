@@ -6,6 +6,7 @@ goes to the host is therefore made under `on_host`, where the trace counts nothi
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.protocol.on_host import OnHost
@@ -15,19 +16,43 @@ if TYPE_CHECKING:
     from torch.autograd.graph import saved_tensors_hooks
 
 
-def saved_on_host(on_host: OnHost) -> saved_tensors_hooks:
+_LEAST_ELEMENTS = 1024  # as TRL's and torchtune's `OffloadActivations` do
+
+
+def keep_activations_on_host(model: torch.nn.Module, on_host: OnHost) -> None:
+    """Keep what the forward pass of `model` saves in host memory; weights stay where they are."""
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def offloading(*args: Any, **kwargs: Any) -> Any:
+        with saved_on_host(on_host, least_elements=_LEAST_ELEMENTS):
+            return forward(*args, **kwargs)
+
+    model.forward = offloading
+
+
+def saved_on_host(on_host: OnHost, least_elements: int = 0) -> saved_tensors_hooks:
     """Make autograd save tensors on the host and copy them back for the backward pass.
 
     Does the same as `torch.autograd.graph.save_on_cpu(pin_memory=True)`, which fails without an
-    accelerator and does not copy a CPU tensor.
+    accelerator and does not copy a CPU tensor. With `least_elements`, weights and smaller tensors
+    stay on the device.
     """
     import torch
 
-    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+    def stays(tensor: torch.Tensor) -> bool:
+        owner = tensor if tensor._base is None else tensor._base
+        return isinstance(owner, torch.nn.Parameter) or tensor.numel() < least_elements
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device | None, torch.Tensor]:
+        if least_elements and stays(tensor):
+            return None, tensor
         return tensor.device, _copy_on_host(tensor, on_host)
 
-    def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+    def unpack(packed: tuple[torch.device | None, torch.Tensor]) -> torch.Tensor:
         device, kept = packed
+        if device is None:
+            return kept
         restored = torch.empty(kept.shape, dtype=kept.dtype, device=device)
         return restored.copy_(kept, non_blocking=True)
 
