@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.memory.host import HostMemory, host_memory
 from oomdoctor.analysis.search.from_prediction import open_sizes
 from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, sample_of, untried
 from oomdoctor.analysis.speed_verdict import speed_of, speed_state
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, TrainConfig, uses_host
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, OomEvent
 from oomdoctor.records.report import SurveyRequest
@@ -54,6 +55,7 @@ def conclude(
         least = skip.missed_by_bytes if skip is not None else None
         missed = missed_by(shown, context.usable_bytes) or least
     speed = speed_of(measured if fitting else None, config, context, request)
+    host = _host(config, measured, context) if evidence == "predicted" else None
     return ProbeResult(
         key=rung.config.key(),
         label=rung.label,
@@ -88,14 +90,29 @@ def conclude(
         reason=_why(shown, skip),
         notes=(measured.notes if measured else ())
         + speed.notes
+        + ((host.text(),) if host and config.offload != "none" else ())
         + _notes(samples, attempts, rung, context),
         elapsed_s=sum(attempt.elapsed_s for attempt in attempts),
         speed_state=speed.state,
         cached_at=shown.cached_at if shown is not None else None,
         training_time=speed.training_time,
         ranks=measured.ranks if measured else (),
-        host_peak_bytes=measured.host_peak_bytes if measured else None,
+        host_peak_bytes=host.peak_bytes if host else measured.host_peak_bytes if measured else None,
     )
+
+
+def _host(config: TrainConfig, measured: Measurement | None, context: Context) -> HostMemory | None:
+    """The predicted host memory of a node; None if it is not known or of no interest.
+
+    What activations take there is not known.
+    """
+    if measured is None or context.counts is None:
+        return None
+    if config.sharding == "none" and not uses_host(config):
+        return None
+    if config.activation_checkpointing == "offload" or config.offload == "activations":
+        return None
+    return host_memory(config, context.counts, measured.trainable_parameters)
 
 
 def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:

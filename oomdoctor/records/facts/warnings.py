@@ -32,6 +32,7 @@ CODES = {
     "cap_above_free": "--vram is more than the free memory",
     "other_processes": "other processes use memory of the same GPU",
     MEMORY_NOT_FREE: "memory that was free at the start is in use now",
+    "host_memory": "the ranks of a node need more host memory than it has, or --host-memory says",
     "foreign_load": "other processes used the cores or the GPU while steps were timed",
     "calibration_ignored": "stored speeds of a card imply more than the card can do",
     EMULATED: "the GPU is emulated, so times mean nothing",
@@ -79,6 +80,16 @@ def sequence_lowered(model: str, limit: int, asked: int) -> Warn:
 def sweep_ends(model: str, limit: int) -> Warn:
     """A sweep over lengths goes beyond the model's positions."""
     return Warn("sequence_length", f"{model} has {limit:,} positions: the sweep ends there")
+
+
+def host_memory_short(label: str, needed_bytes: int, has_bytes: int, *, here: bool) -> Warn:
+    """The ranks of a node need more host memory than it has; `here` is that of this machine."""
+    has = f"{'this machine has' if here else 'it has'} {format_bytes(has_bytes)}"
+    return Warn(
+        "host_memory",
+        f"{label} needs about {format_bytes(needed_bytes)} of host memory a node, and {has}: the "
+        "kernel would kill it; use more nodes or less offload, or pass --host-memory SIZE",
+    )
 
 
 def not_a_card(sizes: Sequence[str], *, ranked_by_speed: bool) -> Warn:

@@ -37,8 +37,8 @@ CONTEXT = Context(
 )
 
 
-def row(*attempts, skip=None, which=RUNG, context=CONTEXT, **values):
-    return conclude(which, attempts, skip, context, request(which, **values))
+def row(*attempts, skip=None, which=RUNG, context=CONTEXT, evidence="measured", **values):
+    return conclude(which, attempts, skip, context, request(which, **values), evidence)
 
 
 def test_what_leaves_the_headroom_fits():
@@ -261,3 +261,21 @@ def test_a_rung_without_a_time_still_fits():
 def test_every_row_is_a_document(attempts):
     result = row(*attempts)
     assert from_json(ProbeResult, to_json(result)) == result
+
+
+def test_the_host_memory_of_a_node_is_predicted_where_ranks_share_it():
+    several = {"world_size": 8, "effective_batch_size": 16}
+    sharded = rung(sharding="zero2", offload="optimizer", **several)
+    found = row(fit(sharded.config, 1), which=sharded, evidence="predicted")
+    states = 8 * 1000 / 8 * (4 + 4 + 8 + 2)
+    assert 8 * (424 << 20) < found.host_peak_bytes < 8 * (424 << 20) + 2 * states
+    assert any(note.startswith("host memory of a node with 8 ranks") for note in found.notes)
+    alone = row(fit(RUNG.config, 1), evidence="predicted")
+    assert alone.host_peak_bytes is None
+    hidden = rung(sharding="fsdp", activation_checkpointing="offload", **several)
+    assert row(fit(hidden.config, 1), which=hidden, evidence="predicted").host_peak_bytes is None
+
+
+def test_a_measured_host_memory_is_not_replaced():
+    sharded = rung(sharding="ddp", world_size=2, effective_batch_size=16)
+    assert row(fit(sharded.config, 1, host_peak_bytes=5), which=sharded).host_peak_bytes == 5

@@ -37,6 +37,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         lambda: warnings.snapshot_unused("s.pickle", any_failed=False),
         "s.pickle was not used: no request failed in it",
     ),
+    "host_memory_short": (
+        lambda: warnings.host_memory_short("zero2x8", 9 * GIB, 4 * GIB, here=True),
+        "zero2x8 needs about 9.00 GiB of host memory a node, and this machine has 4.00 GiB",
+    ),
     "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
     "speed_unknown": (
         lambda: warnings.speed_unknown(["NVIDIA A10G"], ["bfloat16"], ranked_by_speed=True),

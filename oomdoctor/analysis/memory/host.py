@@ -1,0 +1,166 @@
+"""Host memory that the ranks of one node hold: an estimate from what each engine keeps there.
+
+Every rank is a process. The data loader's workers, the page cache and the CUDA
+libraries' own host memory (hundreds of MiB a rank on a real GPU) come on top.
+
+What is pinned, PyTorch rounds up to a power of two (CachingHostAllocator), so DeepSpeed's flat
+buffers may take up to twice their size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oomdoctor.analysis.memory.bounds import shards_of, weights_bytes
+from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes
+from oomdoctor.analysis.speed.throughput import compute_dtype
+from oomdoctor.records.config import AUTO, TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
+from oomdoctor.records.model import ParameterCounts
+from oomdoctor.units import format_bytes
+
+# One rank that has imported torch, transformers, peft, bitsandbytes and DeepSpeed and touched the
+# emulated GPU: 424 MiB of proportional set size (torch 2.12.1+cu130, transformers 5.23,
+# DeepSpeed 0.19.8). 381 MiB with the CPU build of torch 2.13 and without DeepSpeed.
+PROCESS_BYTES = 424 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """One kind of host memory of a node, and when it is there."""
+
+    name: str
+    size_bytes: int
+    only_while_loading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The peak of a node's host memory, and what all ranks of the node hold, by kind."""
+
+    ranks: int
+    parts: tuple[HostPart, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger of loading and training; processes and buffers are there in both."""
+        return max(self._total(loading=True), self._total(loading=False))
+
+    def text(self) -> str:
+        """What the peak consists of, the largest part first."""
+        loading = self._total(loading=True) > self._total(loading=False)
+        parts = sorted(self._at(loading=loading), key=lambda part: -part.size_bytes)
+        named = [f"{part.name} {format_bytes(part.size_bytes)}" for part in parts]
+        ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        when = " while loading" if loading else ""
+        return f"host memory of a node with {ranks}{when}: {', '.join(named)}"
+
+    def _total(self, *, loading: bool) -> int:
+        return sum(part.size_bytes for part in self._at(loading=loading))
+
+    def _at(self, *, loading: bool) -> list[HostPart]:
+        kept = [part for part in self.parts if part.name == _PROCESSES]
+        return kept + [
+            part
+            for part in self.parts
+            if part.name != _PROCESSES and part.only_while_loading == loading and part.size_bytes
+        ]
+
+
+_PROCESSES = "processes"
+
+
+def host_memory(
+    config: TrainConfig,
+    counts: ParameterCounts,
+    trainable: int | None,
+    *,
+    activations_bytes: int = 0,
+    every_rank_loads: bool = False,
+) -> HostMemory:
+    """The host memory of a node of this training.
+
+    `trainable` is the number of parameters with gradients; for full training all, if unknown.
+    `activations_bytes` are those that checkpointing or offloading moves to the host on each rank.
+    With `every_rank_loads` each rank first reads the whole checkpoint into host memory, as FSDP
+    does without `cpu_ram_efficient_loading`, and scripts without a device map.
+    """
+    ranks = min(config.world_size, config.gpus_per_node)
+    trained = counts.total if trainable is None else trainable
+    parts = [HostPart(_PROCESSES, ranks * PROCESS_BYTES)]
+    parts += _loading(config, counts, ranks, every_rank_loads=every_rank_loads)
+    each = _states(config, counts, trained)
+    parts += [HostPart(name, ranks * size) for name, size in each.items()]
+    if config.offload == "activations" or config.activation_checkpointing == "offload":
+        parts.append(HostPart("activations", ranks * activations_bytes))
+    return HostMemory(ranks, tuple(parts))
+
+
+def _loading(
+    config: TrainConfig, counts: ParameterCounts, ranks: int, *, every_rank_loads: bool
+) -> list[HostPart]:
+    """The weights while they are loaded.
+
+    ddp, ZeRO-1 and ZeRO-2 load to the GPU, a tensor at a time. FSDP loads on the first rank of each
+    node; the others only declare their weights. With ZeRO-3 the first rank reads the checkpoint
+    (transformers 5, `_load_pretrained_model`), and DeepSpeed moves each rank's shard through host
+    memory (`defragment`).
+    """
+    whole = weights_bytes(config, counts)
+    if every_rank_loads:
+        return [HostPart("the checkpoint on every rank", ranks * whole, only_while_loading=True)]
+    if is_fsdp(config):
+        return [HostPart("the checkpoint on one rank", whole, only_while_loading=True)]
+    if config.sharding == "zero3":
+        moved = whole // shards_of(config) * ranks
+        return [
+            HostPart("the checkpoint on one rank", whole, only_while_loading=True),
+            HostPart("shards on their way", moved, only_while_loading=True),
+        ]
+    return []
+
+
+def _states(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[str, int]:
+    """Bytes of offloaded states on each rank, by kind."""
+    if config.offload not in ("optimizer", "parameters"):
+        return {}
+    if is_zero(config):
+        return _of_zero(config, counts, trained)
+    each = trained_bytes(config.method, config.weights_dtype)
+    width = state_width(config.optimizer, each) or 0
+    shard = -(-trained // shards_of(config))
+    found = {"optimizer states": shard * width}
+    if config.offload == "parameters":
+        found["weights"] = weights_bytes(config, counts) // shards_of(config)
+        found["gradients"] = shard * each
+    return found
+
+
+def _of_zero(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[str, int]:
+    """What stage_1_and_2.py and stage3.py of DeepSpeed 0.19 keep on the host with offload.
+
+    The master weights, their gradients and the moments are in fp32, whatever the model is in.
+    """
+    short = dtype_bytes(compute_dtype(config))
+    shard = -(-trained // config.world_size)
+    width = state_width(config.optimizer, FLOAT32_BYTES) or 0
+    found = {
+        "fp32 weights": _pinned(shard * FLOAT32_BYTES),
+        "fp32 gradients": _pinned(shard * FLOAT32_BYTES),
+        "optimizer states": shard * width,
+        # The buffer of updated weights (stages 1 and 2), or of gradients (stage 3).
+        "16-bit buffers": _pinned(shard * short),
+    }
+    if config.sharding == "zero3":
+        # Its master weights and fp32 gradients: only the gradients are pinned.
+        found["fp32 weights"] = shard * FLOAT32_BYTES
+        if config.offload == "parameters":
+            found["weights"] = _pinned(-(-counts.total // config.world_size) * short)
+    elif config.micro_batch_size == AUTO or config.accumulation_steps() > 1:
+        found["accumulated gradients"] = shard * short
+    return found
+
+
+def _pinned(size: int) -> int:
+    """What pinning takes: the next power of two."""
+    return 1 << (size - 1).bit_length() if size else 0
