@@ -1,0 +1,69 @@
+"""The allocated peak of a GPU under ZeRO, by phase and category."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from oomdoctor.analysis.memory.zero.partitions import deciding_ranks
+from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, setting_of
+from oomdoctor.analysis.memory.zero.stage_three import phases_of_stage_three
+from oomdoctor.analysis.memory.zero.stages_one_two import phases_of_stages_one_two
+from oomdoctor.records.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroPeak:
+    """The peak of one phase; the categories add up to it."""
+
+    by_category: Mapping[str, int]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.by_category.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroPeaks:
+    """The peaks of the rank that needs the most. Phases: load, forward, backward, optimizer."""
+
+    rank: int
+    phases: Mapping[str, ZeroPeak]
+
+    @property
+    def peak_phase(self) -> str:
+        return max(self.phases, key=lambda phase: self.phases[phase].size_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.phases[self.peak_phase].size_bytes
+
+
+def zero_peaks(
+    config: TrainConfig, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
+) -> ZeroPeaks:
+    """The peaks of a training with ZeRO, on `rank` or on the one that needs the most.
+
+    `beside` is what the step holds besides weights, gradients and states on one GPU.
+
+    Raises:
+        ValueError: the states of the optimizer are not known.
+    """
+    return peaks_of(setting_of(config), parameters, beside, rank)
+
+
+def peaks_of(
+    setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
+) -> ZeroPeaks:
+    """The same for a setting that is already in DeepSpeed's terms."""
+    if setting.stage == 3:  # all ranks are alike, except for padding
+        return _named(rank or 0, phases_of_stage_three(setting, parameters, beside))
+    ranks = deciding_ranks(setting.ranks) if rank is None else (rank,)
+    found = [
+        _named(one, phases_of_stages_one_two(setting, parameters, beside, one)) for one in ranks
+    ]
+    return max(found, key=lambda peaks: peaks.peak_bytes)
+
+
+def _named(rank: int, phases: Mapping[str, Mapping[str, int]]) -> ZeroPeaks:
+    return ZeroPeaks(rank, {name: ZeroPeak(parts) for name, parts in phases.items()})

@@ -1,0 +1,163 @@
+"""A training in the terms of DeepSpeed: parameters, types, buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oomdoctor.analysis.memory.closed_form import state_width
+from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
+from oomdoctor.analysis.speed.throughput import compute_dtype
+from oomdoctor.records.config import AUTO, TrainConfig
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
+from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.model import ParameterCounts
+
+# DeepSpeed's defaults (runtime/zero/config.py), in elements.
+REDUCE_BUCKET = 500_000_000
+PERSISTENCE_THRESHOLD = 100_000
+MAX_LIVE = 1_000_000_000
+MAX_REUSE_DISTANCE = 1_000_000_000
+SUB_GROUP = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a model, in the order of its modules."""
+
+    elements: int
+    trained: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a micro-step holds besides weights, gradients and optimizer states, on one GPU.
+
+    `forward_bytes` is the peak of the forward pass. `backward` has pairs (elements of gradients
+    made so far, most bytes held since the pair before), in the order of the backward pass; one pair
+    with the peak will do. `kept_bytes` stay between steps (workspaces) and are in the others too.
+    """
+
+    forward_bytes: int
+    backward: tuple[tuple[int, int], ...]
+    kept_bytes: int = 0
+
+    @property
+    def backward_bytes(self) -> int:
+        """The peak of the backward pass."""
+        return max((held for _, held in self.backward), default=self.kept_bytes)
+
+    def held_from(self, before: int, made: int) -> int:
+        """The most bytes while gradients `before` to `made` are computed."""
+        last = self.kept_bytes
+        most = 0
+        for until, held in self.backward:
+            last = held
+            if until > before:
+                most = max(most, held)
+            if until >= made:
+                break
+        return most or last
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A training with ZeRO in the terms of DeepSpeed. Sizes are bytes of one element.
+
+    `short` is the type of weights and gradients, `states` what the optimizer keeps of each element
+    beside its fp32 copy of the weights, `copies` the temporaries of its step in fp32 gradients.
+    """
+
+    stage: int
+    ranks: int
+    short: int
+    states: int
+    copies: int
+    accumulates: bool
+    bucket: int
+    persistence: int
+    prefetches: bool
+    recomputes: bool
+    optimizer_on_host: bool
+    weights_on_host: bool
+
+    @property
+    def master(self) -> int:
+        """Bytes of the fp32 copy; stage 3 makes none of weights that are in fp32 already."""
+        return 0 if self.stage == 3 and self.short == FLOAT32_BYTES else FLOAT32_BYTES
+
+
+def setting_of(config: TrainConfig) -> Setting:
+    """The setting of a rung with DeepSpeed's defaults for what it does not name.
+
+    Raises:
+        ValueError: the states of the optimizer are not known.
+    """
+    states = state_width(config.optimizer, FLOAT32_BYTES)
+    row = optimizer_named(config.optimizer)
+    if states is None or row is None:
+        raise ValueError(f"the states of {config.optimizer} are not known")
+    return Setting(
+        stage=int(config.sharding[-1]),
+        ranks=config.world_size,
+        short=dtype_bytes(compute_dtype(config)),
+        states=states,
+        copies=1 if row.kernel == "foreach" else 0,
+        accumulates=config.micro_batch_size == AUTO or config.accumulation_steps() > 1,
+        bucket=config.bucket_elements or REDUCE_BUCKET,
+        persistence=PERSISTENCE_THRESHOLD,
+        prefetches=config.prefetch != "none",
+        recomputes=config.activation_checkpointing != "none",
+        optimizer_on_host=config.offload in ("optimizer", "parameters"),
+        weights_on_host=config.offload == "parameters",
+    )
+
+
+def parameters_of(
+    counts: ParameterCounts, model_config: Mapping[str, Any], *, adapters: int = 0
+) -> tuple[Parameter, ...]:
+    """The parameters of a decoder from their counts: embedding, equal layers, output head.
+
+    A layer is split as its config.json says, or into four equal matrices. Of `adapters` elements
+    each matrix has its share in two, and only they are trained.
+    """
+    shape = shape_of(model_config)
+    layers = shape.layers or 1
+    frozen = adapters > 0
+    table = (shape.vocabulary or 0) * (shape.embedding or 0)
+    heads = counts.embedding // table if table else 0
+    tables = [counts.embedding // heads] * heads if heads else [counts.embedding]
+    matrices = _split(counts.linear // layers, _matrices(model_config))
+    found = [Parameter(size, not frozen) for size in tables[:1] if size]
+    for layer in range(layers):
+        for matrix in matrices:
+            found.append(Parameter(matrix, not frozen))
+            if frozen:
+                share = adapters * matrix // max(1, 2 * counts.linear)
+                found += [Parameter(share)] * 2
+        # Two norms a layer; what is left over belongs to the last one.
+        rest = counts.rest // (2 * layers)
+        left = counts.rest - 2 * layers * rest if layer == layers - 1 else 0
+        found += [Parameter(rest, not frozen), Parameter(rest + left, not frozen)]
+    found += [Parameter(size, not frozen) for size in tables[1:]]
+    return tuple(parameter for parameter in found if parameter.elements)
+
+
+def _matrices(model_config: Mapping[str, Any]) -> Sequence[int]:
+    """The relative sizes of a layer's matrices."""
+    shape, text = shape_of(model_config), text_part(model_config)
+    hidden, inner = shape.hidden, size_in(text, "intermediate")
+    if hidden is None or inner is None or shape.heads is None or shape.head_width is None:
+        return (1, 1, 1, 1)
+    queries = round(shape.heads * shape.head_width)
+    keys = round((size_in(text, "kv_heads") or shape.heads) * shape.head_width)
+    attention = [hidden * queries, hidden * keys, hidden * keys, queries * hidden]
+    return (*attention, hidden * inner, hidden * inner, inner * hidden)
+
+
+def _split(total: int, shares: Sequence[int]) -> list[int]:
+    whole = sum(shares)
+    sizes = [total * share // whole for share in shares]
+    sizes[-1] += total - sum(sizes)
+    return sizes

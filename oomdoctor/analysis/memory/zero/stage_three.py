@@ -1,0 +1,146 @@
+"""ZeRO-3: weights, gradients and states are split; weights are gathered for each module.
+
+What a GPU holds, by DeepSpeed's stage3.py and partitioned_param_coordinator.py:
+
+    always      the shards of the weights and of their gradients; the fp32 copy of the shard and the
+                optimizer's states of it; the bucket; small parameters as a whole. What is on the
+                host is not here
+    passes      gathered weights. Prefetching gathers ahead through the rest of the forward pass and
+                the backward pass, until `max_live_parameters` are there. So a smaller model is
+                gathered as a whole. Without prefetching, weights stay if they are used again within
+                `max_reuse_distance`
+    backward    a gradient, and when the bucket is full a copy of it in the order of the ranks
+                (`reduce_scatter_coalesced`)
+    optimizer   for each group of at most `sub_group_size` elements a flat copy of its gradients,
+                and one in fp32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from oomdoctor.analysis.memory.zero.partitions import gathered_shard
+from oomdoctor.analysis.memory.zero.setting import (
+    MAX_LIVE,
+    MAX_REUSE_DISTANCE,
+    SUB_GROUP,
+    Beside,
+    Parameter,
+    Setting,
+)
+from oomdoctor.records.facts.categories import (
+    ACTIVATIONS,
+    GRADIENTS,
+    OPTIMIZER,
+    TEMPORARY,
+    WEIGHTS,
+)
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
+
+Parts = dict[str, int]
+
+
+def phases_of_stage_three(
+    setting: Setting, parameters: Sequence[Parameter], beside: Beside
+) -> Mapping[str, Mapping[str, int]]:
+    """The bytes at the peak of each phase, by category."""
+    trained = [p for p in parameters if p.trained]
+    shard = gathered_shard(trained, setting.ranks)
+    small = sum(p.elements for p in parameters if p.elements < setting.persistence)
+    whole = sum(p.elements for p in parameters)
+    shards = 0 if setting.weights_on_host else gathered_shard(parameters, setting.ranks)
+    on_host = setting.optimizer_on_host
+    base = {
+        WEIGHTS: (shards + small) * setting.short,
+        GRADIENTS: 0 if on_host else shard * setting.short,
+        OPTIMIZER: 0 if on_host else shard * (setting.master + setting.states),
+        TEMPORARY: setting.bucket * setting.short,
+    }
+    live = live_elements(setting, parameters) * setting.short
+    largest = max(p.elements for p in parameters) * setting.short
+    forward = {WEIGHTS: live, ACTIVATIONS: beside.forward_bytes}
+    return {
+        "load": _load(setting, shards, shard, largest, base),
+        "forward": _together(base, forward),
+        "backward": _together(base, _backward(setting, trained, whole - small, live, beside)),
+        "optimizer": _together(base, _optimizer(setting, shard, beside)),
+    }
+
+
+def live_elements(setting: Setting, parameters: Sequence[Parameter]) -> int:
+    """The most elements of gathered weights at a time."""
+    sizes = [p.elements for p in parameters if p.elements >= setting.persistence]
+    if setting.prefetches:
+        return min(sum(sizes), MAX_LIVE)
+    # From the end of the forward pass back: each parameter is used again after all that follow it,
+    # in the rest of this pass and in the next, in which checkpointing uses each twice.
+    uses = 3 if setting.recomputes else 2
+    distance = live = 0
+    for size in reversed(sizes):
+        distance += uses * size
+        if distance - size > MAX_REUSE_DISTANCE:
+            break
+        live += size
+    return max(live, max(sizes, default=0))
+
+
+def _load(setting: Setting, shards: int, shard: int, largest: int, base: Parts) -> Parts:
+    """The fp32 copy is made twice (`converted.clone`), then zeros of its size; no moments yet."""
+    if setting.optimizer_on_host:
+        return base | {WEIGHTS: base[WEIGHTS] + largest}
+    master = shard * setting.master
+    twice = {
+        WEIGHTS: shards * setting.short,
+        OPTIMIZER: master,
+        TEMPORARY: max(master, shard * FLOAT32_BYTES),
+    }
+    done = base | {OPTIMIZER: master, WEIGHTS: base[WEIGHTS] + largest}
+    return max(twice, done, key=_size)
+
+
+def _backward(
+    setting: Setting, trained: Sequence[Parameter], gathered: int, live: int, beside: Beside
+) -> Parts:
+    """Gradients come from the last parameter to the first; weights are released behind them."""
+    learning = sum(p.elements for p in trained)
+    candidates = [{WEIGHTS: live, TEMPORARY: 0, ACTIVATIONS: beside.held_from(0, 1)}]
+    filled = made = 0
+    for parameter in reversed(trained):
+        size = parameter.elements
+        held = beside.held_from(made, made + size)
+        left = round(gathered * (1 - made / learning)) * setting.short
+        flushed = filled if filled and filled + size > setting.bucket else 0
+        candidates.append(
+            {
+                WEIGHTS: min(live, left),
+                TEMPORARY: (size + flushed) * setting.short,
+                ACTIVATIONS: held,
+            }
+        )
+        filled = size + (0 if flushed else filled)
+        made += size
+    candidates.append(
+        {WEIGHTS: 0, TEMPORARY: filled * setting.short, ACTIVATIONS: beside.kept_bytes}
+    )
+    return max(candidates, key=_size)
+
+
+def _optimizer(setting: Setting, shard: int, beside: Beside) -> Parts:
+    if setting.optimizer_on_host:
+        return {ACTIVATIONS: beside.kept_bytes}
+    group = min(shard, SUB_GROUP)
+    copy = group * FLOAT32_BYTES
+    converting = copy + (group * setting.short if setting.short != FLOAT32_BYTES else 0)
+    return {
+        TEMPORARY: max(converting, copy * (1 + setting.copies)),
+        ACTIVATIONS: beside.kept_bytes,
+    }
+
+
+def _together(base: Parts, more: Parts) -> Parts:
+    names = (*base, *(name for name in more if name not in base))
+    return {name: base.get(name, 0) + more.get(name, 0) for name in names}
+
+
+def _size(parts: Parts) -> int:
+    return sum(parts.values())

@@ -1,0 +1,188 @@
+"""ZeRO-1 and ZeRO-2: the weights are whole, the states are split, gradients go through a bucket.
+
+What a GPU holds, by DeepSpeed's stage_1_and_2.py:
+
+    always      all weights, in one flat buffer; with states on the GPU the fp32 copy of the shard
+                and its optimizer states; with states on the host a buffer for one gradient
+    backward    the bucket (`setup_buckets`), into which gradients are copied. When it is full, its
+                slices are flattened once more to be reduced (`allreduce_bucket`). Gradients of what
+                this rank owns a part of are kept, whole (`grads_in_partition`). Stage 1 keeps all
+                gradients until the last micro-batch; stage 2 only what it owns, in a second copy
+                while micro-batches accumulate (`all_grad_tensors`)
+    optimizer   the kept gradients, a flat copy of the shard's, and a copy of that in fp32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from oomdoctor.analysis.memory.zero.partitions import owned, shard_elements
+from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting
+from oomdoctor.records.facts.categories import (
+    ACTIVATIONS,
+    GRADIENTS,
+    OPTIMIZER,
+    TEMPORARY,
+    WEIGHTS,
+)
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
+
+Parts = dict[str, int]
+
+
+def phases_of_stages_one_two(
+    setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int
+) -> Mapping[str, Mapping[str, int]]:
+    """The bytes at the peak of each phase, by category, on one rank."""
+    trained = [p for p in parameters if p.trained]
+    total = sum(p.elements for p in parameters)
+    learning = sum(p.elements for p in trained)
+    shard = shard_elements(learning, setting.ranks)
+    mine = owned(trained, setting.ranks, rank)
+    kept = sum(trained[number].elements for number in mine) * setting.short
+    base = {
+        WEIGHTS: total * setting.short,
+        OPTIMIZER: 0 if setting.optimizer_on_host else shard * (setting.master + setting.states),
+        TEMPORARY: _for_one_gradient(setting, trained),
+    }
+    if setting.stage == 1:
+        backward = _backward_of_one(setting, trained, beside, kept)
+    else:
+        backward = _backward_of_two(setting, trained, beside, mine, kept)
+    return {
+        "load": _load(setting, total, learning, shard, base),
+        "forward": _together(base, _forward(setting, learning, kept, beside)),
+        "backward": _together(base, backward),
+        "optimizer": _together(base, _optimizer(setting, trained, shard, kept, beside)),
+    }
+
+
+def _for_one_gradient(setting: Setting, trained: Sequence[Parameter]) -> int:
+    largest = max((p.elements for p in trained), default=0)
+    return largest * setting.short if setting.optimizer_on_host else 0
+
+
+def _load(setting: Setting, total: int, learning: int, shard: int, base: Parts) -> Parts:
+    """Flattening doubles what is trained; later the fp32 copy and zeros for its gradients."""
+    weights = total * setting.short
+    flattening = learning * setting.short
+    if setting.optimizer_on_host:
+        later = max(shard * setting.short, base[TEMPORARY])
+        return {WEIGHTS: weights, TEMPORARY: max(flattening, later)}
+    states = shard * setting.master
+    if flattening > 2 * states:
+        return {WEIGHTS: weights, TEMPORARY: flattening}
+    return {WEIGHTS: weights, OPTIMIZER: states, TEMPORARY: shard * FLOAT32_BYTES}
+
+
+def _forward(setting: Setting, learning: int, kept: int, beside: Beside) -> Parts:
+    """The forward pass of a later micro-batch, which follows a backward pass."""
+    found = {ACTIVATIONS: beside.forward_bytes}
+    if setting.accumulates:
+        if setting.stage == 1:
+            found[GRADIENTS] = learning * setting.short
+            found[TEMPORARY] = setting.bucket * setting.short
+        elif not setting.optimizer_on_host:
+            found[GRADIENTS] = kept
+    return found
+
+
+def _backward_of_one(
+    setting: Setting, trained: Sequence[Parameter], beside: Beside, kept: int
+) -> Parts:
+    """All gradients exist at the end of the last backward pass; only then they are reduced."""
+    learning = sum(p.elements for p in trained)
+    bucket = setting.bucket * setting.short
+    all_gradients = learning * setting.short
+    copied = min(setting.bucket, learning) * setting.short
+    reduced = 0 if setting.optimizer_on_host else max(0, kept - copied)
+    candidates = [
+        {GRADIENTS: all_gradients + reduced, TEMPORARY: bucket, ACTIVATIONS: beside.kept_bytes}
+    ]
+    made = 0
+    for parameter in reversed(trained):
+        size = parameter.elements
+        held = beside.held_from(made, made + size)
+        # Without earlier micro-batches the bucket is made after the first gradient. With them, each
+        # gradient exists beside the sum that it is added to.
+        gradients = all_gradients if setting.accumulates else made * setting.short
+        candidates.append(
+            {
+                GRADIENTS: gradients + size * setting.short,
+                TEMPORARY: bucket if made or setting.accumulates else 0,
+                ACTIVATIONS: held,
+            }
+        )
+        made += size
+    return max(candidates, key=_size)
+
+
+def _backward_of_two(
+    setting: Setting,
+    trained: Sequence[Parameter],
+    beside: Beside,
+    mine: frozenset[int],
+    kept: int,
+) -> Parts:
+    """Gradients come from the last parameter to the first; a full bucket is reduced at once."""
+    on_host = setting.optimizer_on_host
+    before = kept if setting.accumulates and not on_host else 0
+    bucket = setting.bucket * setting.short
+    candidates: list[Parts] = []
+    filled = made = own = 0
+    touches = False
+
+    def add(extra: int, held: int, gradient: int) -> None:
+        candidates.append(
+            {
+                GRADIENTS: before + own + gradient * setting.short,
+                TEMPORARY: bucket + extra * setting.short,
+                ACTIVATIONS: held,
+            }
+        )
+
+    for number in reversed(range(len(trained))):
+        size = trained[number].elements
+        held = beside.held_from(made, made + size)
+        if not made:  # the bucket is made after the first gradient
+            candidates.append({GRADIENTS: before, TEMPORARY: 0, ACTIVATIONS: held})
+        if filled and filled + size > setting.bucket:
+            add(filled, held, size)
+            own, filled, touches = kept if touches and not on_host else own, 0, False
+        add(0, held, size)
+        filled += size
+        made += size
+        touches = touches or number in mine
+    add(filled, beside.kept_bytes, 0)
+    if touches and not on_host:
+        own = kept
+    add(0, beside.kept_bytes, 0)
+    return max(candidates, key=_size)
+
+
+def _optimizer(
+    setting: Setting, trained: Sequence[Parameter], shard: int, kept: int, beside: Beside
+) -> Parts:
+    if setting.optimizer_on_host:
+        return {ACTIVATIONS: beside.kept_bytes}
+    copy = shard * FLOAT32_BYTES
+    flat = shard * setting.short
+    # Gradients that are in fp32 already are not copied again.
+    converting = flat + copy if setting.short != FLOAT32_BYTES else flat
+    stepping = copy * (1 + setting.copies)
+    # The norm is computed in double precision, gradient by gradient.
+    norm = 8 * min(shard, max((p.elements for p in trained), default=0))
+    return {
+        GRADIENTS: kept,
+        TEMPORARY: max(converting, stepping, norm),
+        ACTIVATIONS: beside.kept_bytes,
+    }
+
+
+def _together(base: Parts, more: Parts) -> Parts:
+    names = (*base, *(name for name in more if name not in base))
+    return {name: base.get(name, 0) + more.get(name, 0) for name in names}
+
+
+def _size(parts: Parts) -> int:
+    return sum(parts.values())
