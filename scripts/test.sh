@@ -9,7 +9,8 @@
 #   scripts/test.sh tests/unit -k search
 #
 # The virtual environments are created on the first run: one for the tests, and one with a CUDA build
-# of torch for the tests on the emulated GPU, which are skipped where it cannot be made.
+# of torch for the tests on the emulated GPU, which are skipped where it cannot be made. The packages
+# of oomdoctor.pyz are downloaded into build/pyz.
 #
 # VENV                     the folder of the first (default: .venv-test)
 # CUDA_VENV                that of the second (default: .venv-cuda)
@@ -43,6 +44,7 @@ if [ -z "${OOMDOCTOR_CUDA_PYTHON:-}" ]; then
   made=$!
 fi
 scripts/venv.sh "$venv" -e . --group dev
+"$bin/python" scripts/build_pyz.py --packages >/dev/null
 if [ "$made" != 0 ] && ! wait "$made"; then
   echo "warning: no environment for the emulated GPU" >&2
   [ "${OOMDOCTOR_REQUIRE_CUDA_PYTHON:-}" != 1 ] || exit 1

@@ -160,7 +160,8 @@ def _across(report: Report) -> str:
 
 def _targets(report: Report, machine: Machine) -> str:
     """The device of a plan; only the versions are this machine's."""
-    simulated = f"simulated with {', '.join(_libraries(machine))}"
+    libraries = ", ".join(_libraries(machine))
+    simulated = f"simulated with {libraries}" if libraries else "not simulated"
     if len(report.cards) != 1:
         return f"{counted(len(report.cards), 'card')}, {simulated}"
     card = report.cards[0]

@@ -10,6 +10,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, Unpack
 
@@ -28,7 +30,8 @@ from oomdoctor.system.recipes.toml_lines import Lines, find_lines
 
 NONE = "none"
 _TOP_KEYS = ("description", "defaults", "rung")
-_PACKAGE = Path(__file__).parents[2]
+_CHECKOUT = Path(__file__).parents[3]
+_SUFFIX = ".toml"
 
 
 class Sizes(TypedDict):
@@ -52,9 +55,9 @@ _NO_SIZES: Sizes = {
 
 def recipe_names() -> tuple[str, ...]:
     """The built-in recipes, the default one first."""
-    return tuple(
-        sorted((p.stem for p in _folder().glob("*.toml")), key=lambda n: (n != "default", n))
-    )
+    files = (file.name for file in _folder().iterdir())
+    names = (name.removesuffix(_SUFFIX) for name in files if name.endswith(_SUFFIX))
+    return tuple(sorted(names, key=lambda name: (name != "default", name)))
 
 
 def recipe_text(name: str) -> str:
@@ -65,7 +68,7 @@ def recipe_text(name: str) -> str:
     """
     if name not in recipe_names():
         raise _unknown(name)
-    return (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+    return (_folder() / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
 
 
 def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
@@ -80,12 +83,12 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
     """
     if name_or_path == NONE:
         return Recipe(NONE, "only the rungs of the command line", (), "command line")
-    if name_or_path in recipe_names():
-        path, source, built_in = _folder() / f"{name_or_path}.toml", "built-in", True
-    else:
-        path, source, built_in = Path(name_or_path).expanduser(), name_or_path, False
-        if not path.exists():
-            raise _unknown(name_or_path)
+    built_in = name_or_path in recipe_names()
+    own = Path(name_or_path).expanduser()
+    if not built_in and not own.exists():
+        raise _unknown(name_or_path)
+    path = _folder() / f"{name_or_path}{_SUFFIX}" if built_in else own
+    source = "built-in" if built_in else name_or_path
     description, rungs, faults = _read(path, sizes, built_in=built_in)
     if faults:
         count = "an error" if len(faults) == 1 else f"{len(faults)} errors"
@@ -96,7 +99,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
         )
     if built_in:
         rungs = tuple(replace(rung, follows_card=True) for rung in rungs)
-    return Recipe(path.stem, description, rungs, source)
+    return Recipe(Path(path.name).stem, description, rungs, source)
 
 
 def check_recipe(path: Path) -> tuple[str, ...]:
@@ -140,10 +143,10 @@ def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
     )
 
 
-def _folder() -> Path:
-    """The folder of the recipes: inside the package in a wheel, beside it in a checkout."""
-    inside = _PACKAGE / "_recipes"
-    return inside if inside.is_dir() else _PACKAGE.parent / "recipes"
+def _folder() -> Traversable:
+    """The folder of the recipes: inside the package if it was built, beside it in a checkout."""
+    inside = resources.files("oomdoctor") / "_recipes"
+    return inside if inside.is_dir() else _CHECKOUT / "recipes"
 
 
 def _unknown(name: str) -> OomDoctorError:
@@ -156,7 +159,7 @@ def _unknown(name: str) -> OomDoctorError:
 
 
 def _read(
-    path: Path, sizes: Sizes, *, built_in: bool = False
+    path: Path | Traversable, sizes: Sizes, *, built_in: bool = False
 ) -> tuple[str, tuple[Rung, ...], list[str]]:
     """Description, rungs and errors of a file; the rungs are valid only if there are no errors."""
     try:
@@ -173,7 +176,7 @@ def _read(
     return str(document.get("description", "")), tuple(reader.rungs), reader.errors()
 
 
-def _syntax_fault(path: Path, text: str, error: Exception) -> str:
+def _syntax_fault(path: Path | Traversable, text: str, error: Exception) -> str:
     message = str(error)
     place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)", message)
     line = int(place[1]) if place and place[1] else text.count("\n") + 1 if place else 1
@@ -185,7 +188,9 @@ def _syntax_fault(path: Path, text: str, error: Exception) -> str:
 class _Reader:
     """Collects the rungs of one file, and every error with its line."""
 
-    def __init__(self, path: Path, lines: Lines, sizes: Sizes, *, built_in: bool) -> None:
+    def __init__(
+        self, path: Path | Traversable, lines: Lines, sizes: Sizes, *, built_in: bool
+    ) -> None:
         self.path, self.lines, self.sizes, self.built_in = path, lines, sizes, built_in
         self.rungs: list[Rung] = []
         self._faults: list[tuple[int, str]] = []

@@ -132,7 +132,7 @@ def test_default_goes_from_the_baseline_to_the_leanest() -> None:
 def test_recipes_are_found_in_a_wheel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "oomdoctor" / "_recipes").mkdir(parents=True)
     (tmp_path / "oomdoctor" / "_recipes" / "own.toml").write_text("[[rung]]\n")
-    monkeypatch.setattr(recipes, "_PACKAGE", tmp_path / "oomdoctor")
+    monkeypatch.setattr(recipes.resources, "files", lambda package: tmp_path / package)
     assert recipe_names() == ("own",)
     assert recipe_text("own") == "[[rung]]\n"
 
