@@ -60,7 +60,13 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
             f"torch cannot use the GPU: {reason}",
             "install the CUDA build of torch, or measure on the CPU with --device cpu",
         )
-    if attempt.outcome in ("failed", "oom", "host_oom"):
+    if attempt.outcome == "host_oom":
+        return machine_error(
+            "host_oom",
+            f"the worker failed on {spec.id}: {reason}",
+            "run it where more memory is allowed, such as in a job with 4 GiB",
+        )
+    if attempt.outcome in ("failed", "oom"):
         nearest = ", ".join(catalogue.nearest_models(spec.id))
         known = f"; models known to build: {nearest}" if nearest else ""
         return model_error(

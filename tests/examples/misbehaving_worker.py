@@ -87,6 +87,12 @@ def run_job(job_path: Path, reply_path: Path) -> None:
     elif way == "library-oom":
         print("Error out of memory at line 405 in file /src/csrc/pythonInterface.cpp", flush=True)
         os._exit(1)
+    elif way == "no-host-memory":
+        if argument == "abort":
+            print("terminate called after throwing an instance of 'std::bad_alloc'", flush=True)
+            os.abort()
+        print("ImportError: libcublas.so: failed to map segment from shared object", flush=True)
+        os._exit(1)
     elif way == "exit":
         os._exit(int(argument))
     elif way == "unreadable":

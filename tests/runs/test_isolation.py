@@ -14,9 +14,11 @@ from tiny_models import tiny_job
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.result import Attempt
+from oomdoctor.runs.jobs import host as hosts
 from oomdoctor.runs.jobs import launch as launching
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped, launch
+from oomdoctor.system.machine.limits import HostLimit
 from oomdoctor.worker.host import cuda_was_touched
 
 USABLE = 10_000
@@ -123,8 +125,69 @@ def test_the_kernels_kill_for_host_memory(
     assert "host memory" in attempt.reason
 
 
-def test_host_memory_reported_by_the_worker(host: WorkerHost, tmp_path: Path) -> None:
-    assert end(host, tmp_path, "host-oom").outcome == "host_oom"
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_kill_names_the_limit_on_memory(
+    host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    counts = iter(range(0, 100 * kills + 1, kills)) if kills else iter([7] * 100)
+    monkeypatch.setattr(launching, "oom_kills", lambda: next(counts))
+    limit = HostLimit("memory", "the cgroup user-7.slice allows 2.00 GiB", 1)
+    monkeypatch.setattr(launching, "host_limits", lambda: (limit,))
+    attempt = end(host, tmp_path, "sigkill")
+    assert attempt.outcome == ("host_oom" if kills else "crashed")
+    assert (attempt.reason or "").endswith("ran out; the cgroup user-7.slice allows 2.00 GiB")
+    assert attempt.failure is not None
+    assert attempt.failure.message == attempt.reason
+
+
+def test_host_memory_reported_by_the_worker(
+    host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = end(host, tmp_path, "host-oom")
+    assert (attempt.outcome, attempt.reason) == ("host_oom", "host memory ran out in load")
+    limit = HostLimit("addresses", "`ulimit -v` allows each process 2.00 GiB", 1)
+    monkeypatch.setattr(launching, "host_limits", lambda: (limit,))
+    assert end(host, tmp_path, "host-oom").reason == (
+        "host memory ran out in load; `ulimit -v` allows each process 2.00 GiB"
+    )
+
+
+@pytest.mark.parametrize("way", ["abort", "exit"])
+def test_an_end_for_lack_of_host_memory(host: WorkerHost, tmp_path: Path, way: str) -> None:
+    attempt = end(host, tmp_path, f"no-host-memory {way}")
+    assert attempt.outcome == "host_oom"
+    assert attempt.reason == "host memory ran out in phase forward"
+    assert attempt.failure is not None
+    assert attempt.failure.signal == ("SIGABRT" if way == "abort" else None)
+
+
+@pytest.mark.parametrize(
+    ("end_of_start", "words"),
+    [
+        ("echo ImportError: failed to map segment >&2; exit 1", "failed to map segment; `ulimit"),
+        ("kill -9 $$", "it was killed; the cgroup user-7.slice"),
+    ],
+)
+def test_a_host_that_a_limit_keeps_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end_of_start: str, words: str
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\n{end_of_start}\n")
+    script.chmod(0o755)
+    found = (
+        HostLimit("addresses", "`ulimit -v` allows each process 600 MiB", 1),
+        HostLimit("memory", "the cgroup user-7.slice allows 300 MiB", 1),
+    )
+    monkeypatch.setattr(hosts, "host_limits", lambda: found)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    with (
+        WorkerHost(str(script), dict(os.environ), tmp_path) as host,
+        pytest.raises(OomDoctorError) as caught,
+    ):
+        run_job(host, folder, "fits")
+    assert caught.value.code == "host_limit"
+    assert words in caught.value.message
 
 
 def test_a_segmentation_fault(host: WorkerHost, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ CODES = {
     "float16_rungs": "rungs use float16 on a card without bfloat16",
     "bfloat16_emulated": "a rung asks for bfloat16 on a card that emulates it",
     "not_kept": "the cache folder cannot be written, so the next plan simulates again",
+    "few_addresses": "plan: `ulimit -v` may be too low for rungs with large tensors",
     "not_nvidia": "plan was given a card that is not NVIDIA's",
     "cap_above_free": "--vram is more than the free memory",
     "other_processes": "other processes use memory of the same GPU",
@@ -276,6 +277,14 @@ def not_kept(reason: str) -> Warn:
         "not_kept",
         f"what was simulated could not be kept for later plans: {reason}; set XDG_CACHE_HOME to a "
         "writable folder",
+    )
+
+
+def few_addresses(limit: str, remedy: str) -> Warn:
+    """A limit on the addresses of a process is lower than large tensors need for a moment."""
+    return Warn(
+        "few_addresses",
+        f"{limit}; rungs with large tensors may need more and get no result; {remedy}",
     )
 
 

@@ -6,6 +6,7 @@ from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.plan import CardPlan
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
+from oomdoctor.records.result import Outcome
 from oomdoctor.render.blocks import Block, Facts
 from oomdoctor.render.words import SWEPT_WORDS, counted
 from oomdoctor.units import format_bytes, format_count, format_seconds
@@ -53,10 +54,18 @@ def is_plan(report: Report) -> bool:
     return report.command == "plan"
 
 
+def too_large(report: Report) -> tuple[Outcome, ...]:
+    """The outcomes of rungs that do not fit.
+
+    A simulation that got no host memory says nothing about the card.
+    """
+    return ("oom",) if is_plan(report) else ("oom", "host_oom")
+
+
 def _counts(report: Report) -> str:
     total = len(report.results)
     fitting = sum(result.outcome == "fits" for result in report.results)
-    missed = sum(result.outcome in ("oom", "host_oom") for result in report.results)
+    missed = sum(result.outcome in too_large(report) for result in report.results)
     others = total - fitting - missed
     counts = f"{fitting} of {counted(total, 'rung')} {'fits' if 1 in (fitting, total) else 'fit'}"
     if missed and not is_plan(report):  # in a plan, what does not fit is all the rest

@@ -16,7 +16,7 @@ from oomdoctor.render.report.columns import (
     predicted_need,
     table,
 )
-from oomdoctor.render.report.header import is_plan
+from oomdoctor.render.report.header import is_plan, too_large
 from oomdoctor.render.report.notes import (
     borderline_marks,
     fit_notes,
@@ -43,8 +43,8 @@ def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Sec
     all_fitting = ranked_results(report)
     apart = [r for r in all_fitting if r.speed_state in _APART and r.key not in ranked]
     fitting = [result for result in all_fitting if result not in apart]
-    missed = [r for r in report.results if r.outcome in ("oom", "host_oom")]
-    others = [r for r in report.results if r.outcome not in ("fits", "oom", "host_oom")]
+    missed = [r for r in report.results if r.outcome in too_large(report)]
+    others = [r for r in report.results if r.outcome not in ("fits", *too_large(report))]
     sections = []
     usable = report.budget.usable_bytes if report.budget is not None else None
     if fitting:

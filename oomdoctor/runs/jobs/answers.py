@@ -2,7 +2,7 @@
 
 An answer takes Python alone, a tenth of a second for each rung, so forked processes share the work.
 They compute and send back what they found; whatever happens to them, the jobs are still answered
-here.
+here. There are no more than a login node allows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.runs.jobs.remembered import Known, Memory
 
-_MOST_PROCESSES = 4
+_MOST_PROCESSES = 2
 _FEWEST_JOBS = 4  # for fewer it is not worth starting processes
 
 

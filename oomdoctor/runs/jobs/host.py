@@ -8,6 +8,7 @@ protocol), except a simulator, which runs the jobs itself and is killed with one
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -21,6 +22,7 @@ from typing import Any, Literal, Self
 
 from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.system.environment import variable
+from oomdoctor.system.machine.limits import host_limits, tightest
 
 START_LIMIT_S = 600.0  # importing torch from a cold network file system can take minutes
 KILL_LIMIT_S = 30.0
@@ -172,6 +174,11 @@ class WorkerHost:
                     start_new_session=True,
                 )
             except OSError as error:
+                tasks = tightest("tasks", host_limits())
+                if error.errno == errno.EAGAIN and tasks is not None:
+                    raise machine_error(
+                        "host_limit", f"no process can be started: {tasks.words}"
+                    ) from None
                 raise machine_error(
                     "python_unusable",
                     f"the interpreter {self._python} cannot be started: {error.strerror}",
@@ -187,21 +194,29 @@ class WorkerHost:
         while not stop():
             event = self._next_event(_POLL_S)
             if event is _CLOSED or time.monotonic() - begin > START_LIMIT_S:
-                self.close()
-                raise self._cannot_start()
+                raise self._cannot_start(self.close())
             if event is not None and "ready" in event:
                 self._is_ready = True
                 return True
         self.close()
         return False
 
-    def _cannot_start(self) -> OomDoctorError:
+    def _cannot_start(self, status: int | None) -> OomDoctorError:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "it printed nothing"
+        last = lines[-1].strip() if lines else "it printed nothing"
+        killed = status == -signal.SIGKILL and not lines
+        if killed:
+            last = "it was killed"
         hint = "the full message is in " + str(self._log)
         if "No module named" in last:
             hint = f"install what you train with: {self._python} -m pip install torch transformers"
-        return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
+            return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
+        # Libraries that get no memory say so in many ways.
+        limit = tightest("memory" if killed else "addresses", host_limits())
+        if limit is None:
+            return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
+        message = f"the worker cannot start: {last}; {limit.words}"
+        return machine_error("host_limit", message, hint)
 
     def _next_event(self, wait_s: float) -> dict[str, Any] | None:
         """The next message from the host; None after `wait_s`, `_CLOSED` once the host is gone."""
@@ -235,6 +250,12 @@ def _python_path(folder: Path) -> str:
     library = folder / "lib"
     library.mkdir(exist_ok=True)
     package = Path(__file__).resolve().parents[2]
+    if not package.is_dir():
+        raise machine_error(
+            "not_unpacked",
+            f"{package.parent} cannot be unpacked, because no folder can be written",
+            "set XDG_CACHE_HOME to a folder that you can write",
+        )
     with contextlib.suppress(FileExistsError):
         (library / package.name).symlink_to(package, target_is_directory=True)
     return os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))

@@ -18,11 +18,19 @@ from oomdoctor.records.codec import CodecError, dumps, loads
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import Attempt, Failure, Outcome, ProbeJob, Reply
 from oomdoctor.runs.jobs.host import ChildEnd, WorkerHost
+from oomdoctor.system.machine.limits import host_limits, tightest
 from oomdoctor.system.machine.memory import oom_kills
 
 JOB, REPLY, LOG = "job.json", "reply.json", "log.txt"
 LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
+# What a process prints last if it gets no host memory; glibc, C++ and Python.
+NO_HOST_MEMORY = (
+    "std::bad_alloc",
+    "MemoryError",
+    "Cannot allocate memory",
+    "failed to map segment from shared object",
+)
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the user or the scheduler asked for it)
@@ -82,7 +90,7 @@ def launch(
         killed_for_memory=oom_kills() > kills_before,
         folder=folder.name,
     )
-    return attempt, reply
+    return _naming_the_limit(attempt), reply
 
 
 def classify(
@@ -130,6 +138,10 @@ def classify(
     if signal_name == "SIGKILL" and killed_for_memory:
         message = f"killed{where} because host memory ran out"
         return attempt("host_oom", message, failure("host_oom_killed", message))
+    no_memory = any(words in log_tail for words in NO_HOST_MEMORY)
+    if signal_name == "SIGABRT" and no_memory:
+        message = f"host memory ran out{where}"
+        return attempt("host_oom", message, failure("host_oom", message))
     if signal_name:
         message = f"killed by {signal_name}{where}"
         if signal_name == "SIGKILL":
@@ -139,11 +151,29 @@ def classify(
     if event is not None:
         # bitsandbytes prints its out-of-memory error and ends the process.
         return replace(attempt("oom", None), oom=event)
+    if no_memory:
+        message = f"host memory ran out{where}"
+        return attempt("host_oom", message, failure("host_oom", message))
     if reply_fault:
         message = f"the reply cannot be read: {reply_fault}"
         return attempt("crashed", message, failure("unreadable_reply", message))
     message = f"exited with code {end.status}{where} without a reply"
     return attempt("crashed", message, failure("no_reply", message))
+
+
+def _naming_the_limit(attempt: Attempt) -> Attempt:
+    """The attempt; if host memory ran out, with the limit that was probably reached."""
+    killed = attempt.failure is not None and attempt.failure.signal == "SIGKILL"
+    if attempt.outcome != "host_oom" and not killed:
+        return attempt
+    # Beyond its addresses a process gets no memory; beyond the memory of a cgroup it is killed.
+    limit = tightest("memory" if killed else "addresses", host_limits())
+    if limit is None:
+        return attempt
+    reason = f"{attempt.reason}; {limit.words}"
+    if attempt.failure is None:
+        return replace(attempt, reason=reason)
+    return replace(attempt, reason=reason, failure=replace(attempt.failure, message=reason))
 
 
 def attempt_of(job: ProbeJob, reply: Reply, elapsed_s: float, cached_at: str | None) -> Attempt:

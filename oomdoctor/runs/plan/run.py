@@ -35,6 +35,7 @@ from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
+from oomdoctor.runs.plan import host_limits
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.recording import record_snapshot
@@ -51,6 +52,8 @@ from oomdoctor.system.store.run_folders import RunFolder
 
 # A plan of many cards has a large report.
 _KEPT_EVERY_S = 5.0
+# Without a worker, the lower bounds are still right.
+_LEAVE_BOUNDS = frozenset({"library_missing", "host_limit", "host_oom"})
 Stop = Callable[[], ExitCode | None]
 
 
@@ -61,7 +64,8 @@ def run_plan(
 
     Once `stop()` returns an exit code, the workers are killed and the report holds what is known.
 
-    Where torch is missing, the report has the error and lower bounds (exit 5).
+    Where torch is missing, or a limit of this machine ends the workers, the report has the error
+    and lower bounds (exit 5).
 
     Raises:
         OomDoctorError: the model cannot be used (exit 4), or no worker can be started or the
@@ -82,6 +86,10 @@ def run_plan(
             lengths=lengths_answer(known),
         )
 
+    def check_limits() -> None:
+        for warning in host_limits.check(request):
+            known.warn(warning)
+
     known = _known_of(request)
     with _emulated(known, folder) as variables:
         simulators = Simulators(
@@ -91,19 +99,20 @@ def run_plan(
             lambda: stop() is not None,
             fresh=request.fresh,
             variables=variables,
+            before_start=check_limits,
         )
         listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
-        missing: OomDoctorError | None = None
+        fault: OomDoctorError | None = None
         try:
             with suppress(Stopped), simulators:
                 check = partial(_verify, known, folder, variables, listen, stop)
                 _predict(known, simulators, folder, listen, check)
         except OomDoctorError as error:
-            if error.code != "library_missing" or counts_from_config(known.spec) is None:
-                raise
-            missing = error
+            fault = host_limits.with_remedy(error, request)
+            if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
+                raise fault from None
         known.warn_of(simulators.memory.failure)
-    report = so_far() if missing is None else bounds_only(so_far(), missing)
+    report = so_far() if fault is None else bounds_only(so_far(), fault)
     folder.write_report(report)
     on_event(SurveyEvent("done"))
     return report

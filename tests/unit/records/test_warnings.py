@@ -87,6 +87,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "moe_routing": (warnings.moe_routing, "synthetic"),
     "time_limit": (warnings.time_limit, "--resume"),
     "not_kept": (lambda: warnings.not_kept("No space left on device"), "XDG_CACHE_HOME"),
+    "few_addresses": (
+        lambda: warnings.few_addresses("`ulimit -v` allows each process 2.00 GiB", "raise it"),
+        "2.00 GiB; rungs with large tensors may need more and get no result; raise it",
+    ),
     "unknown_values": (lambda: warnings.unknown_values("AssertionError"), "(AssertionError)"),
     "ended_from_outside": (lambda: warnings.ended_from_outside("signal 9"), "signal 9"),
     "gpu_unused": (warnings.gpu_unused, "-I, -E or -S"),

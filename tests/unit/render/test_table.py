@@ -269,6 +269,15 @@ def test_speeds_that_do_not_compare_are_not_ranked_by() -> None:
     assert "tokens/s" in unknown and "vs fastest" not in unknown
 
 
+def test_a_simulation_without_host_memory_is_not_a_rung_that_does_not_fit() -> None:
+    report = PLANS["plan"]()
+    fast = next(row for row in report.results if row.outcome == "fits")
+    ended = replace(fast, outcome="host_oom", reason="host memory ran out in load")
+    text = plain(replace(report, results=(ended,), ranking=()))
+    assert "0 of 1 rung fits, 1 not simulated" in text
+    assert "Not simulated\n" in text and "Does not fit" not in text
+
+
 def test_a_method_of_a_run_that_goes_on_is_not_tried_yet() -> None:
     report = PLANS["plan"]()
     waiting = tuple(
