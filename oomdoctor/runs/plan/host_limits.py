@@ -11,8 +11,8 @@ from oomdoctor.system.machine.limits import HostLimit, Kind, host_limits, tighte
 from oomdoctor.units import GIB, MIB, format_bytes
 
 # Measured with torch 2.13 on Linux: below this, a worker cannot load its libraries. A worker takes
-# 460 to 640 MiB of memory, and up to 10 GiB of addresses for a moment.
-_LEAST: dict[Kind, int] = {"addresses": 900 * MIB, "memory": 700 * MIB, "tasks": 8}
+# 460 to 640 MiB of memory, up to 10 GiB of addresses for a moment, and up to 9 threads, most idle.
+_LEAST: dict[Kind, int] = {"addresses": 900 * MIB, "memory": 700 * MIB, "tasks": 24}
 _ENOUGH_ADDRESSES = 4 * GIB
 
 

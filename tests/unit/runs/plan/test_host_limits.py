@@ -44,7 +44,7 @@ TASKS = partial(HostLimit, "tasks", "`ulimit -u` allows 40")
 
 
 def test_enough_of_everything(limited: Callable[..., None]) -> None:
-    limited(ADDRESSES(4 * GIB), MEMORY(700 * MIB), TASKS(8))
+    limited(ADDRESSES(4 * GIB), MEMORY(700 * MIB), TASKS(24))
     assert host_limits.check(REQUEST) == ()
 
 
@@ -53,7 +53,7 @@ def test_enough_of_everything(limited: Callable[..., None]) -> None:
     [
         (ADDRESSES(900 * MIB - 1), "each process this much; it needs at least 900 MiB"),
         (MEMORY(700 * MIB - 1), "user-7.slice allows this much; it needs at least 700 MiB"),
-        (TASKS(7), "allows 40; it needs at least 8 of them"),
+        (TASKS(23), "allows 40; it needs at least 24 of them"),
     ],
 )
 def test_too_little_of_one(limited: Callable[..., None], limit: HostLimit, words: str) -> None:
