@@ -1,7 +1,7 @@
 """The limits on this process that can end a worker: addresses, memory, and tasks.
 
-Login nodes set them with `ulimit` or with cgroups, such as the slice of a user. `memory` adds up
-what may be used; this module says which limit it is, in words.
+Login nodes set them with `ulimit` or with cgroups, such as the slice of a user. `memory` says how
+much is left in all; this module names each limit.
 """
 
 from __future__ import annotations
