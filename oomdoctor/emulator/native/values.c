@@ -5,7 +5,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#define LARGE_READ (4ull << 20)  /* copies to the host of this size or more give up its pages */
 #define KEPT_COPY (1ull << 20)   /* a copy from the host outside of any operator */
 #define WRITTEN_FILL (1ull << 16) /* a larger memset is a splat */
 #define HELD_LIMIT (256ull << 20)
@@ -111,9 +114,22 @@ void emu_values_move(uint64_t to, uint64_t from, size_t n) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Zeros in host memory. Large ones give their pages back, which then read as zeros: an offloaded
+   model must not take the memory of this machine. */
+static void zero(void *to, size_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)to;
+    uintptr_t first = (at + page - 1) & ~(page - 1), end = (at + n) & ~(page - 1);
+    if (n < LARGE_READ || madvise((void *)first, end - first, MADV_DONTNEED)) {
+        memset(to, 0, n);
+        return;
+    }
+    memset(to, 0, first - at);
+    memset((void *)end, 0, at + n - end);
+}
+
 static int take(void *to, uint64_t from, size_t n, int start) {
     int worth = EMU_UNKNOWN;
-    memset(to, 0, n);
+    zero(to, n);
     if (!n || !inside(from, n)) return worth;
     pthread_mutex_lock(&lock);
     size_t first = map_first_after(from);

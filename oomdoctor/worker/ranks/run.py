@@ -7,6 +7,7 @@ need not import torch again. Each writes its own reply.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -76,7 +77,11 @@ def _run_rank(job: ProbeJob, folder: Path, answer: AnswerOne) -> None:
 
     It exits without an exception, which the agent would report at length.
     """
+    # The agent's handler came along; it would not run while this rank waits for another.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     rank = int(os.environ["RANK"])
+    if job.device_type == "cpu":
+        _share_cores(job.config.world_size)
     own = _reply_file(folder, rank)
     reply = answer(job, PhaseFile(phase_file(own)))
     unfinished = own.with_suffix(".tmp")
@@ -93,6 +98,12 @@ def _run_rank(job: ProbeJob, folder: Path, answer: AnswerOne) -> None:
             dist.destroy_process_group()
     except Exception:  # noqa: BLE001  (the answer is written)
         traceback.print_exc()
+
+
+def _share_cores(ranks: int) -> None:
+    import torch
+
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
 def _reply_file(folder: Path, rank: int) -> Path:

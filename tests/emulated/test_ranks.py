@@ -1,0 +1,78 @@
+"""A rung on several emulated GPUs: one rank that stands for all needs what each of all needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny_job
+
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus, emulating
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
+from oomdoctor.system.environment import worker_environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+WORLD = 2
+RUNGS: dict[str, dict[str, object]] = {
+    "fsdp": {"sharding": "fsdp"},
+    "fsdp1": {"sharding": "fsdp", "fsdp_version": 1},
+    "zero3": {"sharding": "zero3", "weights_dtype": "bfloat16"},
+    "fsdp-offload": {"sharding": "fsdp", "offload": "parameters"},
+    "fsdp-qlora": {
+        "sharding": "fsdp",
+        "method": "qlora",
+        "quantization": "nf4",
+        "weights_dtype": "bfloat16",
+        "quant_storage": "bfloat16",
+    },
+}
+
+
+def peaks(gpus: EmulatedGpus, python: Path, folder: Path) -> dict[str, Measurement]:
+    """What each rung needs, by all ranks or by one."""
+    found = {}
+    folder.mkdir()
+    with emulating(gpus, str(python), folder) as variables:
+        names = ",".join(str(number) for number in range(gpus.count))
+        environment = worker_environment(names) | variables
+        with WorkerHost(str(python), environment, folder) as host:
+            for name, values in RUNGS.items():
+                plain = tiny_job("dense", micro_batch_size=2, effective_batch_size=4 * WORLD)
+                config = replace(plain.config, world_size=WORLD, **values)  # type: ignore[arg-type]
+                job = replace(
+                    plain, config=config, device_type="cuda", timed=False, alone=gpus.alone
+                )
+                place = folder / name
+                place.mkdir()
+                attempt, _ = launch(
+                    host,
+                    job,
+                    place,
+                    usable_bytes=1 << 40,
+                    deadline_s=300,
+                    on_phase=lambda phase: None,
+                    stop=lambda: False,
+                )
+                assert attempt.measurement is not None, (name, attempt)
+                found[name] = attempt.measurement
+    return found
+
+
+def test_one_rank_needs_what_all_need(
+    cuda_python: Path,
+    emulator_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+    every = peaks(emulated_gpus(f"{WORLD}xL4"), cuda_python, tmp_path / "every")
+    alone = peaks(emulated_gpus(f"{WORLD}xL4", alone=True), cuda_python, tmp_path / "alone")
+    for name in RUNGS:
+        assert [rank.rank for rank in every[name].ranks] == list(range(WORLD)), name
+        assert [rank.rank for rank in alone[name].ranks] == [0], name
+        first, one = every[name].ranks[0], alone[name].ranks[0]
+        assert (name, one) == (name, first)
+        assert all(loss == loss for loss in alone[name].losses), name  # not NaN
