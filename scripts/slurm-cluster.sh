@@ -12,8 +12,9 @@
 # FOLDER holds all that it needs; nothing outside of it changes (default: oomdoctor-slurm in TMPDIR).
 # The nodes n1 and n2 are two slurmd on this host, with made-up sizes: 4 CPUs, 2000 MB and two GPUs
 # each, of type a100 (n1) and h100 (n2). Jobs run as the user who starts it, which must be root.
-# Slurm samples the memory of jobs each second, and kills those that use more than they requested.
-# There are no cgroups: they need rights that a container often lacks.
+# A job that uses more memory than it requested is killed by its cgroup where cgroups (version 1) can
+# be made here, and otherwise by Slurm, which samples the memory of jobs each second.
+# OOMDOCTOR_SLURM_CGROUPS=0 does without cgroups.
 set -euo pipefail
 
 usage() {
@@ -72,12 +73,30 @@ until_true() {
   return 1
 }
 
+# A cgroup of our own, so that two clusters do not meet. Slurm finds it under a link.
+cgroup() {
+  printf '/sys/fs/cgroup/memory/oomdoctor-%s' "$(printf %s "$folder" | cksum | tr -d ' ')"
+}
+
 configure() {
+  local limits="TaskPlugin=task/none
+JobAcctGatherParams=OverMemoryKill"
+  if [ "${OOMDOCTOR_SLURM_CGROUPS:-1}" = 1 ] && mkdir -p "$(cgroup)" 2>/dev/null; then
+    limits=TaskPlugin=task/cgroup
+    mkdir "$folder/cgroup"
+    ln -s "$(cgroup)" "$folder/cgroup/memory"
+    cat >"$folder/cgroup.conf" <<CONF
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=$folder/cgroup
+ConstrainRAMSpace=yes
+ConstrainSwapSpace=yes
+AllowedSwapSpace=0
+CONF
+  fi
   local ports controller database accounting first second
   ports=$(free_ports 5)
   read -r controller database accounting first second <<<"$ports"
-  mkdir -p "$folder"/{log,run,munge,state,spool-n1,spool-n2,db,gpu}
-  touch "$folder"/gpu/{a,h}100-{0,1}  # slurmd wants to see a file for each GPU
+  touch "$folder"/gpu/{a,h}100-{0,1} # slurmd wants to see a file for each GPU
   chmod 711 "$folder/munge"
   chmod 700 "$folder/db"
   [ -s "$folder/munge/key" ] || (umask 077 && head -c 1024 /dev/urandom >"$folder/munge/key")
@@ -109,11 +128,10 @@ AuthInfo=socket=$folder/munge/socket
 CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+$limits
 SwitchType=switch/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 SelectType=select/cons_tres
@@ -170,7 +188,7 @@ start() {
     return 0
   fi
   stop
-  mkdir -p "$folder"
+  mkdir -p "$folder"/{log,run,munge,state,spool-n1,spool-n2,db,gpu}
   configure
   # In the background, because `set -e` does not hold on the left of `||`.
   daemons >"$folder/log/start.log" 2>&1 &
@@ -219,19 +237,22 @@ status() {
 
 stop() {
   local file pid _
-  # Jobs end with their nodes. The controller goes first, so that it does not ask for lost nodes.
+  if status; then
+    export SLURM_CONF=$folder/slurm.conf
+    timeout 5 scancel --signal=KILL --full --user=root --state=RUNNING || true
+    timeout 5 scancel --user=root || true
+    for _ in $(seq 30); do
+      [ -n "$(timeout 5 squeue --noheader)" ] || break
+      sleep 0.1
+    done
+  fi
   for file in "$folder"/run/{slurmctld,slurmd-n1,slurmd-n2,slurmdbd,mariadbd,munged}.pid; do
     [ -s "$file" ] || continue
     pid=$(cat "$file")
-    # The id may be another process by now.
-    grep -qsE 'slurm|mariadb|munge' "/proc/$pid/comm" || continue
-    kill "$pid" 2>/dev/null || continue
-    for _ in $(seq 50); do
-      kill -0 "$pid" 2>/dev/null || break
-      sleep 0.1
-    done
-    kill -9 "$pid" 2>/dev/null || true
+    # The id may be another process by now. What these write is about to go, so they need no time.
+    ! grep -qsE 'slurm|mariadb|munge' "/proc/$pid/comm" || kill -9 "$pid" 2>/dev/null || true
   done
+  [ ! -d "$(cgroup)" ] || find "$(cgroup)" -depth -type d -exec rmdir {} + 2>/dev/null || true
   rm -rf "$folder"
 }
 
