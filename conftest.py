@@ -28,6 +28,8 @@ _FOREIGN = (
 )
 # Folders whose tests are long enough to be handed out one by one; elsewhere a file is handed out.
 _ONE_BY_ONE = ("tests/worker/", "tests/runs/", "tests/explain/", "scripts/")
+# Folders whose tests share an expensive set-up.
+_ONE_SETUP = ("tests/slurm/",)
 # Files in them whose tests share an expensive set-up, or the GPU.
 _TOGETHER = (
     "tests/runs/test_plan.py",
@@ -78,6 +80,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            shared = next((folder for folder in _ONE_SETUP if file.startswith(folder)), None)
+            if shared is not None:
+                return shared
             alone = file.startswith(_ONE_BY_ONE) and file not in _TOGETHER
             return nodeid if alone else file
 

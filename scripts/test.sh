@@ -16,6 +16,7 @@
 # CUDA_VENV                that of the second (default: .venv-cuda)
 # OOMDOCTOR_CUDA_PYTHON    an interpreter to use instead of the second
 # BROWSER                  1: install Chromium, if there is none, for the tests of pages
+# SLURM                    1: install Slurm, if there is none, for the tests of jobs
 # OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second cannot be made
 # WORKERS                  how many tests run at the same time (default: one per core)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
@@ -32,10 +33,16 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv-test}
 bin=$venv/bin
 made=0
-browser=0
-if [ "${BROWSER:-}" = 1 ]; then
-  scripts/chromium.sh &
-  browser=$!
+programs=0
+if [ "${BROWSER:-}" = 1 ] || [ "${SLURM:-}" = 1 ]; then
+  # One after the other: apt does only one thing at a time.
+  {
+    [ "${BROWSER:-}" != 1 ] || scripts/chromium.sh ||
+      echo "warning: no browser for the tests of pages" >&2
+    [ "${SLURM:-}" != 1 ] || scripts/slurm-cluster.sh install ||
+      echo "warning: no Slurm for the tests of jobs" >&2
+  } &
+  programs=$!
 fi
 if [ -z "${OOMDOCTOR_CUDA_PYTHON:-}" ]; then
   cuda_venv=${CUDA_VENV:-.venv-cuda}
@@ -49,9 +56,7 @@ if [ "$made" != 0 ] && ! wait "$made"; then
   echo "warning: no environment for the emulated GPU" >&2
   [ "${OOMDOCTOR_REQUIRE_CUDA_PYTHON:-}" != 1 ] || exit 1
 fi
-if [ "$browser" != 0 ] && ! wait "$browser"; then
-  echo "warning: no browser for the tests of pages" >&2
-fi
+[ "$programs" = 0 ] || wait "$programs"
 
 pytest=("$bin/pytest" -n "${WORKERS:-logical}")
 if [ $# -gt 0 ]; then

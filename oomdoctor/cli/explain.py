@@ -118,7 +118,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
 def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:
     from oomdoctor.cli.requests.given import built_in
     from oomdoctor.cli.requests.sources import lines_of
-    from oomdoctor.explain.diagnose import diagnose
+    from oomdoctor.explain.diagnose import diagnose, with_end
     from oomdoctor.explain.reading.scan import scan
     from oomdoctor.explain.training.known import setup_of
 
@@ -130,7 +130,9 @@ def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tup
         spec = built_in(model) if model else None
         if spec is not None:
             given = replace(given, model=spec, model_origin="the log")
-    return diagnose(source.name, incidents, facts, given)
+    found = diagnose(source.name, incidents, facts, given)
+    end = source.end
+    return found if end is None else with_end(found, end.what, end.todo)
 
 
 def _first_failure(found: list[Diagnosis]) -> int:

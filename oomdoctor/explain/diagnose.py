@@ -45,6 +45,14 @@ def diagnose(
     return tuple(_answer(source, i, facts, given) for i in sorted(shown, key=_weight))
 
 
+def with_end(found: tuple[Diagnosis, ...], what: str, todo: str | None) -> tuple[Diagnosis, ...]:
+    """The answers; if they say that nothing was found, also how the scheduler says it ended."""
+    first = found[0]
+    if first.is_oom or first.look_alike is not None:
+        return found
+    return (replace(first, verdict=f"{NOTHING_FOUND}: {what}", short_answer=todo), *found[1:])
+
+
 def exit_of(diagnoses: Sequence[Diagnosis]) -> ExitCode:
     """0 if memory ran out and that ended a run, otherwise 3."""
     ended = any(found.is_oom and not found.survived for found in diagnoses)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slurm_text import tools_without_slurm
 
 from oomdoctor.cli.requests import sources
 from oomdoctor.cli.requests.sources import Source, lines_of
@@ -28,7 +29,7 @@ EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\x9b1A[red]x"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with one good log; no command of Slurm in sight."""
     (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{tools_without_slurm(tmp_path / 'tools')}")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.out").write_text(TRACE)
     return tmp_path

@@ -17,6 +17,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 
 if TYPE_CHECKING:
     from oomdoctor.explain.reading.clean import Line
+    from oomdoctor.system.slurm.accounts import JobEnd
 
 STDIN = "-"
 _LARGE = 256 * 1024**2  # bytes; reading a larger log takes a noticeable time
@@ -32,13 +33,14 @@ class Source:
     """A log, under the name that the answer gives it.
 
     `paths` are read one after the other and may include STDIN. `tail` holds Slurm's own lines about
-    the run, `notes` are shown to the user.
+    the run, `notes` are shown to the user. `end` is what to say if the log shows no failure.
     """
 
     name: str
     paths: tuple[str, ...]
     tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    end: JobEnd | None = None
 
 
 def missing(name: str) -> str | None:
@@ -65,7 +67,8 @@ def named(name: str, *, quiet: bool) -> list[Source]:
     if not quiet:
         output.say(f"asking Slurm about job {name}")
     return [
-        Source(job.id, tuple(map(str, job.files)), job.lines, job.notes) for job in find_jobs(name)
+        Source(job.id, tuple(map(str, job.files)), job.lines, job.notes, job.end)
+        for job in find_jobs(name)
     ]
 
 

@@ -50,5 +50,7 @@ def _size(size: int | None) -> str:
 
 def _outcome(found: Diagnosis) -> str:
     if not found.is_oom:
-        return "other error" if found.look_alike else "no memory failure"
+        # What the scheduler says, if there is nothing else to say.
+        end = found.verdict.partition(": ")[2]
+        return "other error" if found.look_alike else end or "no memory failure"
     return RESOURCE_WORDS[found.resource] + (", survived" if found.survived else "")

@@ -84,7 +84,7 @@ def _head(found: Diagnosis) -> list[Block]:
         head.append(Note(f"Cause: {_named(found.causes[0], ' confidence')}.", "normal"))
     elif found.short_answer:
         head.append(Note(f"Try: {found.short_answer}", "normal"))
-    elif not found.is_oom:
+    elif not found.is_oom and ": " not in found.verdict:
         head.append(Note(_NOTHING, "normal"))
     return head
 

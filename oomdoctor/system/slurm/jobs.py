@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
+from oomdoctor.system.slurm.accounts import JobEnd, accounts, deciding, earlier, end_of, summary
 from oomdoctor.system.slurm.records import (
     FIELDS,
     OUTPUT_FIELDS,
     JobRecord,
     from_sacct,
     from_scontrol,
-    joined,
-    summary,
 )
 
 _DEADLINE_S = 10
@@ -40,13 +39,15 @@ class SlurmJob:
     """A job or array task: its output, and what Slurm says about it.
 
     `files` are readable regular files. `lines` is Slurm's record as lines of a log. `notes` is the
-    same for the user, plus what could not be read.
+    same for the user, plus what could not be read. `end` is what to say if none of them shows a
+    failure.
     """
 
     id: str
     files: tuple[Path, ...]
     lines: tuple[str, ...]
     notes: tuple[str, ...]
+    end: JobEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +105,21 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     if not files:
         looked = ", ".join(map(str, dict.fromkeys([*named, *places])))
         notes = (f"found no output file of job {name}; looked for {looked}",)
-    account = joined(records)
-    sentence = summary(account[0])
-    if not readable and not any(r.tells_the_end or r.alive for r in account):
+    told = accounts(records)
+    last, chosen = told[-1].head, deciding(told)
+    sentence = summary(last)
+    known = last.alive or any(r.tells_the_end for r in (chosen.head, *chosen.steps))
+    if not readable and not known:
         raise _unread(name, sentence, notes)
-    return SlurmJob(name, readable, tuple(record.line() for record in account), (sentence, *notes))
+    before = earlier(told)
+    notes = (sentence, *([before] if before else []), *notes)
+    return SlurmJob(name, readable, chosen.lines(), notes, end_of(last))
 
 
 def _ask_sacct(job: str) -> _Answer:
     """sacct's rows. Slurm before 24.05 does not know the output paths."""
-    fixed = ("sacct", "-j", job, "--parsable2", "--noheader")
+    # All runs of a requeued job, not only the last.
+    fixed = ("sacct", "-j", job, "--duplicates", "--parsable2", "--noheader")
     answer = _ask(*fixed, "--expand-patterns", "-o", ",".join((*FIELDS, *OUTPUT_FIELDS)))
     if answer.refused and re.search(r"[Ii]nvalid field|unrecognized option", answer.fault or ""):
         answer = _ask(*fixed, "-o", ",".join(FIELDS))
@@ -152,8 +158,9 @@ def _ask(command: str, *arguments: str) -> _Answer:
 
 
 def _started(records: list[JobRecord]) -> list[JobRecord]:
-    """The records without pending array tasks, unless all are pending."""
-    return [record for record in records if record.state != "PENDING"] or records
+    """The records without array tasks that never started, unless none has started."""
+    ran = {record.job for record in records if record.state != "PENDING"}
+    return [record for record in records if record.job in ran] or records
 
 
 def _usual_files(job: str, folders: Iterable[Path]) -> list[Path]:

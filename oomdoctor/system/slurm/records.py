@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from signal import SIGKILL
 
-from oomdoctor.units import GIB, KIB, MIB, format_bytes
+from oomdoctor.units import GIB, KIB, MIB
 
 # https://slurm.schedmd.com/sacct.html. OUTPUT_FIELDS, with patterns expanded, exist since 24.05.
 FIELDS = (
@@ -72,13 +72,18 @@ class JobRecord:
     @property
     def tells_the_end(self) -> bool:
         """Whether this record alone says what ended the job, without the log."""
-        return _first_word(self.state) in _ENDINGS or bool(self._kill)
+        return self.word in _ENDINGS or bool(self._kill)
+
+    @property
+    def word(self) -> str:
+        """The state without what follows it: `CANCELLED` from `CANCELLED by 1000`."""
+        return self.state.partition(" ")[0]
 
     @property
     def _kill(self) -> str:
         """Words for a SIGKILL. Empty for a canceled job, whose SIGKILL explains nothing."""
         code, _, signal = (self.exit_code or "").partition(":")
-        if _first_word(self.state) != "FAILED":
+        if self.word != "FAILED":
             return ""
         if signal == str(SIGKILL.value):
             return "(terminated by signal 9)"
@@ -88,7 +93,7 @@ class JobRecord:
         """The record as a line of a log, in words from which `explain` sees how the job ended."""
         parts = [
             f"{self.teller}: {self.id} State={self.state}",
-            _ENDINGS.get(_first_word(self.state), ""),
+            _ENDINGS.get(self.word, ""),
             f"ExitCode={self.exit_code}" if self.exit_code else "",
             self._kill,
             f"MaxRSS={self.peak_bytes // KIB}K" if self.peak_bytes else "",
@@ -150,54 +155,6 @@ def from_scontrol(text: str) -> list[JobRecord]:
             )
         )
     return records
-
-
-def joined(records: list[JobRecord]) -> list[JobRecord]:
-    """The records of one job, without repetition.
-
-    sacct is preferred to scontrol. First comes the job, with the largest peak of its steps; then
-    the steps that ended differently from the job, for example if a script continued after one was
-    killed.
-    """
-    tellers = {record.teller for record in records}
-    chosen = [r for r in records if r.teller == ("sacct" if "sacct" in tellers else "scontrol")]
-    head = next((record for record in chosen if not record.is_step), chosen[0])
-    head = replace(
-        head,
-        peak_bytes=max((r.peak_bytes for r in chosen if r.peak_bytes), default=None),
-        requested_bytes=max((r.requested_bytes for r in chosen if r.requested_bytes), default=None),
-    )
-    others = [
-        record
-        for record in chosen
-        if record.is_step
-        and record.tells_the_end
-        and not record.state.startswith("CANCELLED")
-        and record.state != head.state
-    ]
-    return [head, *others]
-
-
-def summary(head: JobRecord) -> str:
-    """One sentence about a job, for the user."""
-    text = f"job {head.id}"
-    text += f" of {head.user}" if head.user else ""
-    text += f" on {head.nodes}" if head.nodes else ""
-    text += f": {head.state or 'in an unknown state'}"
-    text += f" after {head.elapsed}" if head.elapsed else ""
-    text += f" of {head.time_limit}" if head.elapsed and head.time_limit else ""
-    text += f", exit code {head.exit_code}" if head.exit_code and not head.alive else ""
-    memory = []
-    if head.peak_bytes:
-        memory.append(f"{format_bytes(head.peak_bytes)} in the highest sample of a task")
-    if head.requested_bytes:
-        memory.append(f"{format_bytes(head.requested_bytes)} requested")
-    return text + (f"; host memory: {', '.join(memory)}" if memory else "")
-
-
-def _first_word(state: str) -> str:
-    """`CANCELLED` from `CANCELLED by 1000`."""
-    return state.partition(" ")[0]
 
 
 def _known(value: str | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from slurm_text import tools_without_slurm
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.system.slurm import jobs
@@ -22,7 +23,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Put a shell script on PATH under the name of a command of Slurm."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{folder}:{tools_without_slurm(tmp_path / 'tools')}")
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -3,36 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from slurm_text import SCONTROL, row
 
-from oomdoctor.system.slurm.records import from_sacct, from_scontrol, joined, summary
-from oomdoctor.units import GIB, KIB
-
-SCONTROL = """JobId=4718 ArrayJobId=4711 ArrayTaskId=7 JobName=tune 8b
-   UserId=me(1000) GroupId=lab(200) MCS_label=N/A
-   Priority=4294 Nice=0 Account=lab QOS=normal
-   JobState=OUT_OF_MEMORY Reason=OutOfMemory Dependency=(null)
-   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:125
-   RunTime=00:12:44 TimeLimit=1-00:00:00 TimeMin=N/A
-   ReqNodeList=(null) ExcNodeList=gpu09
-   NodeList=gpu01
-   Command=/home/me/tune.sbatch
-   WorkDir=/home/me/my runs
-   StdErr=/home/me/my runs/tune-4711_7.err
-   StdIn=/dev/null
-   StdOut=/home/me/my runs/tune-4711_7.out
-   Power=
-
-"""
-
-
-def row(**cells: str) -> str:
-    """A row of sacct; what is not named has its usual value."""
-    usual = {
-        "JobID": "4711", "User": "me", "State": "FAILED", "ExitCode": "1:0", "MaxRSS": "",
-        "ReqMem": "64G", "NNodes": "2", "AllocCPUS": "16", "NodeList": "gpu[01-02]",
-        "Elapsed": "00:12:44", "Timelimit": "1-00:00:00", "WorkDir": "/home/me",
-    }  # fmt: skip
-    return "|".join({**usual, **cells}.values())
+from oomdoctor.system.slurm.records import from_sacct, from_scontrol
+from oomdoctor.units import GIB
 
 
 def test_a_job_of_scontrol() -> None:
@@ -87,34 +61,3 @@ def test_a_line_has_the_words_that_the_reader_knows(
     assert words in record.line()
     assert record.tells_the_end is told
     assert "signal 9" not in record.line() or cells["State"] == "FAILED"
-
-
-def test_each_thing_is_told_once() -> None:
-    text = "\n".join(
-        [
-            row(State="OUT_OF_MEMORY"),
-            row(JobID="4711.batch", State="OUT_OF_MEMORY", MaxRSS="1000K", ReqMem=""),
-            row(JobID="4711.0", State="CANCELLED", MaxRSS="3000K", ReqMem=""),
-        ]
-    )
-    scontrol = from_scontrol(SCONTROL.replace("ArrayJobId=4711 ArrayTaskId=7 ", ""))
-    (head,) = joined([*scontrol, *from_sacct(text)])
-    assert (head.teller, head.id) == ("sacct", "4711")
-    assert (head.peak_bytes, head.requested_bytes) == (3000 * KIB, 64 * GIB)
-    assert joined(scontrol)[0].teller == "scontrol"
-
-
-def test_a_step_that_was_killed_while_its_job_went_on_is_told() -> None:
-    step = row(JobID="4711.0", State="OUT_OF_MEMORY")
-    lines = [r.line() for r in joined(from_sacct(row(State="COMPLETED") + "\n" + step))]
-    assert "4711.0 State=OUT_OF_MEMORY" in lines[1]
-
-
-def test_the_sentence_for_people() -> None:
-    (record,) = from_sacct(row(State="TIMEOUT", MaxRSS="1048576K"))
-    assert summary(record) == (
-        "job 4711 of me on gpu[01-02]: TIMEOUT after 00:12:44 of 1-00:00:00, exit code 1:0; "
-        "host memory: 1.00 GiB in the highest sample of a task, 64.0 GiB requested"
-    )
-    (waiting,) = from_sacct(row(State="PENDING", NodeList="None assigned", Elapsed=""))
-    assert summary(waiting) == "job 4711 of me: PENDING; host memory: 64.0 GiB requested"
