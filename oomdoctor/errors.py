@@ -12,8 +12,8 @@ class ExitCode(IntEnum):
     """What the process tells a shell script. The documentation of exit codes is made from this."""
 
     OK = 0
-    """Something fits; `explain` found why memory ran out; `snapshot` read its file; `watch` found
-    what it was asked for."""
+    """Something fits; `explain` found why memory ran out, and `triage` for at least one job;
+    `snapshot` read its file; `watch` found what it was asked for."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
     USAGE = 2
@@ -26,7 +26,8 @@ class ExitCode(IntEnum):
     MACHINE_UNFIT = 5
     """This machine cannot do it: no GPU, a busy device, or no disk space for the run."""
     INCONCLUSIVE = 6
-    """Nothing fits so far, but not everything could be tried."""
+    """Nothing fits so far, but not everything could be tried; or `triage` found no memory failure,
+    and at least one job does not say why it ended."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT). A partial report was written."""
     TERMINATED = 143

@@ -116,23 +116,10 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
 
 
 def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:
-    from oomdoctor.cli.requests.given import built_in
     from oomdoctor.cli.requests.sources import lines_of
-    from oomdoctor.explain.diagnose import diagnose, with_end
-    from oomdoctor.explain.reading.scan import scan
-    from oomdoctor.explain.training.known import setup_of
+    from oomdoctor.runs.explained import explained
 
-    incidents, facts = scan(lines_of(source, notes, quiet=quiet))
-    if given.model is None:
-        # A name in a log is looked up in the built-in facts only. A text must not make us open a
-        # path or contact a server.
-        model = facts.model_id or setup_of(given, facts.settings).model
-        spec = built_in(model) if model else None
-        if spec is not None:
-            given = replace(given, model=spec, model_origin="the log")
-    found = diagnose(source.name, incidents, facts, given)
-    end = source.end
-    return found if end is None else with_end(found, end.what, end.todo)
+    return explained(source.name, lines_of(source, notes, quiet=quiet), given, source.end)
 
 
 def _first_failure(found: list[Diagnosis]) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show, snapshot, watch
+from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show, snapshot, triage, watch
 from oomdoctor.cli import run as running
 from oomdoctor.cli.commands import Command, Commands, Wrapper, interrupted
 from oomdoctor.cli.streams import output
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import Status
 
 COMMANDS = (
-    *("probe", "plan", "run", "watch", "explain", "snapshot"),
+    *("probe", "plan", "run", "watch", "explain", "triage", "snapshot"),
     *("show", "recipes", "env", "gpus", "models"),
 )
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
@@ -65,6 +65,7 @@ app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
 app.command("run", cls=Wrapper, epilog=running.EPILOG)(running.run)
 app.command("watch", cls=Command, epilog=watch.EPILOG)(watch.watch)
 app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
+app.command("triage", cls=Command, epilog=triage.EPILOG)(triage.triage)
 app.command("snapshot", cls=Command, epilog=snapshot.EPILOG)(snapshot.snapshot)
 app.command("show", cls=Command, epilog=show.EPILOG)(show.show)
 app.add_typer(recipes.app, name="recipes")

@@ -20,6 +20,7 @@ from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
 from oomdoctor.records.solve import SolveAnswer
+from oomdoctor.records.triage import Triage
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]
@@ -170,7 +171,7 @@ class RungFile:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The public document of `probe`, `plan`, `explain`, `run` and `snapshot`.
+    """The public document of `probe`, `plan`, `explain`, `triage`, `run` and `snapshot`.
 
     Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
     to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
@@ -180,7 +181,7 @@ class Report:
     `source` (its file), `torch_version`, `settings` (of the allocator) and `devices`, and `run`
     does if memory ran out: `source` is then a file of the case, which is in `run_dir`. With two
     files `snapshot` also fills `differences`, and if an allocation failed, `causes` and `remedies`.
-    Only `watch` fills `watch`.
+    Only `watch` fills `watch`, and only `triage` fills `triage`.
     `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
@@ -228,6 +229,7 @@ class Report:
     host: HostMemory | None = None
     larger_batch: LargerBatch | None = None
     files: tuple[RungFile, ...] = ()
+    triage: Triage | None = None
 
 
 def bare_report(

@@ -15,6 +15,10 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
         from oomdoctor.render.diagnosis.page import diagnosis_sections
 
         return diagnosis_sections(report, verbose=verbose)
+    if report.command == "triage":
+        from oomdoctor.render.triage.page import triage_sections
+
+        return triage_sections(report, verbose=verbose)
     if report.command == "run":
         from oomdoctor.render.run.page import run_sections
 

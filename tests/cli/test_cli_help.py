@@ -31,6 +31,7 @@ COMMANDS = [
     ("probe", "--help"),
     ("plan", "--help"),
     ("explain", "--help"),
+    ("triage", "--help"),
     ("run", "--help"),
     ("watch", "--help"),
     ("snapshot", "--help"),
@@ -53,6 +54,7 @@ OPTIONS = {
     "verify with recipe rung lengths tokenizer text-field headroom seq-len "
     "effective-batch micro-batch task rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help",
+    "triage": "since user all-users by json format output verbose quiet",
     "explain": "model seq-len micro-batch config snapshot exact python format json output "
     "verbose quiet help",
     "run": "emulate ranks steps weights values case report python verbose quiet help",
@@ -92,7 +94,9 @@ OURS = {
     "oomdoctor.cli.options.running",
     "oomdoctor.cli.options.showing",
     "oomdoctor.cli.options.snapshotting",
+    "oomdoctor.cli.options.triaging",
     "oomdoctor.cli.options.watching",
+    "oomdoctor.cli.triage",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.signals",

@@ -7,6 +7,7 @@ scripts/build_docs.py makes. A block behind `<!-- run -->` must run. All other l
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -88,6 +89,11 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         case = cases_dir() / command.split()[2]
         case.mkdir(parents=True)
         (case / "case.json").write_text(dumps(ran_out()))
+    sacct = tmp_path / "sacct"
+    row = f"7|me|OUT_OF_MEMORY|0:125||64G|1|8|gpu01|00:12:44|1-00:00:00|{tmp_path}"
+    sacct.write_text(f"#!/bin/sh\necho '{row}|o|e|7|gpu|2026-11-23T06:00:00|a|sbatch a.sh'\n")
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     cli("probe", "m")  # so that there is a run to show
     live_log().rename(tmp_path / "memory.jsonl")

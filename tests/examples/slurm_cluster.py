@@ -50,6 +50,14 @@ class Cluster:
             assert time.monotonic() < deadline, (job, found)
             time.sleep(0.2)
 
+    def known(self, job: str) -> None:
+        """Wait until sacct knows what a job requested."""
+        deadline = time.monotonic() + 30
+        asked = ("sacct", "-j", job, "-X", "--noheader", "--parsable2", "-o", "ReqMem,Timelimit")
+        while "||" in f"|{self.ask(*asked)}|":
+            assert time.monotonic() < deadline, job
+            time.sleep(0.2)
+
 
 def doctor(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run oomdoctor as a user of the cluster does."""

@@ -33,6 +33,8 @@ def test_a_job_on_two_nodes(cluster: Cluster, too_long: str) -> None:
 def test_a_job_that_exceeds_its_memory(cluster: Cluster, launcher: str) -> None:
     job = cluster.submit(launcher + HOG.format(400), "--output=train-%j.log")
     cluster.until(job)
+    # The end of a short job may reach accounting before its start.
+    cluster.known(job)
     found = explained(job)
     assert (found["exit_code"], found["is_oom"], found["resource"]) == (0, True, "host")
     assert found["causes"][0]["cause"] == "host_memory"

@@ -5,6 +5,7 @@
     probing    the options of `probe`
     planning   the options of `plan`
     explaining the options of `explain`
+    triaging   the options of `triage`
     showing    the options of `show`
     watching   the options of `watch`
     completion what a shell offers for a half-typed value

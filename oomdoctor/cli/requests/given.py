@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.errors import OomDoctorError
+from oomdoctor.runs.explained import built_in
 
 if TYPE_CHECKING:
     from oomdoctor.explain.training.known import Given
@@ -113,15 +114,3 @@ def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
         return ModelRef(name=name, source="catalogue")
     source: SourceChoice = "local" if given.model.source == "local" else "auto"
     return ModelRef(name=hub_id(options.model), source=source)
-
-
-def built_in(name: str) -> ModelSpec | None:
-    """A model from the built-in facts; None if it is not there."""
-    from oomdoctor.system.catalogue import find_model
-
-    if find_model(name) is None:
-        return None
-    from oomdoctor.records.model import ModelRef
-    from oomdoctor.system.models.hub import resolve
-
-    return resolve(ModelRef(name=name, source="catalogue"))

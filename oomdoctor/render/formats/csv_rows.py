@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report, style: Style) -> str:
-    """A row a result, diagnosis, card, sweep point or line of code, whatever the style.
+    """A row a result, diagnosis, job, card, sweep point or line of code, whatever the style.
 
     Sizes are integers in bytes, unknown is empty.
     """
@@ -30,6 +30,10 @@ def _rows(report: Report) -> Iterable[Iterable[Any]]:
         from oomdoctor.render.diagnosis.diagnoses_csv import diagnosis_rows
 
         return diagnosis_rows(report)
+    if report.command == "triage":
+        from oomdoctor.render.triage.jobs_csv import triage_rows
+
+        return triage_rows(report)
     if report.command == "snapshot":
         from oomdoctor.render.snapshot.blocks_csv import block_rows
 

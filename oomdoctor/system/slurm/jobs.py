@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.system.slurm.accounts import JobEnd, accounts, deciding, earlier, end_of, summary
+from oomdoctor.system.slurm.commands import SlurmAnswer, ask
 from oomdoctor.system.slurm.records import (
     FIELDS,
     OUTPUT_FIELDS,
@@ -25,12 +24,10 @@ from oomdoctor.system.slurm.records import (
     from_scontrol,
 )
 
-_DEADLINE_S = 10
 _JOB = re.compile(
     r"(?P<job>\d{1,10}(?:_\d{1,7}|\+\d{1,4})?)(?P<step>\.(?:\d{1,7}|batch|extern|interactive))?",
     re.ASCII,
 )
-_KNOWS_NOTHING = "Invalid job id|accounting storage is disabled"
 _SUFFIXES = (".out", ".err", ".log", ".txt")
 
 
@@ -50,19 +47,6 @@ class SlurmJob:
     end: JobEnd | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a command printed; `fault` says in one sentence why it gave no answer.
-
-    `absent`: it is not installed. `refused`: it ran and failed.
-    """
-
-    text: str = ""
-    fault: str | None = None
-    absent: bool = False
-    refused: bool = False
-
-
 def is_job_id(text: str) -> bool:
     """Whether a text looks like a job, an array task or a step: 123456, 123456_7, 123456.0."""
     return _JOB.fullmatch(text) is not None
@@ -78,7 +62,7 @@ def find_jobs(text: str) -> list[SlurmJob]:
     match = _JOB.fullmatch(text)
     assert match is not None, "callers check is_job_id first"
     job, step = match["job"], match["step"]
-    scontrol = _ask("scontrol", "show", "job", job)
+    scontrol = ask("scontrol", "show", "job", job)
     sacct = _ask_sacct(text)
     records = _started([*from_scontrol(scontrol.text), *from_sacct(sacct.text)])
     if not records:
@@ -116,45 +100,14 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     return SlurmJob(name, readable, chosen.lines(), notes, end_of(last))
 
 
-def _ask_sacct(job: str) -> _Answer:
+def _ask_sacct(job: str) -> SlurmAnswer:
     """sacct's rows. Slurm before 24.05 does not know the output paths."""
     # All runs of a requeued job, not only the last.
     fixed = ("sacct", "-j", job, "--duplicates", "--parsable2", "--noheader")
-    answer = _ask(*fixed, "--expand-patterns", "-o", ",".join((*FIELDS, *OUTPUT_FIELDS)))
-    if answer.refused and re.search(r"[Ii]nvalid field|unrecognized option", answer.fault or ""):
-        answer = _ask(*fixed, "-o", ",".join(FIELDS))
+    answer = ask(*fixed, "--expand-patterns", "-o", ",".join((*FIELDS, *OUTPUT_FIELDS)))
+    if answer.too_new:
+        answer = ask(*fixed, "-o", ",".join(FIELDS))
     return answer
-
-
-def _ask(command: str, *arguments: str) -> _Answer:
-    """Run a Slurm command. Failure is an answer too, after 10 s at the latest."""
-    try:
-        process = subprocess.Popen(
-            [command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,  # sites wrap these commands in scripts: kill the whole group
-        )
-    except FileNotFoundError:
-        return _Answer(fault=f"{command} is not installed", absent=True)
-    except OSError as error:
-        return _Answer(fault=f"cannot run {command}: {error.strerror}", absent=True)
-    with process:
-        try:
-            out, err = process.communicate(timeout=_DEADLINE_S)
-        except BaseException as ended:
-            os.killpg(process.pid, signal.SIGKILL)
-            if not isinstance(ended, subprocess.TimeoutExpired):
-                raise
-            return _Answer(fault=f"{command} did not answer within {_DEADLINE_S} s", refused=True)
-    if process.returncode == 0:
-        return _Answer(out)
-    said = " ".join(err.split()) or f"exit code {process.returncode}"
-    refused = re.search(_KNOWS_NOTHING, said) is None
-    return _Answer(out, f"{command}: {said.removeprefix(f'{command}: ')}", refused=refused)
 
 
 def _started(records: list[JobRecord]) -> list[JobRecord]:
@@ -190,7 +143,7 @@ def _readable(files: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]
     return tuple(readable), tuple(notes)
 
 
-def _unknown(job: str, scontrol: _Answer, sacct: _Answer) -> OomDoctorError:
+def _unknown(job: str, scontrol: SlurmAnswer, sacct: SlurmAnswer) -> OomDoctorError:
     give = f"pass the job's output file: oomdoctor explain slurm-{job}.out"
     if scontrol.absent and sacct.absent:
         return usage_error(
