@@ -61,7 +61,7 @@ def triage(
     by: TriageKey | None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Triage:
-    """The answer about these logs and jobs, in their order; `on_progress` is told how many."""
+    """The answer about these logs and jobs, in their order; `on_progress` gets the count so far."""
     found: list[TriagedJob] = []
     for one in _all(items):
         found.append(one)

@@ -54,7 +54,7 @@ OPTIONS = {
     "verify with recipe rung lengths tokenizer text-field headroom seq-len "
     "effective-batch micro-batch task rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help",
-    "triage": "since user all-users by json format output verbose quiet",
+    "triage": "since user all-users by json format output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact python format json output "
     "verbose quiet help",
     "run": "emulate ranks steps weights values case report python verbose quiet help",
@@ -70,6 +70,7 @@ COMMON = {
     "probe": "vram emulate recipe gpus seq-len effective-batch json",
     "plan": "gpu recipe gpus seq-len effective-batch json",
     "explain": "model seq-len micro-batch config snapshot exact json",
+    "triage": "since user all-users by json",
     "show": "list json",
     "watch": "gpu json",
     "run": "emulate steps ranks weights",
