@@ -35,8 +35,9 @@ _PACE_S = 2.0  # between lines of progress
 def triage(options: TriageOptions) -> None:
     """Say why many jobs died, one line each.
 
-    A line has the cause, the phase, the remedy and the line to change. Reads logs, or asks Slurm for the jobs that died and finds their logs. Exit code 0 if memory ran
-    out in at least one job, 3 if in none, 6 if in none and some jobs do not say why they ended.
+    A line has the cause, the phase, the remedy and the line to change. Reads logs, or asks Slurm
+    for the jobs that died and finds their logs. Exit code 0 if memory ran out in at least one job,
+    3 if in none, 6 if in none and some jobs do not say why they ended.
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.reader import Reader
