@@ -26,7 +26,19 @@ QuantStorage = Literal["uint8", "bfloat16", "float16", "float32"]
 KbitPrepare = Literal["peft", "norms", "none"]
 Loss = Literal["default", "liger"]
 Offload = Literal["none", "optimizer", "parameters", "activations"]
-Sharding = Literal["none", "ddp", "fsdp", "fsdp_grad_op", "hybrid", "zero1", "zero2", "zero3"]
+Sharding = Literal[
+    "none",
+    "ddp",
+    "fsdp",
+    "fsdp_grad_op",
+    "hybrid",
+    "zero1",
+    "zero2",
+    "zero3",
+    "tensor_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+]
 FsdpVersion = Literal[2, 1]
 Prefetch = Literal["default", "none", "forward"]
 ReduceDtype = Literal["default", "float32", "bfloat16"]

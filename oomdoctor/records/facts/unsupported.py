@@ -49,6 +49,14 @@ def _of(*libraries: Library) -> tuple[str, ...]:
 UNSUPPORTED = (
     Unsupported(
         "sharding",
+        ("tensor_parallel", "context_parallel", "pipeline_parallel"),
+        "anywhere",
+        "{value} splits the model itself, which depends on its code",
+        "run your own script on GPUs that are not there: oomdoctor run --emulate 8xH100 -- "
+        "torchrun --nproc-per-node 8 train.py",
+    ),
+    Unsupported(
+        "sharding",
         ("zero1", "zero2", "zero3"),
         "cpu",
         "DeepSpeed needs a GPU",
@@ -98,7 +106,7 @@ UNSUPPORTED = (
     ),
     Unsupported(
         "sharding",
-        (),
+        ("ddp", "fsdp", "fsdp_grad_op", "hybrid", "zero1", "zero2", "zero3"),
         "simulated",
         "{value} cannot be simulated yet",
         "use probe --emulate, which runs the engine itself",
