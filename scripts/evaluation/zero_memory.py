@@ -134,16 +134,9 @@ def _row(name: str, python: Path, alone: dict[str, Any]) -> dict[str, Any]:
         "rung": RUNG | changes,
         "zero": zero,
         "gpus": gpus,
-        "alone": alone[key] | {"backward": _thinned(alone[key]["backward"])},
+        "alone": alone[key],
         "ranks": ranks,
     }
-
-
-def _thinned(curve: list[list[int]]) -> list[list[int]]:
-    """At most 100 points, each with the most of those that it stands for."""
-    size = -(-len(curve) // 100)
-    groups = [curve[at : at + size] for at in range(0, len(curve), size)]
-    return [[group[-1][0], max(held for _, held in group)] for group in groups]
 
 
 def _run(spec: dict[str, Any], python: Path, *, gpus: int, every: bool) -> list[dict[str, Any]]:

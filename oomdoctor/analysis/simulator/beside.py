@@ -7,7 +7,6 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, WEIGHTS
 
 _STATES = (WEIGHTS, GRADIENTS, OPTIMIZER)
-_MOST_POINTS = 200
 
 
 def beside_of(layout: Layout, gradient_bytes: int) -> Beside:
@@ -35,17 +34,10 @@ def beside_of(layout: Layout, gradient_bytes: int) -> Beside:
                 most = max(most, held)
             elif event > 0 and category == GRADIENTS and step == last and phase == "backward":
                 made += size
-                curve.append((made // gradient_bytes, most))
+                curve.append((made // gradient_bytes, max(most, held + size)))
                 most = held
         if step == last and phase == "forward":
             forward = max(forward, most)
         if step == last and phase == "backward":
             curve.append((made // gradient_bytes, most))
-    return Beside(forward, _thinned(curve), kept or 0)
-
-
-def _thinned(curve: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """At most so many points, each with the most of those that it stands for."""
-    each = -(-len(curve) // _MOST_POINTS)
-    groups = [curve[at : at + each] for at in range(0, len(curve), max(1, each))]
-    return tuple((group[-1][0], max(held for _, held in group)) for group in groups)
+    return Beside(forward, tuple(curve), kept or 0)

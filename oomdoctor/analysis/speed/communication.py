@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.speed.links import Links, links_of
 from oomdoctor.analysis.speed.traffic import Transfer, host_updates, total_bytes, traffic_of
 from oomdoctor.records.config import TrainConfig
@@ -114,12 +115,15 @@ def with_communication(
     trainable: int | None,
     gpu: GpuFacts,
     interconnect: str = AUTO_LINK,
+    *,
+    updates_all: bool = False,
 ) -> Timing | None:
     """The times of a rank that computes for `timing`, with what it waits for others.
 
     With offloaded states the host updates the weights, so its time replaces that of the GPU. None
     if the card's links are not known. The tokens per second of these times are those of all GPUs,
-    because the effective batch is.
+    because the effective batch is. With `updates_all` the optimizer step is that of one GPU that
+    updates the whole model, of which each rank does its shard.
     """
     if config.sharding == "none":
         return timing
@@ -128,6 +132,8 @@ def with_communication(
         return None
     on_host = config.offload in ("optimizer", "parameters")
     update = 0.0 if on_host else timing.optimizer_step_s
+    if updates_all:
+        update /= shards_of(config)
     return replace(
         timing,
         micro_step_s=timing.micro_step_s + found.micro_step_exposed_s,

@@ -44,7 +44,8 @@ def model_of(spec: dict[str, Any], device: torch.device) -> Any:
 def alone(spec: dict[str, Any]) -> dict[str, Any]:
     """What the step holds besides weights and gradients, on one GPU.
 
-    `backward` has for each gradient the elements made so far and the most held since the last one.
+    `backward` has for each gradient the elements made so far and the most held since the last one,
+    with the gradient itself.
     """
     rung, device = spec["rung"], torch.device("cuda", 0)
     model = model_of(spec, device).train()
@@ -53,9 +54,8 @@ def alone(spec: dict[str, Any]) -> dict[str, Any]:
     trained = [p for p in model.parameters() if p.requires_grad]
     ids = torch.zeros(rung["micro_batch_size"], rung["length"], dtype=torch.long, device=device)
 
-    def held() -> int:
-        gradients = sum(p.grad.nbytes for p in trained if p.grad is not None)
-        found = torch.cuda.max_memory_allocated() - weights - gradients
+    def held(*, without: int = 0) -> int:
+        found = torch.cuda.max_memory_allocated() - weights - without
         reset()
         return found
 
@@ -66,13 +66,15 @@ def alone(spec: dict[str, Any]) -> dict[str, Any]:
     kept = torch.cuda.memory_allocated() - weights
     reset()
     loss = model(input_ids=ids, labels=ids).loss
-    forward, made = held(), 0
+    forward, made, gradients = held(), 0, 0
     backward: list[tuple[int, int]] = []
 
     def note(parameter: torch.nn.Parameter) -> None:
-        nonlocal made
+        nonlocal made, gradients
         made += parameter.numel()
-        backward.append((made, held()))
+        backward.append((made, held(without=gradients)))
+        assert parameter.grad is not None
+        gradients += parameter.grad.nbytes
 
     for parameter in trained:
         parameter.register_post_accumulate_grad_hook(note)

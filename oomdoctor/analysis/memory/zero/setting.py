@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +35,10 @@ class Parameter:
 class Beside:
     """What a micro-step holds besides weights, gradients and optimizer states, on one GPU.
 
-    `forward_bytes` is the peak of the forward pass. `backward` has pairs (elements of gradients
-    made so far, most bytes held since the pair before), in the order of the backward pass; one pair
-    with the peak will do. `kept_bytes` stay between steps (workspaces) and are in the others too.
+    `forward_bytes` is the peak of the forward pass. `backward` has pairs in the order of the
+    backward pass: elements of gradients made so far, and the most bytes held since the pair before,
+    with the gradient that is being made. One pair with the peak will do. `kept_bytes` stay between
+    steps (workspaces) and are in the others too.
     """
 
     forward_bytes: int
@@ -50,15 +52,13 @@ class Beside:
 
     def held_from(self, before: int, made: int) -> int:
         """The most bytes while gradients `before` to `made` are computed."""
-        last = self.kept_bytes
-        most = 0
-        for until, held in self.backward:
-            last = held
-            if until > before:
-                most = max(most, held)
-            if until >= made:
-                break
-        return most or last
+        if not self.backward:
+            return self.kept_bytes
+        number = bisect_right(self.backward, before, key=lambda pair: pair[0])
+        found = list(self.backward[number : number + 1]) or [self.backward[-1]]
+        while found[-1][0] < made and number + len(found) < len(self.backward):
+            found.append(self.backward[number + len(found)])
+        return max(held for _, held in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def phases_of_stage_three(
         TEMPORARY: setting.bucket * setting.short,
     }
     live = live_elements(setting, parameters) * setting.short
-    largest = max(p.elements for p in parameters) * setting.short
+    largest = max((p.elements for p in trained), default=0) * setting.short
     forward = {WEIGHTS: live, ACTIVATIONS: beside.forward_bytes}
     return {
         "load": _load(setting, shards, shard, largest, base),
@@ -113,7 +113,7 @@ def _backward(
         candidates.append(
             {
                 WEIGHTS: min(live, left),
-                TEMPORARY: (size + flushed) * setting.short,
+                TEMPORARY: flushed * setting.short,
                 ACTIVATIONS: held,
             }
         )

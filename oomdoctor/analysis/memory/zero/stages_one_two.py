@@ -108,7 +108,7 @@ def _backward_of_one(
         gradients = all_gradients if setting.accumulates else made * setting.short
         candidates.append(
             {
-                GRADIENTS: gradients + size * setting.short,
+                GRADIENTS: gradients,
                 TEMPORARY: bucket if made or setting.accumulates else 0,
                 ACTIVATIONS: held,
             }
@@ -132,10 +132,10 @@ def _backward_of_two(
     filled = made = own = 0
     touches = False
 
-    def add(extra: int, held: int, gradient: int) -> None:
+    def add(extra: int, held: int) -> None:
         candidates.append(
             {
-                GRADIENTS: before + own + gradient * setting.short,
+                GRADIENTS: before + own,
                 TEMPORARY: bucket + extra * setting.short,
                 ACTIVATIONS: held,
             }
@@ -147,16 +147,17 @@ def _backward_of_two(
         if not made:  # the bucket is made after the first gradient
             candidates.append({GRADIENTS: before, TEMPORARY: 0, ACTIVATIONS: held})
         if filled and filled + size > setting.bucket:
-            add(filled, held, size)
+            add(filled, held)
             own, filled, touches = kept if touches and not on_host else own, 0, False
-        add(0, held, size)
+        if made:
+            add(0, held)
         filled += size
         made += size
         touches = touches or number in mine
-    add(filled, beside.kept_bytes, 0)
+    add(filled, beside.kept_bytes)
     if touches and not on_host:
         own = kept
-    add(0, beside.kept_bytes, 0)
+    add(0, beside.kept_bytes)
     return max(candidates, key=_size)
 
 

@@ -38,7 +38,7 @@ def layout(steps: int = 1) -> Layout:
 
 
 def test_states_do_not_count_and_the_rest_follows_the_gradients():
-    expected = Beside(7 + 160, ((10, 147), (25, 147), (25, 107)), kept_bytes=7)
+    expected = Beside(7 + 160, ((10, 167), (25, 147), (25, 107)), kept_bytes=7)
     assert beside_of(layout(), 2) == expected
 
 

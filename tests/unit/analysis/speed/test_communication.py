@@ -192,6 +192,14 @@ def test_the_host_takes_over_the_update():
     assert found.optimizer_step_s == pytest.approx(gathered + copied + P / 1.3e9)
 
 
+def test_each_rank_updates_its_shard_of_a_whole_model():
+    fsdp = with_communication(timing(0.5, 0.1), CONFIG, COUNTS, None, H100, updates_all=True)
+    assert fsdp.optimizer_step_s == pytest.approx(0.1 / 4)
+    ddp = replace(CONFIG, sharding="ddp")
+    copied = with_communication(timing(0.5, 0.1), ddp, COUNTS, None, H100, updates_all=True)
+    assert copied.optimizer_step_s == pytest.approx(0.1)
+
+
 def test_tokens_per_second_are_those_of_all_gpus():
     # Two micro-batches of 2 sequences on each of 4 GPUs.
     assert tokens_per_s(timing(0.5, 0.0), CONFIG) == pytest.approx(16 * 1000 / 1.0)
