@@ -17,7 +17,17 @@ from oomdoctor.records.solve import SolvedKey
 
 SweptKey = Literal["sequence_length", "micro_batch_size"]
 CardOrder = Literal["speed", "memory", "name", "cost"]
-Interconnect = Literal["auto", "nvlink", "pcie", "infiniband", "ethernet"]
+# "auto" and the names of records.facts.interconnects.
+Interconnect = Literal[
+    "auto",
+    "nvlink",
+    "pcie",
+    "infiniband-hdr",
+    "infiniband-ndr",
+    "ethernet-10g",
+    "ethernet-25g",
+    "ethernet-100g",
+]
 
 
 @dataclass(frozen=True, slots=True)

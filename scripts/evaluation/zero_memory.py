@@ -118,8 +118,15 @@ def main() -> int:
         kept["cases"][name] = row = _row(name, options.python, alone)
         print(name, row["ranks"][0]["phases"] if row["ranks"] else row, flush=True)
         if options.write:
-            options.write.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+            options.write.write_text(_text(kept), encoding="utf-8")
     return 0
+
+
+def _text(kept: dict[str, Any]) -> str:
+    """JSON with a case a line."""
+    cases = ",\n".join(f"{json.dumps(k)}: {json.dumps(case)}" for k, case in kept["cases"].items())
+    versions = json.dumps(kept["versions"])
+    return f'{{"versions": {versions}, "cases": {{\n{cases}\n}}}}\n'
 
 
 def _row(name: str, python: Path, alone: dict[str, Any]) -> dict[str, Any]:

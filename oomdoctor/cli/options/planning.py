@@ -53,7 +53,8 @@ class PlanOptions:
             "--interconnect",
             metavar="LINK",
             panel=CARDS,
-            help="What links the GPUs: auto, nvlink, pcie, infiniband or ethernet.",
+            help="What links the GPUs: auto, nvlink or pcie; or the nodes: infiniband-hdr, "
+            "infiniband-ndr, ethernet-10g, ethernet-25g or ethernet-100g.",
         ),
     ] = "auto"
     min_vram: Annotated[

@@ -20,7 +20,7 @@ class Interconnect:
 
     A "node" link joins the GPUs of one machine; its rate is that of the card, so it is None here.
     A "network" joins machines; `adapters` says whether each GPU or each node has one. `share` is
-    achieved / rate. `spellings` are other names that people may type.
+    achieved / rate.
     """
 
     name: str
@@ -29,7 +29,6 @@ class Interconnect:
     share: float
     adapters: Literal["gpu", "node"] | None
     source: str
-    spellings: tuple[str, ...] = ()
 
 
 # Adapters: one a GPU in NVIDIA's DGX and HGX machines; clouds and workstations have one a node.
@@ -59,7 +58,6 @@ INTERCONNECTS = (
         0.86,
         "gpu",
         "2 nodes with 4 adapters: 86 of 100 GB/s, with one adapter 24 of 25 (NVIDIA/nccl#1048)",
-        ("infiniband",),
     ),
     Interconnect(
         "infiniband-ndr",
@@ -92,7 +90,6 @@ INTERCONNECTS = (
         0.42,
         "node",
         "TCP: 5.2 of 12.5 GB/s (NVIDIA/nccl#450)",
-        ("ethernet",),
     ),
 )
 
@@ -113,9 +110,9 @@ PINNED_COPIES = {3: 12e9, 4: 22e9, 5: 45e9, 6: 90e9}
 HOST_ADAM_PER_S = 1.3e9
 
 NAMES = (AUTO_LINK, *(link.name for link in INTERCONNECTS))
-_BY_NAME = {word: link for link in INTERCONNECTS for word in (link.name, *link.spellings)}
+_BY_NAME = {link.name: link for link in INTERCONNECTS}
 
 
 def interconnect_named(name: str) -> Interconnect | None:
-    """The row of a name or of one of its spellings; None for "auto" and unknown names."""
+    """The row of a name; None for "auto" and unknown names."""
     return _BY_NAME.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from analysis_make import COUNTS, gpu_facts, timing
@@ -18,6 +19,7 @@ from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, total_bytes, traffic_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.interconnects import INTERCONNECTS, NAMES, interconnect_named
+from oomdoctor.records.plan import Interconnect
 from oomdoctor.system import catalogue
 
 P = COUNTS.total
@@ -219,14 +221,14 @@ def test_what_cannot_be_estimated():
 
 
 def test_rows_of_interconnects_are_consistent():
+    assert get_args(Interconnect) == NAMES
     assert NAMES[0] == "auto" and interconnect_named("auto") is None
     assert len(set(NAMES)) == len(NAMES)
     for row in INTERCONNECTS:
         assert 0 < row.share < 1 and row.source, row.name
         is_network = row.reach == "network"
         assert (row.bytes_per_s is not None) == (row.adapters is not None) == is_network
-        for word in (row.name, *row.spellings):
-            assert interconnect_named(word) is row
+        assert interconnect_named(row.name) is row
 
 
 def test_every_card_of_the_catalogue_has_a_link_if_its_slot_is_known():
