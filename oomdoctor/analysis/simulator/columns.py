@@ -48,10 +48,7 @@ def read_head(columns: dict[str, Any]) -> dict[str, Any]:
     """The head, with values of the types that `Recorded` has; its windows are beside them."""
     return {
         "size": checked(int, columns["size"]),
-        "windows": [
-            (checked(int, start), checked(str, step), checked(str, phase))
-            for start, step, phase in columns["windows"]
-        ],
+        "windows": _marks(columns["windows"]),
         "alike": {
             Card((checked(int, major), checked(int, minor))) for major, minor in columns["alike"]
         },
@@ -61,9 +58,18 @@ def read_head(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def tape_columns(recorded: Recorded) -> dict[str, Any]:
-    """The tape without its windows, and what was taken."""
+    """The tape without its windows, what was taken, and the tape of two micro-steps."""
+    other = recorded.accumulated
+    return {
+        **_columns_of(recorded.tape),
+        "taken": list(recorded.taken.items()),
+        "accumulated": other and {**_columns_of(other), "windows": other.windows},
+    }
+
+
+def _columns_of(tape: Tape) -> dict[str, Any]:
     texts, regions = _Table(), _Table()
-    blocks = recorded.tape.blocks
+    blocks = tape.blocks
     return {
         "blocks": [
             [block.size for block in blocks],
@@ -83,16 +89,34 @@ def tape_columns(recorded: Recorded) -> dict[str, Any]:
             },
             {str(number): block.stream for number, block in enumerate(blocks) if block.stream},
         ],
-        "events": recorded.tape.events,
-        "regions": regions.of(recorded.tape.regions),
-        "taken": list(recorded.taken.items()),
+        "events": tape.events,
+        "regions": regions.of(tape.regions),
         "texts": list(texts.numbers),
         "units": list(regions.numbers),
     }
 
 
-def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[int, int]]:
-    """The tape with these windows, and what was taken."""
+def read_tape(
+    columns: dict[str, Any], windows: list[Mark]
+) -> tuple[Tape, dict[int, int], Tape | None]:
+    """The tape with these windows, what was taken, and the tape of two micro-steps."""
+    other = columns["accumulated"]
+    taken = {checked(int, block): checked(int, event) for block, event in columns["taken"]}
+    return (
+        _tape_of(columns, windows),
+        taken,
+        None if other is None else _tape_of(other, _marks(other["windows"])),
+    )
+
+
+def _marks(windows: Any) -> list[Mark]:
+    return [
+        (checked(int, start), checked(str, step), checked(str, phase))
+        for start, step, phase in windows
+    ]
+
+
+def _tape_of(columns: dict[str, Any], windows: list[Mark]) -> Tape:
     texts = [checked(str, text) for text in columns["texts"]]
     units = [_region(region) for region in columns["units"]]
     sizes, categories, names, modules, places, rows, sums, streams = columns["blocks"]
@@ -119,8 +143,7 @@ def read_tape(columns: dict[str, Any], windows: list[Mark]) -> tuple[Tape, dict[
     of_events = _named(columns["regions"], units)
     if len(of_events) != len(events):
         raise ValueError("events without a unit")
-    taken = {checked(int, block): checked(int, event) for block, event in columns["taken"]}
-    return Tape(blocks, events, of_events, windows), taken
+    return Tape(blocks, events, of_events, windows)
 
 
 def cost_columns(recorded: Recorded) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class _Kept(Recorded):
         return self._windows
 
     @cached_property
-    def _step(self) -> tuple[Tape, dict[int, int]]:
+    def _step(self) -> tuple[Tape, dict[int, int], Tape | None]:
         return _read(self._tape, lambda columns: read_tape(columns, self._windows))
 
     @cached_property
@@ -88,6 +88,10 @@ class _Kept(Recorded):
     @cached_property
     def taken(self) -> dict[int, int]:  # type: ignore[override]
         return self._step[1]
+
+    @cached_property
+    def accumulated(self) -> Tape | None:  # type: ignore[override]
+        return self._step[2]
 
     @cached_property
     def costs(self) -> list[Cost]:  # type: ignore[override]
@@ -108,6 +112,7 @@ class _Kept(Recorded):
             managed_bytes=self.managed_bytes,
             costs=self.costs,
             adding=self.adding,
+            accumulated=self.accumulated,
         )
 
 

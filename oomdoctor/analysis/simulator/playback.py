@@ -80,27 +80,42 @@ class RecordedRung:
         self.tapes: dict[int, Tape] = {}  # of one micro-step
         self._taken: dict[int, Mapping[int, int]] = {}
         self._shallow: dict[tuple[int, bool], Tape] = {}
+        self._differs: set[int] = set()  # sizes at which a second micro-step differs
         self._orders: dict[tuple[int, bool], tuple[Order, Outline]] = {}
 
     def add(
-        self, size: int, tape: Tape, taken: Mapping[int, int], *, is_regular: bool = False
+        self,
+        size: int,
+        tape: Tape,
+        taken: Mapping[int, int],
+        accumulated: Tape | None = None,
+        *,
+        is_regular: bool = False,
     ) -> None:
         """Add a recording of one micro-step; `taken` as in `with_second_micro_step`.
+
+        `accumulated` is one of two micro-steps, if the second differs from the first.
 
         Raises:
             IrregularError: its layers do not repeat; not checked if it `is_regular`.
         """
         self.tapes[size], self._taken[size] = tape, taken
+        if accumulated is not None:
+            self._shallow[size, True] = accumulated
+            self._differs.add(size)
         if not is_regular:
             self._order(size, accumulates=True)
+            if accumulated is not None:
+                self._order(size, accumulates=False)
 
     def is_line(self, low: int, high: int) -> bool:
         """Whether every size between two recorded ones lies on the line through them."""
-        one, other = (self._tape(size, accumulates=True) for size in (low, high))
-        return (
-            len(one.blocks) == len(other.blocks)
-            and same_structure(in_canonical_order(one), in_canonical_order(other))
-            and grows_evenly(one, other, high - low)
+        kinds = (True, False) if self._differs else (True,)
+        return all(
+            _are_on_a_line(
+                self._tape(low, accumulates=kind), self._tape(high, accumulates=kind), high - low
+            )
+            for kind in kinds
         )
 
     @property
@@ -168,6 +183,14 @@ class RecordedRung:
             )
             self._orders[size, accumulates] = (order, outline_of(order))
         return self._orders[size, accumulates]
+
+
+def _are_on_a_line(one: Tape, other: Tape, distance: int) -> bool:
+    return (
+        len(one.blocks) == len(other.blocks)
+        and same_structure(in_canonical_order(one), in_canonical_order(other))
+        and grows_evenly(one, other, distance)
+    )
 
 
 def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) -> Replay:

@@ -28,7 +28,8 @@ class Recorded:
     gradient. `adding` is the cost of adding the gradients of another micro-step. The recording
     holds for the cards in `alike`, except for the size of the cuBLAS workspaces.
     `attention_operators` are those that ran. `managed_bytes` is the unified memory of paged states
-    at full depth.
+    at full depth. `accumulated` is a step with two micro-steps, where the second differs from the
+    first: on several GPUs, only the last one reduces gradients.
     """
 
     size: int
@@ -39,6 +40,7 @@ class Recorded:
     managed_bytes: int
     costs: list[Cost] = field(default_factory=list)
     adding: list[Cost] = field(default_factory=list)
+    accumulated: Tape | None = None
 
     @property
     def windows(self) -> list[tuple[int, str, str]]:

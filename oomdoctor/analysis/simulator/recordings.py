@@ -130,6 +130,6 @@ class Recordings:
         return self._even[low, high]
 
     def _take(self, made: Recorded, *, is_regular: bool = False) -> None:
-        self.rung.add(made.size, made.tape, made.taken, is_regular=is_regular)
+        self.rung.add(made.size, made.tape, made.taken, made.accumulated, is_regular=is_regular)
         self.by_size[made.size] = made
         self.alike = set(made.alike) if self.alike is None else self.alike & made.alike

@@ -46,6 +46,7 @@ def _of(*libraries: Library) -> tuple[str, ...]:
     return tuple(name for name, row in OPTIMIZERS.items() if row.library in libraries)
 
 
+_EMULATE = "use probe --emulate, which runs the engine itself"
 UNSUPPORTED = (
     Unsupported(
         "sharding",
@@ -106,10 +107,18 @@ UNSUPPORTED = (
     ),
     Unsupported(
         "sharding",
-        ("ddp", "fsdp", "fsdp_grad_op", "hybrid", "zero1", "zero2", "zero3"),
+        ("zero1", "zero2", "zero3"),
         "simulated",
         "{value} cannot be simulated yet",
-        "use probe --emulate, which runs the engine itself",
+        _EMULATE,
+    ),
+    Unsupported("fsdp_version", (1,), "simulated", "FSDP 1 cannot be simulated", _EMULATE),
+    Unsupported(
+        "offload",
+        ("parameters",),
+        "simulated",
+        "weights in host memory cannot be simulated yet",
+        _EMULATE,
     ),
     Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
 )

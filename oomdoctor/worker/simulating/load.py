@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oomdoctor.analysis.simulator.tape import Region
+from oomdoctor.analysis.simulator.tape import Region, Tape
+from oomdoctor.records.config import is_fsdp
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.simulating.instruments import Instruments
+from oomdoctor.worker.simulating.ranks.replicas import note_replica
 from oomdoctor.worker.simulating.shallow import (
     IrregularLayersError,
     depths_of,
@@ -33,8 +35,12 @@ class LoadedRung:
     whole: WholeModel
 
 
-def load(job: ProbeJob, instruments: Instruments, *, shallow: bool) -> LoadedRung:
+def load(
+    job: ProbeJob, instruments: Instruments, *, shallow: bool, replicated: bool = False
+) -> LoadedRung:
     """Build the rung and give every event of its load to the layer it served.
+
+    If it is `replicated`, each GPU has all of it, and DDP's buckets besides.
 
     Raises:
         IrregularLayersError: with fewer layers, it is not the same model.
@@ -61,6 +67,10 @@ def load(job: ProbeJob, instruments: Instruments, *, shallow: bool) -> LoadedRun
     instruments.where.follow(setup.model, units)
     whole = WholeModel(setup.model, units, depths_of(stacks))
     _settle(setup, whole, trace)
+    if is_fsdp(job.config):
+        _in_turn(trace.tape)
+    if replicated:
+        note_replica(setup.model, whole, trace)
     return LoadedRung(setup, stacks, whole)
 
 
@@ -71,6 +81,13 @@ def _stacks(job: ProbeJob) -> tuple[LayerStack, ...]:
         return job.simulation.stacks
     every = job.config.checkpoint_every
     return tuple(in_units_of(stack, every) for stack in job.simulation.stacks)
+
+
+def _in_turn(tape: Tape) -> None:
+    """Give a death to the unit whose turn it is: accelerate frees a weight at the next one."""
+    for position, event in enumerate(tape.events[1:], 1):
+        if event < 0:
+            tape.regions[position] = tape.regions[position - 1]
 
 
 def _settle(setup: Setup, whole: WholeModel, trace: AllocationTrace) -> None:

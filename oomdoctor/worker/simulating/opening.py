@@ -13,6 +13,8 @@ from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.instruments import instruments_for
 from oomdoctor.worker.simulating.load import load
+from oomdoctor.worker.simulating.ranks.replicas import as_alone
+from oomdoctor.worker.simulating.ranks.world import fake_world
 from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.training.build import import_libraries
 
@@ -28,7 +30,9 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
         UnsupportedError: the rung cannot be built or simulated.
     """
     assert job.simulation is not None
-    built_as = replace(job, config=flash_package.built_as(job.config))
+    replicated = job.config.sharding == "ddp"
+    config = as_alone(job.config) if replicated else job.config
+    built_as = replace(job, config=flash_package.built_as(config))
     instruments = instruments_for(job.simulation, progress)
     trace = instruments.trace
     import_libraries()
@@ -38,8 +42,9 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
             stack.enter_context(
                 as_on_cuda(job.config, instruments.choices, trace, instruments.managed)
             )
+        stack.enter_context(fake_world(config, device, trace))
         stack.enter_context(device.observed_by(trace))
         stack.callback(trace.finish)  # before the device closes, so no death is recorded
         with device.real_too():
-            loaded = load(built_as, instruments, shallow=shallow)
+            loaded = load(built_as, instruments, shallow=shallow, replicated=replicated)
         yield Recorder(built_as, instruments, loaded)

@@ -63,6 +63,8 @@ class OperatorLog:
             cost = self._costs[kind]
         if self._trace.phase == "optimizer" and func._schema.name in _FOR_EACH:
             self._note_entries(args[0], result, self._trace.taken)
+        elif self.entries and self._trace.phase == "optimizer":
+            self._pass_on_entries(args, result)
         if cost is not None:
             region = self._trace.region_of_operator
             self.costs.append(Cost(region, len(self._trace.tape.windows) - 1, cost))
@@ -92,6 +94,16 @@ class OperatorLog:
             return steps
         self._workspaces.update(each.name for each in own if isinstance(each, Lasting))
         return with_workspaces(steps, own)
+
+    def _pass_on_entries(self, args: Sequence[Any], result: Any) -> None:
+        """The norms of a sharded model are combined over ranks: one entry for each stays."""
+        source = self._trace.block_of(args[0]) if args else None
+        made = self._trace.block_of(result)
+        if source is None or made is None or made == source or source not in self.entries:
+            return
+        blocks = self._trace.tape.blocks
+        if blocks[made].size == blocks[source].size:
+            self.entries[made] = self.entries[source]
 
     def _note_entries(
         self, tensors: Sequence[torch.Tensor], result: Any, taken: Sequence[int]

@@ -47,7 +47,8 @@ class Recorder:
         self._taken: dict[int, int] = {}
         tape = self._trace.tape
         self._begin = (len(tape.blocks), len(tape.events), len(tape.windows))
-        self._watch_gradients()
+        if job.config.world_size == 1:
+            self._watch_gradients()
         self._watch_optimizer()
 
     @property
@@ -87,24 +88,42 @@ class Recorder:
         trace, operators = self._trace, self._instruments.operators
         self.choices.begin(card or self.choices.cards[0])
         trace.attention_ops.clear()
-        operators.begin()
-        self._instruments.managed.clear()
-        self._taken.clear()
+        accumulated = self._two_micro_steps(size) if self.job.config.world_size > 1 else None
+        self._begin_recording()
         batches = self._step(size)
         tape = trace.tape
         recorded = Recorded(
             size,
-            Tape(self._blocks(), list(tape.events), list(tape.regions), list(tape.windows)),
+            self._copied(),
             dict(self._taken),
             set(self.choices.alike),
             set(trace.attention_ops),
             self.whole.sum_of(self._instruments.managed),
             operators.costs,
             [self._adding(tape.blocks[block]) for block in self._taken],
+            accumulated,
         )
         del batches  # not before the tape was copied: the inputs outlive the step
         self._rewind()
         return recorded
+
+    def _two_micro_steps(self, size: int) -> Tape:
+        """The tape of a step with two, of which only the second reduces gradients."""
+        self._begin_recording()
+        batches = self._step(size, 2)
+        tape = self._copied()
+        del batches
+        self._rewind()
+        return tape
+
+    def _begin_recording(self) -> None:
+        self._instruments.operators.begin()
+        self._instruments.managed.clear()
+        self._taken.clear()
+
+    def _copied(self) -> Tape:
+        tape = self._trace.tape
+        return Tape(self._blocks(), list(tape.events), list(tape.regions), list(tape.windows))
 
     def _blocks(self) -> list[TapeBlock]:
         """The blocks of the tape; those with an entry for each parameter are as in all layers."""
@@ -115,7 +134,7 @@ class Recorder:
             blocks[number] = replace(block, size=each * self.whole.sum_of(units))
         return blocks
 
-    def _step(self, size: int) -> list[Batch]:
+    def _step(self, size: int, micro_steps: int = 1) -> list[Batch]:
         """Run one step under the trace, and say what is an input, a gradient or a state.
 
         Returns the inputs, which would otherwise die on the tape.
@@ -143,7 +162,7 @@ class Recorder:
 
         marks.listen(watch)
         self._instruments.enter("batch", "load")  # what a step makes before its first micro-step
-        training_step(setup, batches[:1], marks)
+        training_step(setup, batches[:micro_steps], marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         return batches
 

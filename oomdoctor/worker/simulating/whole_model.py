@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.recorded import times
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.worker.tracing.tensors import logical_numel
+from oomdoctor.worker.tracing.tensors import local_part, logical_numel
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -19,7 +19,7 @@ class WholeModel:
     def __init__(
         self, model: Module, units: Mapping[str, Region], depths: Mapping[int, tuple[int, int]]
     ) -> None:
-        self._model, self._units, self._depths = model, units, depths
+        self._model, self._units, self.depths = model, units, depths
 
     def unit_of(self, name: str) -> Region | None:
         """The unit of a parameter by its name; None outside the repeating layers."""
@@ -32,7 +32,7 @@ class WholeModel:
 
     def sum_of(self, by_region: Mapping[Region | None, int]) -> int:
         """The sum over all units at full depth."""
-        return sum(n * times(region, self._depths) for region, n in by_region.items())
+        return sum(n * times(region, self.depths) for region, n in by_region.items())
 
     def parameter_counts(self) -> tuple[int, int]:
         """(trainable, all) parameters."""
@@ -51,5 +51,7 @@ class WholeModel:
         for name, parameter in self._model.named_parameters():
             if parameter.requires_grad:
                 unit = self.unit_of(name)
-                totals[unit] = totals.get(unit, 0) + parameter.untyped_storage().nbytes()
+                totals[unit] = (
+                    totals.get(unit, 0) + local_part(parameter).untyped_storage().nbytes()
+                )
         return self.sum_of(totals)

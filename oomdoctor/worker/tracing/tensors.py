@@ -21,8 +21,11 @@ def tensors_in(result: Any) -> Iterator[torch.Tensor]:
 
 
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor, and the ones that a quantized parameter of bitsandbytes also carries."""
-    yield tensor
+    """The tensor, and the ones that a quantized parameter of bitsandbytes also carries.
+
+    Of a tensor that is sharded over ranks, the part of this rank.
+    """
+    yield local_part(tensor)
     state = getattr(tensor, "quant_state", None)
     while state is not None:
         for name in ("absmax", "code", "offset"):
@@ -34,6 +37,12 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         part = getattr(tensor, name, None)
         if hasattr(part, "untyped_storage"):
             yield part
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor (`DTensor`); the tensor itself if it is not sharded."""
+    part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return part
 
 
 def logical_numel(parameter: torch.Tensor) -> int:

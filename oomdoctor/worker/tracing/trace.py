@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,8 @@ class AllocationTrace:
         self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
         self._paused = False
         self._outside: dict[int, Any] = {}  # storages that are not memory of the device
+        # Storages that gave up their memory: what they were born as, and a weak reference.
+        self._emptied: dict[int, tuple[TapeBlock, Any]] = {}
 
     def recording(self) -> AbstractContextManager[Any]:
         """A dispatch mode that records the results of every operator."""
@@ -239,8 +242,38 @@ class AllocationTrace:
 
     def note_lasting(self, name: str, size: int) -> None:
         """Record a block that stays until the process ends, such as a workspace."""
-        self.tape.born(TapeBlock(size, TEMPORARY, name), None)
-        self._count(size)
+        self.note_hidden(TapeBlock(size, TEMPORARY, name))
+
+    def note_hidden(self, block: TapeBlock) -> int:
+        """Record the birth of a block outside the layers that no operator shows."""
+        self._count(block.size)
+        return self.tape.born(block, None)
+
+    def note_resized(self, storage: torch.UntypedStorage) -> None:
+        """Record that a storage was resized without an operator, as FSDP does with weights."""
+        if self._paused or storage.device.type not in (self.device_type, "meta"):
+            return
+        address, size = storage._cdata, storage.nbytes()
+        known, emptied = self._known.get(address), self._emptied.pop(address, None)
+        before = None if known is None else self.tape.blocks[known[0]]
+        if before is None and emptied is not None:
+            before = emptied[0]
+        if before is None or address in self._outside or (known and before.size == size):
+            return
+        if known is not None:
+            del self._known[address]
+        if size:
+            self._check(size)
+            module, region = self._place()
+            made = replace(before, size=size, module=module, region=region, stream=self.stream)
+            number = self.tape.born(made, region)
+            self._known[address] = (number, weakref.ref(storage, self._death(address)))
+            self._count(size)
+        else:
+            forget = weakref.ref(storage, lambda _: self._emptied.pop(address, None))
+            self._emptied[address] = (before, forget)
+        if known is not None:
+            self._bury(known[0])
 
     def block_of(self, tensor: Any) -> int | None:
         """The block of a tensor's storage; None if it was never recorded or is not a tensor."""
@@ -281,8 +314,7 @@ class AllocationTrace:
             size == 0 or address in self._outside or tensor.device.type != self.device_type
         ):
             return None
-        if self.limit is not None and self.live + size > self.limit:
-            raise out_of_memory(size, self.limit, self.live)
+        self._check(size)
         module, region = owner
         if self.where is not None:
             module, region = self.where.module or module, self.where.region or region
@@ -295,6 +327,10 @@ class AllocationTrace:
         if known is not None:  # resize_ allocates the new block before it frees the old one
             self._bury(known[0])
         return number
+
+    def _check(self, size: int) -> None:
+        if self.limit is not None and self.live + size > self.limit:
+            raise out_of_memory(size, self.limit, self.live)
 
     def _leave_out(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()

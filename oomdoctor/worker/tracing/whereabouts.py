@@ -48,7 +48,11 @@ class Whereabouts:
         self._units = units
         self._last = set({stack: path for path, (stack, _) in units.items()}.values())
         for path, module in model.named_modules():
-            if path in units:
+            if path in units and hasattr(module, "_get_fsdp_state"):
+                # FSDP gathers a layer's weights in a hook, which belongs to the layer too.
+                module.register_forward_pre_hook(self._entering(path), prepend=True)
+                module.register_forward_hook(self._leaving(path), always_call=True)
+            elif path in units:
                 self._follow_layer(path, module)
             else:
                 module.register_forward_pre_hook(self._entering(path))

@@ -22,9 +22,9 @@ class IrregularError(Exception):
     """The layers do not repeat exactly; the full depth must be simulated."""
 
 
-# One event of a unit: what it does, the key of the block that it frees, and whether that is one of
-# the first or the last unit.
-_Sign = tuple[tuple[object, ...], Key | None, bool]
+# One event of a unit: what it does, the chain and the key of the block that it frees, and whether
+# that is one of the first or the last unit.
+_Sign = tuple[tuple[object, ...], tuple[int, Key] | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ class _Extension:
                     f"a middle unit frees a block of {block.operator} outside the layers"
                 )
             number, unit, key = home
-            death = ("death", number, run.region[1] - unit, block.size)
-            signature.append((death, key, unit in (0, simulated - 1)))
+            death = ("death", run.region[1] - unit, block.size)
+            signature.append((death, (number, key), unit in (0, simulated - 1)))
         return signature
 
     def _emit_all(self, number: int, parts: list[_Part]) -> None:

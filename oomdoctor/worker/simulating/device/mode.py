@@ -48,7 +48,9 @@ class Observer(Protocol):
 
 
 class SimulatedDevice(Protocol):
-    """The mode, as its users see it."""
+    """The mode, as its users see it. `sharded` is the class of tensors sharded over ranks."""
+
+    sharded: type | None
 
     def observed_by(self, observer: Observer) -> Any:
         """A context in which the observer sees every operator, but not what it calls in turn."""
@@ -106,7 +108,7 @@ def mode_class() -> Any:
             return result
 
     class Mode(FakeTensorMode):  # type: ignore[misc]
-        """See the module; `observed_by` and `real_too` are those of `SimulatedDevice`."""
+        """See the module; the public names are those of `SimulatedDevice`."""
 
         def __init__(self) -> None:
             super().__init__(allow_non_fake_inputs=True)
@@ -114,6 +116,7 @@ def mode_class() -> Any:
             self._describe = describer()
             self._maker = Maker(self)
             self._observer: Observer | None = None
+            self.sharded: type | None = None
             self._inside = False
             self._kind: Kind | None = None
 
@@ -138,6 +141,8 @@ def mode_class() -> Any:
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if self.sharded in types:  # the operators on its part come here in turn
+                return NotImplemented
             if func is device_of:  # a tensor asks for its device; nothing happens on it
                 return args[0].fake_device
             kwargs = kwargs or {}

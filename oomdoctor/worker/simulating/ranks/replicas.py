@@ -1,0 +1,82 @@
+"""The memory of DDP: buckets beside the gradients of a model that each rank has whole.
+
+torch's reducer is C++ that reads tensors, so it does not run on fake ones. What it allocates is
+known (torch/csrc/distributed/c10d/reducer.cpp, torch 2.6 to 2.13): before the first step one bucket
+for all gradients of a type, later as many bytes in smaller ones. Before that, the first rank sends
+the weights in flat copies of about 250 MiB, of which two exist at once (comm.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from oomdoctor.analysis.simulator.recorded import times
+from oomdoctor.analysis.simulator.tape import TapeBlock
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.categories import GRADIENTS, TEMPORARY
+from oomdoctor.units import MIB
+from oomdoctor.worker.simulating.whole_model import WholeModel
+from oomdoctor.worker.tracing.tensors import local_part
+from oomdoctor.worker.tracing.trace import AllocationTrace
+
+if TYPE_CHECKING:
+    import torch
+
+_COPIED = 250 * MIB
+_AT_ONCE = 2
+
+
+def as_alone(config: TrainConfig) -> TrainConfig:
+    """The training of one rank without the others: its step is the same."""
+    rows = config.rank_batch_size()
+    return replace(config, sharding="none", world_size=1, effective_batch_size=rows)
+
+
+def note_replica(model: torch.nn.Module, whole: WholeModel, trace: AllocationTrace) -> None:
+    """Record what DDP allocates when it wraps a loaded model."""
+    held: list[int] = []
+    for size in _flat_copies(_tensors(model, whole)):
+        if len(held) == _AT_ONCE:
+            trace.free_hidden([held.pop(0)])
+        held.append(trace.note_hidden(TapeBlock(size, TEMPORARY, "ddp")))
+    for block in held:
+        trace.free_hidden([block])
+    buckets: dict[torch.dtype, int] = {}
+    for dtype, size, trains in _tensors(model, whole):
+        if trains:
+            buckets[dtype] = buckets.get(dtype, 0) + size
+    for size in buckets.values():
+        trace.note_hidden(TapeBlock(size, GRADIENTS, "ddp"))
+
+
+def _tensors(model: torch.nn.Module, whole: WholeModel) -> Iterator[tuple[torch.dtype, int, bool]]:
+    """Type, bytes and whether it trains, of each parameter at full depth, then of each buffer."""
+    named = groupby(model.named_parameters(), key=lambda item: whole.unit_of(item[0]))
+    for unit, parameters in named:
+        group = [
+            (parameter.dtype, local_part(parameter).untyped_storage().nbytes(), trains)
+            for _, parameter in parameters
+            for trains in (parameter.requires_grad,)
+        ]
+        for _ in range(times(unit, whole.depths)):
+            yield from group
+    for buffer in model.buffers():
+        yield buffer.dtype, buffer.untyped_storage().nbytes(), False
+
+
+def _flat_copies(tensors: Iterator[tuple[torch.dtype, int, bool]]) -> Iterator[int]:
+    """Bytes of each copy. A bucket of one tensor is sent as it is."""
+    waiting: dict[torch.dtype, list[int]] = {}
+    for dtype, size, _ in tensors:
+        sizes = waiting.setdefault(dtype, [])
+        sizes.append(size)
+        if sum(sizes) >= _COPIED:
+            if len(sizes) > 1:
+                yield sum(sizes)
+            sizes.clear()
+    for sizes in waiting.values():
+        if len(sizes) > 1:
+            yield sum(sizes)

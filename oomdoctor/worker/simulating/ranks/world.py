@@ -1,0 +1,140 @@
+"""A world of ranks of which only the first exists.
+
+torch's fake process group answers collectives at once. accelerate takes the device for a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.worker.simulating.device.mode import SimulatedDevice
+from oomdoctor.worker.simulating.ranks.storages import resized_storages
+from oomdoctor.worker.simulating.ranks.streams import Streams
+from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.tracing.trace import AllocationTrace
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def fake_world(
+    config: TrainConfig, device: SimulatedDevice, trace: AllocationTrace
+) -> Iterator[None]:
+    """Be the first of the config's ranks while the context is open; alone, nothing changes."""
+    if config.world_size == 1:
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.distributed import _functional_collectives, device_mesh
+    from torch.distributed.tensor import DTensor, _sharding_prop
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def backend(*_: Any, **__: Any) -> tuple[str, DistributedType]:
+        return "fake", DistributedType.MULTI_GPU
+
+    def set_device(state: Any) -> None:
+        state.device = torch.device("cpu")
+
+    device.sharded = DTensor
+    with ExitStack() as stack:
+        stack.enter_context(restored(os.environ, _variables(config)))
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world_size)
+        stack.callback(dist.destroy_process_group)
+        # accelerate would ask for the GPUs of this machine.
+        stack.enter_context(replaced(PartialState, "_prepare_backend", backend))
+        stack.enter_context(replaced(PartialState, "set_device", set_device))
+        # FSDP takes a mesh of the accelerators that it finds, and there may be some.
+        stack.enter_context(replaced(torch._C, "_get_accelerator", lambda *_: torch.device("cpu")))
+        streams = Streams(trace)
+        for module in _users_of_handles(device_mesh):
+            stack.enter_context(replaced(module, "_get_device_handle", lambda *_: streams))
+        for name in ("__init__", "__getitem__", "_flatten", "_unflatten"):
+            if hasattr(device_mesh.DeviceMesh, name):
+                made = _with_values(getattr(device_mesh.DeviceMesh, name))
+                stack.enter_context(replaced(device_mesh.DeviceMesh, name, made))
+        make = device_mesh.init_device_mesh
+        for replacement in _everywhere(make, _with_values(make)):
+            stack.enter_context(replacement)
+        # DTensor takes fake tensors for those of a compiler, for which it pads more.
+        for replacement in _everywhere(_functional_collectives._are_we_tracing, lambda: False):
+            stack.enter_context(replacement)
+        # accelerate tells parameters apart by their address, and fake ones have none.
+        stack.enter_context(replaced(FakeTensor, "data_ptr", _address))
+        # DTensor runs an operator on whole tensors without memory to know the shape of its result.
+        shapes = _sharding_prop.ShardingPropagator
+        name = "_propagate_tensor_meta_non_cached"
+        stack.enter_context(replaced(shapes, name, _unseen(getattr(shapes, name), trace)))
+        stack.enter_context(resized_storages(trace))
+        yield
+
+
+def _with_values(function: Any) -> Any:
+    """The function without fake tensors: a mesh of ranks is a tensor whose values are read."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    @wraps(function)
+    def real(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return real
+
+
+def _everywhere(
+    function: Callable[..., Any], instead: Callable[..., Any]
+) -> Iterator[AbstractContextManager[None]]:
+    """Replace a function in all modules that imported it by its name."""
+    name = function.__name__
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is function:
+            yield replaced(module, name, instead)
+
+
+def _unseen(function: Any, trace: AllocationTrace) -> Any:
+    """The function, whose tensors are not memory of the device."""
+
+    @wraps(function)
+    def unseen(*args: Any, **kwargs: Any) -> Any:
+        with trace.paused():
+            return function(*args, **kwargs)
+
+    return unseen
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _variables(config: TrainConfig) -> dict[str, str]:
+    """What a launcher tells the first rank."""
+    local = min(config.world_size, config.gpus_per_node)
+    return {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(config.world_size),
+        "LOCAL_WORLD_SIZE": str(local),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+
+
+def _users_of_handles(device_mesh: Any) -> Iterator[Any]:
+    """The modules that look up what controls a device."""
+    from torch.distributed.fsdp import _fully_shard
+
+    yield device_mesh
+    for name in ("_fsdp_collectives", "_fsdp_init", "_fsdp_param_group", "_fsdp_state"):
+        module = getattr(_fully_shard, name, None)
+        if hasattr(module, "_get_device_handle"):
+            yield module
