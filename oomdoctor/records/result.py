@@ -46,7 +46,8 @@ class ProbeJob:
     allocator's fraction on CUDA, by the allocation trace on the CPU. `device_id` identifies the
     device when a run is resumed. Steps are `timed`, except on an emulated GPU, which runs no
     kernels. Of a training on several GPUs every rank runs, or with `alone` only the first one, for
-    which an emulated GPU stands in for the others.
+    which an emulated GPU stands in for the others. The ranks are spread evenly over `nodes`
+    machines of a Slurm job.
     """
 
     mode: Mode
@@ -69,6 +70,7 @@ class ProbeJob:
     lengths: LengthsRequest | None = None
     recording: RecordingRequest | None = None
     alone: bool = False
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,11 @@ from oomdoctor.records.result import Failure, Reply
 _NO_REPLY = Reply(status="failed", failure=Failure("no_reply", "no rank wrote a reply"))
 
 
-def joined(replies: Mapping[int, Reply], first_failed: int | None) -> Reply:
-    """The reply of the whole, from those of its ranks; `first_failed` ended before the others."""
+def joined(replies: Mapping[int, Reply], first_failed: int | None, ranks_of_node: int = 1) -> Reply:
+    """The reply of the whole, from those of its ranks; `first_failed` ended before the others.
+
+    Consecutive ranks share the host memory of a node, `ranks_of_node` of them.
+    """
     if first_failed is not None and first_failed in replies:
         failed = replies[first_failed]
         # An error of the engine tells less than the memory that another rank lacked just then.
@@ -34,7 +37,7 @@ def joined(replies: Mapping[int, Reply], first_failed: int | None) -> Reply:
         measurement=replace(
             measured[worst],
             ranks=tuple(_peak(rank, one) for rank, one in sorted(measured.items())),
-            host_peak_bytes=_together(measured),
+            host_peak_bytes=_of_a_node(measured, ranks_of_node),
         ),
     )
 
@@ -43,9 +46,13 @@ def _peak(rank: int, one: Measurement) -> RankPeak:
     return RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
 
 
-def _together(measured: Mapping[int, Measurement]) -> int | None:
-    """Host memory of all ranks; None if one rank stands for others."""
-    sizes = [one.peak_rss_bytes for one in measured.values()]
-    if len(sizes) < 2 or None in sizes:
+def _of_a_node(measured: Mapping[int, Measurement], ranks: int) -> int | None:
+    """Host memory of the node that takes the most; None if one rank stands for others."""
+    if len(measured) < 2:
         return None
-    return sum(size for size in sizes if size is not None)
+    nodes: dict[int, int] = {}
+    for rank, one in measured.items():
+        if one.peak_rss_bytes is None:
+            return None
+        nodes[rank // ranks] = nodes.get(rank // ranks, 0) + one.peak_rss_bytes
+    return max(nodes.values())

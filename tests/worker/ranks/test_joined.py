@@ -19,11 +19,17 @@ def measured(allocated: int) -> Reply:
 
 
 def test_the_rank_that_needs_most_decides() -> None:
-    found = joined({0: measured(2 * GIB), 1: measured(3 * GIB)}, None).measurement
+    found = joined({0: measured(2 * GIB), 1: measured(3 * GIB)}, None, 2).measurement
     assert found is not None
     assert found.peak_device_bytes == 3 * GIB
     assert [rank.rank for rank in found.ranks] == [0, 1]
     assert found.ranks[1] == RankPeak(1, found.peak_allocated_bytes, found.peak_reserved_bytes)
+    assert found.host_peak_bytes == 2 * GIB
+
+
+def test_host_memory_is_that_of_a_node() -> None:
+    found = joined(dict.fromkeys(range(4), measured(GIB)), None, 2).measurement
+    assert found is not None
     assert found.host_peak_bytes == 2 * GIB
 
 
