@@ -22,6 +22,26 @@ Next: `oomdoctor probe --resume latest` continues an interrupted probe.
 """
 
 
+def _gathered(name: str) -> Report | None:
+    """The report of a folder of submitted probes; None if it is none."""
+    from pathlib import Path
+
+    from oomdoctor.runs.gathered import gathered, is_gathered
+
+    if not is_gathered(Path(name)):
+        return None
+    import time
+    from dataclasses import replace
+    from datetime import UTC, datetime
+
+    from oomdoctor.records.report import bare_report
+
+    clock, started = time.monotonic(), datetime.now(UTC)
+    jobs = gathered(Path(name))
+    report = bare_report("show", "ok", 0, started, time.monotonic() - clock)
+    return replace(report, gathered=jobs)
+
+
 def _case(options: ShowOptions) -> Report | None:
     """The report of a case, which is packed if that was asked; None if a run is meant.
 
@@ -66,5 +86,7 @@ def show(options: ShowOptions) -> None:
         found = partial(render_runs, run_list.list_runs(), list_cases())
         output.publish_listing(found, chosen == "json")
         return
-    report = _case(options) or stored_report(run_list.open_run(options.run))
+    report = (
+        _gathered(options.run) or _case(options) or stored_report(run_list.open_run(options.run))
+    )
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)

@@ -12,6 +12,7 @@ from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.fewest import FewestAnswer
+from oomdoctor.records.gathered import GatheredJob
 from oomdoctor.records.inside.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.inside.watch import WatchAnswer
@@ -182,6 +183,7 @@ class Report:
     does if memory ran out: `source` is then a file of the case, which is in `run_dir`. With two
     files `snapshot` also fills `differences`, and if an allocation failed, `causes` and `remedies`.
     Only `watch` fills `watch`, and only `triage` fills `triage`.
+    `show` fills `gathered` for a folder of probes on several GPU types.
     `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
@@ -230,6 +232,7 @@ class Report:
     larger_batch: LargerBatch | None = None
     files: tuple[RungFile, ...] = ()
     triage: Triage | None = None
+    gathered: tuple[GatheredJob, ...] = ()
 
 
 def bare_report(

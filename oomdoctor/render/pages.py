@@ -19,6 +19,10 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
         from oomdoctor.render.triage.page import triage_sections
 
         return triage_sections(report, verbose=verbose)
+    if report.gathered:
+        from oomdoctor.render.triage.gathered import gathered_sections
+
+        return gathered_sections(report, verbose=verbose)
     if report.command == "run":
         from oomdoctor.render.run.page import run_sections
 

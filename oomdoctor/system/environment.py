@@ -152,7 +152,8 @@ class SlurmFacts:
     """What Slurm says about this process; all fields are None outside a job.
 
     `memory_bytes` is the host memory granted on this node. `on_login_node`: Slurm's commands are
-    installed, but this process is not in a job.
+    installed, but this process is not in a job. `ends_at` is when the job's time limit ends it, in
+    seconds since 1970.
     """
 
     job_id: str | None
@@ -161,6 +162,7 @@ class SlurmFacts:
     gpus: str | None
     memory_bytes: int | None
     on_login_node: bool
+    ends_at: float | None = None
 
 
 def variable(name: str) -> str | None:
@@ -272,6 +274,7 @@ def slurm() -> SlurmFacts:
         or variable("SLURM_GPUS_ON_NODE"),
         memory_bytes=_slurm_memory(),
         on_login_node=installed and job_id is None,
+        ends_at=_number("SLURM_JOB_END_TIME") if job_id is not None else None,
     )
 
 

@@ -20,7 +20,8 @@ class ShowOptions:
         str,
         typer.Argument(
             metavar="RUN|CASE",
-            help="Name or folder of a run or a case, or the zip file of a case.  "
+            help="Name or folder of a run or a case, the zip file of a case, or a folder of "
+            "scripts/slurm-probe.sh.  "
             "[default: latest run]",
             show_default=False,
             autocompletion=completion.runs,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -31,12 +32,14 @@ from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
 from oomdoctor.runs.device import USUAL_CPU_SHAPE
 from oomdoctor.runs.emulated import emulated_gpus
+from oomdoctor.system.environment import slurm
 from oomdoctor.system.interpreters.kept import interpreter_with
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 from oomdoctor.units import size_note
 
 # With --resume these may change, because they do not affect what a rung measures ...
+_WRITING_S = 60.0  # before the end of a Slurm job
 _FREE = frozenset({"rank_by", "tokens", "rows", "epochs", "time_limit", "rung_timeout"})
 # ... and these are not part of a request. MODEL is checked against the run.
 _NOT_IN_REQUEST = frozenset(
@@ -262,7 +265,7 @@ def resumed_request(
         stored,
         rank_by=rank_by if "rank_by" in typed else stored.rank_by,
         tokens=tokens if "tokens" in typed else stored.tokens,
-        time_limit_s=time_limit_s if "time_limit" in typed else stored.time_limit_s,
+        time_limit_s=stored.time_limit_s if time_limit_s is None else time_limit_s,
         rung_limit_s=rung_limit_s if "rung_timeout" in typed else stored.rung_limit_s,
         training=training,
     )
@@ -305,8 +308,12 @@ def _usual_shape(device: str) -> tuple[str, str]:
 
 
 def _time_limit(reader: Reader, options: ProbeOptions) -> float | None:
+    """--time-limit, else what is left of the Slurm job, minus the time to write the answer."""
     text = options.time_limit
-    return None if text is None else reader.duration("--time-limit", text)
+    if text is not None:
+        return reader.duration("--time-limit", text)
+    ends_at = slurm().ends_at
+    return None if ends_at is None else max(1.0, ends_at - time.time() - _WRITING_S)
 
 
 def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes) -> Recipe:

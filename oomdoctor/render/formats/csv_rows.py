@@ -34,6 +34,10 @@ def _rows(report: Report) -> Iterable[Iterable[Any]]:
         from oomdoctor.render.triage.jobs_csv import triage_rows
 
         return triage_rows(report)
+    if report.gathered:
+        from oomdoctor.render.triage.gathered import gathered_rows
+
+        return gathered_rows(report)
     if report.command == "snapshot":
         from oomdoctor.render.snapshot.blocks_csv import block_rows
 

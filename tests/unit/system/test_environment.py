@@ -136,3 +136,19 @@ def test_how_threads_wait_is_kept_if_the_user_chose_it(
     given = worker_environment(None)
     assert given[name] == "own"
     assert given.get("OMP_WAIT_POLICY") == ("own" if name == "OMP_WAIT_POLICY" else None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "ends_at"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1795415690"}, 1795415690),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "soon"}, None),
+        ({"SLURM_JOB_END_TIME": "1795415690"}, None),
+    ],
+)
+def test_the_end_of_a_slurm_job(
+    variables: dict[str, str], ends_at: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment.slurm().ends_at == ends_at
