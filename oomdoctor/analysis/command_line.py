@@ -99,6 +99,7 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
         "--gpus": _gpus(request),
         "--emulate": request.emulate if probes else None,
         "--ranks": "all" if probes and request.all_ranks else None,
+        "--nodes": str(request.nodes) if probes and request.nodes > 1 else None,
         "--vram": size_text(request.vram_bytes) if request.vram_bytes is not None else None,
         **_data_options(lengths),
         **_training_options(request.training),

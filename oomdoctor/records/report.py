@@ -68,7 +68,8 @@ class SurveyRequest:
     versions that a plan was asked to simulate with, such as "transformers==4.51.3". With `emulate`
     (a card, a size or `NxCARD`) rungs run on an emulated GPU. `snapshot` and `trace` are the labels
     of rungs to record in a file. `gpus` is the world size of each rung that fixes none. On emulated
-    GPUs one rank of a training on several runs, or all of them with `all_ranks`.
+    GPUs one rank of a training on several runs, or all of them with `all_ranks`. Ranks are spread
+    over `nodes` machines of a Slurm job.
     """
 
     model: ModelRef
@@ -99,6 +100,11 @@ class SurveyRequest:
     trace: str | None = None
     gpus: int = 1
     all_ranks: bool = False
+    nodes: int = 1
+
+    def gpus_here(self) -> int:
+        """The GPUs of this node that a rung needs at most."""
+        return self.most_gpus() // self.nodes
 
     def most_gpus(self) -> int:
         """The GPUs that the largest rung trains on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.fewest import GpuRange
 from oomdoctor.records.report import SurveyRequest
@@ -83,6 +84,13 @@ def test_emulated_gpus_are_counted_once(probe):
     assert probe("--emulate", "8xT4", "--ranks", "all").all_ranks
 
 
+def test_the_ranks_of_a_slurm_job_are_spread_over_its_nodes(probe, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    request = probe("--gpus", "8", "--nodes", "2", "--device", "cpu")
+    assert (request.nodes, request.gpus_here()) == (2, 4)
+    assert "--nodes 2" in command_line(request)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -103,6 +111,10 @@ def test_emulated_gpus_are_counted_once(probe):
         (["probe", "--gpus", "2", "--ranks", "all"], "is for emulated GPUs"),
         (["probe", "--emulate", "4xT4", "--gpus", "8"], "has 4 GPUs, but --gpus says 8"),
         (["probe", "--emulate", "T4", "--gpus", "65"], "at most 64"),
+        (["probe", "--gpus", "4", "--nodes", "2"], "needs a Slurm job: salloc --nodes 2"),
+        (["probe", "--gpus", "4", "--nodes", "3"], "a multiple of 3"),
+        (["probe", "--nodes", "2"], "a multiple of 2"),
+        (["probe", "--emulate", "4xT4", "--nodes", "2"], "leave out --emulate"),
     ],
     ids=" ".join,
 )

@@ -45,7 +45,7 @@ COMMANDS = [
     ("models", "--help"),
 ]
 OPTIONS = {
-    "probe": "recipe gpus ranks rung device emulate vram headroom seq-len effective-batch "
+    "probe": "recipe gpus ranks nodes rung device emulate vram headroom seq-len effective-batch "
     "micro-batch lengths rows epochs tokenizer text-field task weights eval "
     "eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
     "trust-remote-code python fresh seed wait no-wait predict no-predict resume "

@@ -60,6 +60,15 @@ class ProbeOptions:
             help="On several emulated GPUs: run one rank that stands for all, or all of them.",
         ),
     ] = "1"
+    nodes: Annotated[
+        str,
+        option(
+            "--nodes",
+            metavar="N",
+            panel=DEVICE,
+            help="Spread the ranks of --gpus over N nodes of the Slurm job that this runs in.",
+        ),
+    ] = "1"
     wait: Annotated[
         bool,
         option(

@@ -23,7 +23,7 @@ from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.cli.requests.rungs import recorded_only
 from oomdoctor.emulator.card import MAX_DEVICES, split_count
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.config import Recipe
+from oomdoctor.records.config import MOST_GPUS, Recipe
 from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.fewest import GpuRange
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
@@ -71,6 +71,7 @@ class RungRuns:
     snapshot: str | None = None
     trace: str | None = None
     all_ranks: bool = False
+    nodes: int = 1
 
 
 def new_request(options: ProbeOptions) -> SurveyRequest:
@@ -100,6 +101,7 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         snapshot=options.snapshot,
         trace=options.trace,
         all_ranks=reader.choice("--ranks", options.ranks, ("1", "all")) == "all",
+        nodes=_nodes(reader, options, span),
     )
     if emulate is None and runs.all_ranks:
         reader.fault("--ranks", "is for emulated GPUs; on others, all ranks run anyway")
@@ -107,6 +109,20 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         reader.fault("--device", "names one device; with --gpus, set CUDA_VISIBLE_DEVICES instead")
     shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
     return recorded_only(common_request(reader, options, shape, runs, span))
+
+
+def _nodes(reader: Reader, options: ProbeOptions, span: GpuRange) -> int:
+    """On how many nodes the ranks run."""
+    nodes = reader.integer("--nodes", options.nodes, 1, MOST_GPUS)
+    if nodes == 1:
+        return 1
+    if options.emulate is not None:
+        reader.fault("--nodes", "is for real nodes; leave out --emulate, or --nodes")
+    elif span.high % nodes or span.high == 1:
+        reader.fault("--nodes", f"{nodes} nodes need a multiple of {nodes} as --gpus")
+    elif slurm().job_id is None:
+        reader.fault("--nodes", f"needs a Slurm job: salloc --nodes {nodes} oomdoctor probe ...")
+    return nodes
 
 
 def _emulate(reader: Reader, options: ProbeOptions, span: GpuRange) -> tuple[str | None, GpuRange]:
@@ -229,6 +245,7 @@ def common_request(
         trace=runs.trace,
         gpus=span.high,
         all_ranks=runs.all_ranks,
+        nodes=runs.nodes,
     )
     check_sharded(request)
     return request

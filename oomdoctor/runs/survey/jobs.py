@@ -155,5 +155,6 @@ class SurveyJobs:
             seed=request.seed,
             timed=gpu is None or not gpu.emulated,
             alone=config.world_size > 1 and is_alone(request),
+            nodes=request.nodes if config.world_size > 1 else 1,
             timing_limit_s=min(device.timing_limit_s(self._setup.device), request.rung_limit_s / 4),
         )

@@ -137,7 +137,7 @@ def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
     """The device of a request, and warnings about it. An emulated one is made from its card."""
     if request.emulate is None:
         try:
-            return choose_devices(request.device, list_gpus(), request.most_gpus()), []
+            return choose_devices(request.device, list_gpus(), request.gpus_here()), []
         except OomDoctorError as error:
             if error.code in ("too_few_gpus", "no_gpu") and request.most_gpus() > 1:
                 raise device.too_few_gpus(error, request) from None
