@@ -82,18 +82,15 @@ class Setting:
     optimizer_on_host: bool
     weights_on_host: bool
 
-    @property
-    def master(self) -> int:
-        """Bytes of the fp32 copy; stage 3 makes none of weights that are in fp32 already."""
-        return 0 if self.stage == 3 and self.short == FLOAT32_BYTES else FLOAT32_BYTES
-
 
 def setting_of(config: TrainConfig) -> Setting:
     """The setting of a rung with DeepSpeed's defaults for what it does not name.
 
     Raises:
-        ValueError: the states of the optimizer are not known.
+        ValueError: the states of the optimizer are not known, or the weights are quantized.
     """
+    if config.quantization != "none":
+        raise ValueError("quantized weights are not in the model of ZeRO")
     states = state_width(config.optimizer, FLOAT32_BYTES)
     row = optimizer_named(config.optimizer)
     if states is None or row is None:

@@ -53,7 +53,7 @@ def phases_of_stage_three(
     base = {
         WEIGHTS: (shards + small) * setting.short,
         GRADIENTS: 0 if on_host else shard * setting.short,
-        OPTIMIZER: 0 if on_host else shard * (setting.master + setting.states),
+        OPTIMIZER: 0 if on_host else shard * (FLOAT32_BYTES + setting.states),
         TEMPORARY: setting.bucket * setting.short,
     }
     live = live_elements(setting, parameters) * setting.short
@@ -86,14 +86,12 @@ def live_elements(setting: Setting, parameters: Sequence[Parameter]) -> int:
 
 def _load(setting: Setting, shards: int, shard: int, largest: int, base: Parts) -> Parts:
     """The fp32 copy is made twice (`converted.clone`), then zeros of its size; no moments yet."""
+    if setting.weights_on_host:
+        largest += -(-largest // setting.ranks)  # its shard comes to the GPU first
     if setting.optimizer_on_host:
         return base | {WEIGHTS: base[WEIGHTS] + largest}
-    master = shard * setting.master
-    twice = {
-        WEIGHTS: shards * setting.short,
-        OPTIMIZER: master,
-        TEMPORARY: max(master, shard * FLOAT32_BYTES),
-    }
+    master = shard * FLOAT32_BYTES
+    twice = {WEIGHTS: shards * setting.short, OPTIMIZER: master, TEMPORARY: master}
     done = base | {OPTIMIZER: master, WEIGHTS: base[WEIGHTS] + largest}
     return max(twice, done, key=_size)
 

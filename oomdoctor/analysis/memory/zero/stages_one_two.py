@@ -42,7 +42,7 @@ def phases_of_stages_one_two(
     kept = sum(trained[number].elements for number in mine) * setting.short
     base = {
         WEIGHTS: total * setting.short,
-        OPTIMIZER: 0 if setting.optimizer_on_host else shard * (setting.master + setting.states),
+        OPTIMIZER: 0 if setting.optimizer_on_host else shard * (FLOAT32_BYTES + setting.states),
         TEMPORARY: _for_one_gradient(setting, trained),
     }
     if setting.stage == 1:
@@ -69,7 +69,7 @@ def _load(setting: Setting, total: int, learning: int, shard: int, base: Parts) 
     if setting.optimizer_on_host:
         later = max(shard * setting.short, base[TEMPORARY])
         return {WEIGHTS: weights, TEMPORARY: max(flattening, later)}
-    states = shard * setting.master
+    states = shard * FLOAT32_BYTES
     if flattening > 2 * states:
         return {WEIGHTS: weights, TEMPORARY: flattening}
     return {WEIGHTS: weights, OPTIMIZER: states, TEMPORARY: shard * FLOAT32_BYTES}

@@ -103,7 +103,7 @@ def test_peaks_are_those_of_deepspeed(name):
         measured = {phase: size for phase, size in real["phases"].items() if phase in phases}
         assert max(phases.values()) == pytest.approx(max(measured.values()), rel=0.01)
         for phase, size in measured.items():
-            assert phases[phase] == pytest.approx(size, rel=0.015), (rank, phase)
+            assert phases[phase] == pytest.approx(size, rel=0.03), (rank, phase)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ COUNTS = ParameterCounts(
 def test_defaults_are_those_of_deepspeed():
     found = setting_of(CONFIG)
     assert (found.stage, found.ranks, found.bucket) == (2, 8, 500_000_000)
-    assert (found.short, found.master, found.states, found.copies) == (2, 4, 8, 0)
+    assert (found.short, found.states, found.copies) == (2, 8, 0)
     assert found.accumulates and found.prefetches
     assert not (found.recomputes or found.optimizer_on_host or found.weights_on_host)
 
@@ -53,8 +53,7 @@ def test_defaults_are_those_of_deepspeed():
         ({"optimizer": "adamw_torch"}, {"copies": 1}),
         ({"optimizer": "adamw_bnb_8bit"}, {"states": 2}),
         ({"weights_dtype": "float32", "autocast_dtype": "bfloat16"}, {"short": 2}),
-        ({"weights_dtype": "float32"}, {"short": 4, "master": 4}),
-        ({"weights_dtype": "float32", "sharding": "zero3"}, {"master": 0}),
+        ({"weights_dtype": "float32"}, {"short": 4}),
         ({"prefetch": "none"}, {"prefetches": False}),
         ({"activation_checkpointing": "full"}, {"recomputes": True}),
     ],
@@ -67,6 +66,8 @@ def test_keys_of_a_rung_change_it(changes, expected):
 def test_an_optimizer_with_unknown_states_has_no_model():
     with pytest.raises(ValueError, match="galore_adamw"):
         setting_of(replace(CONFIG, optimizer="galore_adamw"))
+    with pytest.raises(ValueError, match="quantized"):
+        setting_of(replace(CONFIG, method="qlora", quantization="nf4"))
 
 
 def test_parameters_are_split_as_the_config_says():

@@ -1,0 +1,49 @@
+"""A rung with ZeRO, from the step on one GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analysis_make import COUNTS, MODEL_CONFIG, measurement
+from layout_make import layout
+
+from oomdoctor.analysis.simulator.zero import NOTE, alone_config, zero_measurement
+from oomdoctor.records.config import TrainConfig, config_faults
+
+CONFIG = TrainConfig(
+    sharding="zero2",
+    world_size=8,
+    micro_batch_size=2,
+    effective_batch_size=64,
+    weights_dtype="float32",
+    autocast_dtype="bfloat16",
+    offload="optimizer",
+    bucket_elements=1000,
+)
+
+
+def test_the_step_alone_is_one_micro_batch_in_sixteen_bits():
+    alone = alone_config(CONFIG)
+    assert (alone.sharding, alone.world_size, alone.effective_batch_size) == ("none", 1, 2)
+    assert (alone.weights_dtype, alone.autocast_dtype, alone.offload) == (
+        "bfloat16",
+        "none",
+        "none",
+    )
+    assert config_faults(alone) == []
+    assert alone_config(replace(CONFIG, offload="activations")).offload == "activations"
+
+
+def test_the_peak_has_the_buffers_of_deepspeed():
+    config = replace(CONFIG, offload="none", weights_dtype="bfloat16", autocast_dtype="none")
+    found = zero_measurement(config, measurement(), layout(), COUNTS, MODEL_CONFIG)
+    shard = COUNTS.total // 8
+    # Weights and the fp32 copy with its states; then the gradients and their flat and fp32 copies.
+    least = 2 * COUNTS.total + 12 * shard + 2 * shard + 6 * shard
+    assert least <= found.peak_allocated_bytes < 1.2 * least
+    assert found.peak_phase == "optimizer"
+    assert set(found.phases) == {"load", "forward", "backward", "optimizer"}
+    assert found.breakdown.weights_bytes == 2 * COUNTS.total
+    assert found.peak_reserved_bytes is None
+    assert found.ranks[0].peak_allocated_bytes == found.peak_allocated_bytes
+    assert NOTE in found.notes
