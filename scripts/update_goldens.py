@@ -20,13 +20,14 @@ def goldens() -> Iterator[tuple[str, str]]:
     """Name and content of every golden file."""
     sys.path.insert(0, str(ROOT / "tests" / "examples"))
     from example_diagnoses import EXPLAINED, SHORT
+    from example_many_gpus import MANY_GPUS
     from example_plans import PLANS
     from example_reports import REPORTS
     from example_runs import RUNS
     from example_snapshots import SNAPSHOTS
 
     plain = {"terminal": False, "width": 80, "color": False}
-    made = {**REPORTS, **PLANS, **EXPLAINED, **SNAPSHOTS}
+    made = {**REPORTS, **PLANS, **MANY_GPUS, **EXPLAINED, **SNAPSHOTS}
     for name, make in SHORT.items():
         yield f"{name}-pipe.txt", render_report(make(), "table", **plain, verbose=False)
     for name, make in made.items():
@@ -50,7 +51,7 @@ def goldens() -> Iterator[tuple[str, str]]:
                     make(), "table", terminal=True, width=width, color=False, verbose=width == 120
                 ),
             )
-    for name in ("gpu", "cpu", "plan", "plan-why", "explain-gpu", "explain-table"):
+    for name in ("gpu", "cpu", "plan", "plan-why", "plan-gpus", "explain-gpu", "explain-table"):
         verbose = render_report(
             made[name](), "table", terminal=True, width=100, color=False, verbose=True
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from oomdoctor.analysis.command_line import command_line, sweeps_length
 from oomdoctor.analysis.rank import best
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import Recipe, Rung
+from oomdoctor.records.config import AUTO, Recipe, Rung
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.report import Status, SurveyRequest
 from oomdoctor.records.result import ProbeResult
@@ -81,6 +81,7 @@ def measuring_commands(
     asked = request
     if plan is not None:
         asked = request if plan.solve is None else _best_alone(fitting, request)
+        asked = asked if plan.fewest is None else _on_fewest(fitting, request)
         asked = replace(asked, rung_limit_s=600.0, predict=True)
     probe = replace(asked, plan=None, device="auto", emulate=None)
     return (command_line(probe),)
@@ -100,7 +101,9 @@ def _plan_commands(
         return (command_line(request), show)
     lines = []
     fitting = [result for result in results if result.outcome == "fits"]
-    if fitting and plan.solve is not None:
+    if fitting and plan.fewest is not None:
+        lines.append(command_line(_on_fewest(fitting, request)))
+    elif fitting and plan.solve is not None:
         lines.append(command_line(_best_alone(fitting, replace(request, plan=_unsolved(plan)))))
     elif fitting:
         whole = _is_ladder(plan) and request.lengths is None
@@ -126,9 +129,26 @@ def _best_alone(fitting: Sequence[ProbeResult], request: SurveyRequest) -> Surve
     return replace(request, recipe=Recipe("none", "", rungs, "command line"))
 
 
+def _on_fewest(fitting: Sequence[ProbeResult], request: SurveyRequest) -> SurveyRequest:
+    """The request for the fewest GPUs on which a rung fits, with the rungs that fit there."""
+    assert request.plan is not None
+    gpus = min(result.config.world_size for result in fitting)
+    there = [result for result in fitting if result.config.world_size == gpus]
+    batch = there[0].config.effective_batch_size
+    rungs = tuple(Rung(one.label, one.config.with_micro_batch(AUTO)) for one in there)
+    return replace(
+        request,
+        plan=replace(request.plan, fewest=None),
+        gpus=gpus,
+        effective_batch_size=batch,
+        recipe=Recipe("none", "", rungs, "command line"),
+    )
+
+
 def _is_ladder(plan: PlanRequest) -> bool:
     """Whether the plan has no question beside its ladder."""
-    return plan.why is None and plan.sweep is None and plan.solve is None
+    asks_more = plan.why is not None or plan.sweep is not None or plan.solve is not None
+    return not asks_more and plan.fewest is None
 
 
 def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]:

@@ -25,10 +25,14 @@ def ranked_results(report: Report) -> list[ProbeResult]:
 
 
 def batch(result: ProbeResult) -> str:
-    """Micro-batch size x gradient accumulation steps: `4 x 8`; a dash if none was chosen."""
+    """Micro-batch size x gradient accumulation steps: `4 x 8`; a dash if none was chosen.
+
+    On several GPUs, also their number: `4 x 1 x 8`.
+    """
     if result.micro_batch_size is None:
         return DASH
-    return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}"
+    gpus = f" x {result.config.world_size}" if result.config.world_size > 1 else ""
+    return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}{gpus}"
 
 
 def is_estimate(result: ProbeResult) -> bool:

@@ -11,6 +11,7 @@ from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
+from oomdoctor.records.fewest import FewestAnswer
 from oomdoctor.records.machine import Machine, real_name
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import CardPlan, SweepAnswer, Why
@@ -60,6 +61,7 @@ def report(
     lengths: LengthsAnswer | None = None,
     simulations: Simulations | None = None,
     solve: SolveAnswer | None = None,
+    fewest: FewestAnswer | None = None,
     files: tuple[RungFile, ...] = (),
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
@@ -114,6 +116,7 @@ def report(
         lengths=lengths,
         simulations=simulations,
         solve=solve,
+        fewest=fewest,
         files=files,
     )
 

@@ -14,6 +14,7 @@ from oomdoctor.analysis.memory.overhead import (
 )
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.costs import CalibratedBy, Calibration
+from oomdoctor.records.facts.interconnects import AUTO_LINK
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.plan import PlanRequest
 from oomdoctor.records.simulation import Target
@@ -56,8 +57,8 @@ class Card:
         known = self.facts.compute_capability if self.facts else None
         return known or _USUAL_CAPABILITY
 
-    def target(self) -> Target:
-        """What the worker needs to know about the card."""
+    def target(self, interconnect: str = AUTO_LINK) -> Target:
+        """What the worker needs to know about the card, and about what links several of them."""
         return Target(
             name=self.name,
             total_bytes=self.total_bytes,
@@ -65,6 +66,7 @@ class Card:
             overhead_bytes=self.context.likely,
             gpu=self.facts,
             calibration=self.speed,
+            interconnect=interconnect,
         )
 
 

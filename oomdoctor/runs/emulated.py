@@ -61,13 +61,23 @@ def emulated_gpus(text: str, *, alone: bool = False) -> EmulatedGpus:
     return EmulatedGpus(card, count, alone)
 
 
+def can_be(card: Card) -> bool:
+    """Whether a card can be emulated at all, wherever."""
+    return card.facts is None or card.facts.vendor == "NVIDIA"
+
+
+def is_inside() -> bool:
+    """Whether this process runs on an emulated GPU already."""
+    return is_emulating()
+
+
 def check_vendor(card: Card) -> None:
     """Check that a card can be emulated.
 
     Raises:
         ValueError: it is not a card of NVIDIA.
     """
-    if card.facts is not None and card.facts.vendor != "NVIDIA":
+    if not can_be(card):
         raise ValueError(f"{card.name} is not an NVIDIA card, so it cannot be emulated")
 
 

@@ -104,7 +104,7 @@ def test_the_ranks_of_a_slurm_job_are_spread_over_its_nodes(probe, monkeypatch):
         (["plan", "--gpus", "8", "--effective-batch", "12"], "use 8 or 16"),
         (["plan", "--gpus", "8", "--effective-batch", "4"], "use 8"),
         (["plan", "--interconnect", "pcie"], "add --gpus"),
-        (["plan", "--gpus", "8", "--interconnect", "usb"], "not one of auto, nvlink"),
+        (["plan", "--gpus", "8", "--interconnect", "usb"], "'usb' is not one of auto, nvlink"),
         (["plan", "--gpus", "8", "--effective-batch", "16", "--micro-batch", "4"], "each of 8"),
         (["probe", "--gpus", "1..2"], "is one number for probe"),
         (["probe", "--gpus", "2", "--device", "cuda:0"], "CUDA_VISIBLE_DEVICES"),

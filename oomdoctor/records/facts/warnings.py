@@ -37,6 +37,7 @@ CODES = {
     "foreign_load": "other processes used the cores or the GPU while steps were timed",
     "calibration_ignored": "stored speeds of a card imply more than the card can do",
     EMULATED: "the GPU is emulated, so times mean nothing",
+    "engines_not_run": "plan: rungs on several GPUs are simulated, because no engine can run here",
     "not_checked": "a rung could not be checked on the emulated card, so it is only predicted",
     "time_not_believable": "measured times imply more than the card can do",
     "moe_routing": "a mixture of experts is trained with synthetic weights",
@@ -238,6 +239,15 @@ def emulated_device() -> Warn:
     return Warn(
         EMULATED,
         "the GPU is emulated: memory is exact, but no kernel runs, so there are no speeds",
+    )
+
+
+def engines_not_run(reason: str) -> Warn:
+    """Rungs on several GPUs are simulated; with a CUDA build of torch their engines run."""
+    return Warn(
+        "engines_not_run",
+        "rungs on several GPUs are simulated; their engines run on the emulated card if --python "
+        f"names an interpreter with a CUDA build of torch ({reason})",
     )
 
 

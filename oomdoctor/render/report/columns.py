@@ -22,7 +22,8 @@ class Row:
     """A result, and what the report says about all of them.
 
     `place` is its place in the ranking, `notes` what is only said of this row, `tokens` the amount
-    for which the report gives the time. `mark` refers to a footnote.
+    for which the report gives the time. `mark` refers to a footnote. `planned` is whether the
+    report predicts.
     """
 
     result: ProbeResult
@@ -33,6 +34,7 @@ class Row:
     tokens: str = "N"
     notes: tuple[str, ...] = ()
     mark: str = ""
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class ResultColumn:
     wraps: bool = False
     spills: bool = True
     shared: str | None = None
+
+
+def _is_shared(row: Row) -> bool:
+    """Whether several GPUs share the training; then a peak is that of one of them."""
+    return row.result.config.world_size > 1
 
 
 def _of_usable(row: Row) -> str:
@@ -125,10 +132,17 @@ FITS = (
     ResultColumn("batch", lambda row: batch(row.result), 3, right=True, detail="batch {}"),
     ResultColumn(
         "peak",
-        lambda row: format_bytes(row.result.deciding_peak_bytes()),
+        lambda row: "" if _is_shared(row) else format_bytes(row.result.deciding_peak_bytes()),
         1,
         right=True,
         detail="peak {}",
+    ),
+    ResultColumn(
+        "peak/GPU",
+        lambda row: format_bytes(row.result.deciding_peak_bytes()) if _is_shared(row) else "",
+        1,
+        right=True,
+        detail="peak {} on each GPU",
     ),
     ResultColumn("of usable", _of_usable, 2, detail="{} of usable", tone=True),
     ResultColumn(
@@ -168,7 +182,9 @@ DID_NOT_FIT = (
     ResultColumn("needs", _needs, 2, right=True, detail="needs {}"),
     ResultColumn("short by", _short_by, 1, right=True, detail="short by {}"),
     ResultColumn("phase", _failed_in, 3, detail="in {}"),
-    ResultColumn("notes", lambda row: "; ".join(miss_notes(row.result)), 5, wraps=True),
+    ResultColumn(
+        "notes", lambda row: "; ".join(miss_notes(row.result, planned=row.planned)), 5, wraps=True
+    ),
 )
 NOT_RUN = (
     _RUNG,

@@ -66,6 +66,7 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     ]
     if measured is not None:
         pairs += _measured(report, measured, plus_minus)
+    pairs += [("ranks", _ranks(result)), ("host memory", _host_memory(result))]
     if result.mfu is not None and result.mfu <= 1:
         pairs.append(("MFU", format_percent(result.mfu, 1)))
     if result.samples_per_s is not None:
@@ -78,6 +79,24 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     if result.breakdown is not None:
         blocks.append(breakdown_table(result.breakdown))
     return blocks + _failure(result)
+
+
+def _ranks(result: ProbeResult) -> str | None:
+    """The peaks of each rank that ran, and how far they are apart."""
+    ranks, world = result.ranks, result.config.world_size
+    if not ranks:
+        return None
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} ran, and stands for all {world}" if world > 1 else None
+    peaks = [one.peak_allocated_bytes for one in ranks]
+    each = ", ".join(f"rank {one.rank} {format_bytes(one.peak_allocated_bytes)}" for one in ranks)
+    return f"allocated by {each}; spread {format_bytes(max(peaks) - min(peaks))}"
+
+
+def _host_memory(result: ProbeResult) -> str | None:
+    if result.host_peak_bytes is None:
+        return None
+    return f"{format_bytes(result.host_peak_bytes)} on each machine, for all of its ranks"
 
 
 def _is_in_tries(result: ProbeResult) -> bool:

@@ -25,6 +25,8 @@ _RANKED_BY = {
 _EMULATED = (
     "emulated: PyTorch's own allocator on a card that runs no kernels; exact memory, no speeds"
 )
+_ENGINES = "the engine itself ran on the emulated card, one rank for all GPUs"
+_ALONE = "; one rank stands for all"
 _SIMULATED = "simulated, not measured"
 _ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
 
@@ -86,25 +88,49 @@ def header(report: Report) -> list[Block]:
         pairs.append(("Device", device))
     if report.budget is not None and report.machine is not None:
         one_card = planned and len(report.cards) == 1
-        budget = _card(report.cards[0]) if one_card else _budget(report.budget, report.machine)
+        budget = (
+            _card(report.cards[0], report.machine)
+            if one_card
+            else _budget(report.budget, report.machine)
+        )
         pairs.append(("Budget", budget))
     if report.request is not None:
         pairs.append(("Training", _training(report, report.request)))
     if planned:
-        evidence = _SIMULATED + _checked(report)
+        evidence = _engines(report) + _checked(report)
         if _has_speeds(report):
             evidence += _ESTIMATED + _calibrated(report)
         pairs.append(("Evidence", evidence + _from_cache(report)))
     elif report.machine is not None and report.machine.emulated:
-        pairs.append(("Evidence", _EMULATED))
+        asked = report.request
+        alone = report.machine.gpus > 1 and asked is not None and not asked.all_ranks
+        pairs.append(("Evidence", _EMULATED + _ALONE * alone))
     if report.run_dir is not None:
         pairs.append(("Run", report.run_dir))
     return [Facts(tuple(pairs))] if pairs else []
 
 
+def _engines(report: Report) -> str:
+    """Which rungs their engines ran; the others are simulated."""
+    lines = report.fewest.lines if report.fewest is not None else ()
+    shown = [
+        *(one.evidence for one in report.results if one.measurement is not None),
+        *(line.evidence for line in lines if line.evidence is not None),
+    ]
+    sharded = report.machine is not None and report.machine.gpus > 1
+    ran = sum(evidence == "emulated" for evidence in shown) if sharded else 0
+    if not ran:
+        return _SIMULATED
+    rest = len(shown) - ran
+    return f"{counted(ran, 'rung')}: {_ENGINES}" + (f"; {rest} simulated" if rest else "")
+
+
 def _checked(report: Report) -> str:
     """How many rungs ran on the emulated card."""
-    checked = sum(result.evidence == "emulated" for result in report.results)
+    checked = sum(
+        result.evidence == "emulated" and result.config.sharding == "none"
+        for result in report.results
+    )
     if not checked:
         return ""
     return f"; {checked} of {counted(len(report.results), 'rung')} checked on the emulated card"
@@ -160,6 +186,9 @@ def _across(report: Report) -> str:
         rungs = counted(len({line.key for line in report.sweep.lines}), "rung")
         values = counted(len(report.sweep.values), "value")
         return f"{rungs} at {values} of {SWEPT_WORDS[report.sweep.key]} on {cards}"
+    if report.fewest is not None:
+        rungs = counted(len({line.key for line in report.fewest.lines}), "rung")
+        return f"the fewest GPUs for {rungs} on {cards}"
     if report.solve is not None:
         rungs = counted(len({line.key for line in report.solve.lines}), "rung")
         return f"the largest {SWEPT_WORDS[report.solve.key]} of {rungs} on {cards}"
@@ -171,19 +200,29 @@ def _targets(report: Report, machine: Machine) -> str:
     """The device of a plan; only the versions are this machine's."""
     libraries = ", ".join(_libraries(machine))
     simulated = f"simulated with {libraries}" if libraries else "not simulated"
+    times = _times(report, machine)
     if len(report.cards) != 1:
-        return f"{counted(len(report.cards), 'card')}, {simulated}"
+        each = f"{times}of each of " if times else ""
+        return f"{each}{counted(len(report.cards), 'card')}, {simulated}"
     card = report.cards[0]
     if not machine.gpu_name:  # only a size was given
-        return f"a card with {card.name}, {simulated}"
-    return f"{card.name}{_size(card.total_bytes, card.compute_capability)}, {simulated}"
+        return f"{times or 'a '}card{'s' * bool(times)} with {card.name}, {simulated}"
+    return f"{times}{card.name}{_size(card.total_bytes, card.compute_capability)}, {simulated}"
 
 
-def _card(card: CardPlan) -> str:
+def _times(report: Report, machine: Machine) -> str:
+    """How many GPUs there are: `8 x `; empty for one."""
+    if report.fewest is not None:
+        return f"{report.fewest.low} to {report.fewest.high} x "
+    return f"{machine.gpus} x " if machine.gpus > 1 else ""
+
+
+def _card(card: CardPlan, machine: Machine) -> str:
+    usable = f"{format_bytes(card.usable_bytes)} usable{_each(machine)}"
     return (
-        f"{format_bytes(card.usable_bytes)} usable = {format_bytes(card.total_bytes)} "
-        f"({card.total_source}) - {format_bytes(card.headroom_bytes)} headroom; the CUDA context "
-        f"and libraries take about {format_bytes(card.context.likely)} of it"
+        f"{usable} = {format_bytes(card.total_bytes)} ({card.total_source}) - "
+        f"{format_bytes(card.headroom_bytes)} headroom; the CUDA context and libraries take about "
+        f"{format_bytes(card.context.likely)} of it"
     )
 
 
@@ -205,10 +244,21 @@ def _device(machine: Machine) -> str:
     if machine.device == "cuda":
         driver = [f"driver {machine.driver_version}"] if machine.driver_version else []
         size = _size(machine.total_bytes, machine.compute_capability)
-        return ", ".join([f"{machine.gpu_name or 'GPU'}{size}", *driver, *versions])
+        times = f"{machine.gpus} x " if machine.gpus > 1 else ""
+        return ", ".join([f"{times}{machine.gpu_name or 'GPU'}{size}", *driver, *versions])
     cpu = f"CPU ({machine.cpu_name or 'unknown model'}, {machine.cpu_count} cores)"
     memory = f"{format_bytes(machine.memory_available_bytes)} of memory available"
-    return f"{', '.join([cpu, memory, *versions])}; memory is tensor bytes, counted by a trace"
+    ranks = [f"{machine.gpus} ranks"] if machine.gpus > 1 else []
+    return (
+        f"{', '.join([cpu, memory, *ranks, *versions])}; memory is tensor bytes, counted by a trace"
+    )
+
+
+def _each(machine: Machine) -> str:
+    """Whose the memory is, where there are several."""
+    if machine.gpus == 1:
+        return ""
+    return " per GPU" if machine.device == "cuda" else " per rank"
 
 
 def _budget(budget: Budget, machine: Machine) -> str:
@@ -217,7 +267,7 @@ def _budget(budget: Budget, machine: Machine) -> str:
     capped = cap is not None and cap <= free
     origin = f"{format_bytes(cap)} cap (--vram)" if capped else f"{format_bytes(free)} free"
     text = (
-        f"{format_bytes(budget.usable_bytes)} usable = {origin} - "
+        f"{format_bytes(budget.usable_bytes)} usable{_each(machine)} = {origin} - "
         f"{format_bytes(budget.headroom_bytes)} headroom; {where} has "
         f"{format_bytes(budget.total_bytes)}"
     )
@@ -230,7 +280,8 @@ def _budget(budget: Budget, machine: Machine) -> str:
 
 def _training(report: Report, request: SurveyRequest) -> str:
     tokens = request.sequence_length * request.effective_batch_size
-    batch = f"batch {request.effective_batch_size:,} (micro-batch x gradient accumulation)"
+    gpus = " x GPUs" if request.most_gpus() > 1 else ""
+    batch = f"batch {request.effective_batch_size:,} (micro-batch x gradient accumulation{gpus})"
     length = (
         f"sequence length {request.sequence_length:,}, effective {batch}, "
         f"{tokens:,} tokens per optimizer step"

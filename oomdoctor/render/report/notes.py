@@ -61,12 +61,16 @@ def borderline_marks(notes: Sequence[Sequence[str]]) -> dict[str, str]:
     return {text: "*" * number for number, text in enumerate(dict.fromkeys(texts), 1)}
 
 
-def miss_notes(result: ProbeResult) -> list[str]:
-    """The notes of a rung that did not fit; the reason only where the columns do not give it."""
+def miss_notes(result: ProbeResult, *, planned: bool) -> list[str]:
+    """The notes of a rung that did not fit; the reason only where the columns do not give it.
+
+    A plan runs engines of several GPUs on a card with room for them, so that says nothing.
+    """
     numbers = result.measurement is not None or result.oom is not None
     if result.missed_by_bytes is None or not numbers:
         return [*filter(None, [result.reason]), *result.notes]
-    ran = result.measurement is not None and result.evidence != "predicted"
+    with_room = planned and result.config.sharding != "none"
+    ran = result.measurement is not None and result.evidence != "predicted" and not with_room
     return [*(["ran, but left too little headroom"] if ran else []), *result.notes]
 
 

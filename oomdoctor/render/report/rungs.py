@@ -46,16 +46,19 @@ def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Sec
     missed = [r for r in report.results if r.outcome in too_large(report)]
     others = [r for r in report.results if r.outcome not in ("fits", *too_large(report))]
     sections = []
+    each = " on each GPU" if report.machine is not None and report.machine.gpus > 1 else ""
     usable = report.budget.usable_bytes if report.budget is not None else None
     if fitting:
         title = "Fits" if usable is None else f"Fits in {format_bytes(usable)} of usable memory"
+        title += each * (usable is not None)
         sections.append(Section(title, tuple(_fitting(report, fitting, usable, plus_minus))))
     for state, title in _APART.items():
         unranked = [result for result in apart if result.speed_state == state]
         if unranked:
             sections.append(Section(title, tuple(_unranked(report, unranked, plus_minus))))
     if missed:
-        rows = [Row(result, plus_minus, usable_bytes=usable) for result in missed]
+        planned = is_plan(report)
+        rows = [Row(result, plus_minus, usable_bytes=usable, planned=planned) for result in missed]
         blocks: list[Block] = [table(DID_NOT_FIT, rows)[0]]
         if any(predicted_need(row) is not None for row in rows):
             blocks.append(Note("~ is predicted."))

@@ -20,6 +20,7 @@ from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs, not_kept
+from oomdoctor.records.fewest import FewestAnswer
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.report import RungFile, SurveyRequest, Warn
@@ -71,6 +72,9 @@ class Findings:
         self.solution: SolveAnswer | None = None
         self.remedies: tuple[PlanRemedy, ...] = ()
         self.files: tuple[RungFile, ...] = ()
+        self.fewest: FewestAnswer | None = None
+        self.not_run: dict[Key, str] = {}  # why an engine did not run
+        self._run: set[Key] = set()
         self._chosen: dict[Key, Rung] = {}
         self._checked: dict[Key, ProbeResult] = {}
 
@@ -136,12 +140,15 @@ class Findings:
     def supported(self, task: Task) -> Task | None:
         """The task for the cards that can run it; for the others it is kept as unsupported.
 
-        None if its settings contradict each other, or if it can run on none of the cards.
+        None if its settings contradict each other, if it can run on none of the cards, or if its
+        engine has run on all of them.
         """
         config = task.rung.config.with_micro_batch(task.sizes[0])
         wrong = "; ".join(f"{key} {what}" for key, what in config_faults(config))
         left = []
         for card in task.cards:
+            if self._is_settled(card, task.rung):
+                continue
             has = card.facts.compute_capability if card.facts else None
             reason = wrong or lacks_capability(config.attention, has)
             if reason:
@@ -165,6 +172,7 @@ class Findings:
             )
             return
         reason = ended.attempt.reason or "the simulation failed without a reason"
+        reason = "; ".join(filter(None, [self.not_run.get(key), reason]))
         skip = too_big(task.rung, context)
         if skip is not None:
             self.skipped[key] = replace(skip, reason=f"{skip.reason}; not simulated: {reason}")
@@ -184,6 +192,16 @@ class Findings:
         if failure is not None:
             self.warnings += (not_kept(failure),)
 
+    def keep_run(self, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:
+        """Keep the attempts of a rung that its engine ran on the emulated card."""
+        key = card.name, rung.config.key()
+        self.attempts[key] = attempts
+        self._run.add(key)
+
+    def _is_settled(self, card: Card, rung: Rung) -> bool:
+        key = card.name, rung.config.key()
+        return key in self.attempts or key in self.skipped
+
     def keep_check(self, card: Card, rung: Rung, row: ProbeResult) -> None:
         """Keep the row of a rung that ran on the emulated card; it takes the prediction's place."""
         self._checked[card.name, rung.config.key()] = row
@@ -195,6 +213,11 @@ class Findings:
     def keep_solution(self, solution: SolveAnswer, chosen: dict[Key, Rung]) -> None:
         """Keep the largest values that fit; `chosen` is each rung of the ladder at its value."""
         self.solution, self._chosen = solution, chosen
+
+    def keep_fewest(self, answer: FewestAnswer, chosen: dict[Key, Rung]) -> None:
+        """Keep the fewest GPUs; `chosen` is each rung on that many, or on the most tried."""
+        self.fewest = answer
+        self._chosen |= chosen
 
     def outcome_of(self, task: Task, card: Card, ended: Ended) -> ProbeResult:
         """The row of a simulation beside the ladder, at the first of its sizes."""
@@ -216,6 +239,8 @@ class Findings:
         if key in self._checked:
             return self._checked[key]
         attempts, skip = self.attempts.get(key, ()), self.skipped.get(key)
+        if key in self._run:
+            return conclude(rung, attempts, skip, context, self.request, "emulated")
         row = conclude(rung, attempts, skip, context, self.request, "predicted")
         row = with_bound(row, rung, context)
         if row.tokens_per_s is not None:

@@ -49,6 +49,8 @@ def find_remedies(known: Findings, simulators: Simulators) -> tuple[PlanRemedy, 
     asked_more = plan.all_gpus or plan.sweep is not None or plan.why is not None
     if not plan.suggest or asked_more or known.request.lengths is not None or len(known.cards) != 1:
         return ()
+    if known.request.most_gpus() > 1:
+        return ()
     card = known.cards[0]
     cases = _cases(known, card)
     left = _MOST_SIMULATIONS

@@ -12,7 +12,7 @@ from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.facts.warnings import speed_unknown
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.report import Budget, Report, Simulations, Warn
-from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.result import ProbeResult
 from oomdoctor.runs import assemble
 from oomdoctor.runs.cards import Card
 from oomdoctor.runs.plan.card_order import in_order
@@ -45,7 +45,7 @@ def report(
         run_name=folder.name,
         started_at=started_at,
         elapsed_s=elapsed_s,
-        machine=_machine(known.cards, known.inspection),
+        machine=_machine(known),
         spec=known.spec,
         inspection=known.inspection,
         budget=_budget(one) if one is not None else None,
@@ -59,6 +59,7 @@ def report(
         lengths=lengths,
         simulations=_simulations(known),
         solve=known.solution,
+        fewest=known.fewest,
         files=known.files,
     )
 
@@ -88,8 +89,9 @@ def _simulations(known: Findings) -> Simulations:
     return Simulations(len(dates), len(cached), min(cached, default=None))
 
 
-def _machine(cards: tuple[Card, ...], inspection: Inspection | None) -> Machine:
+def _machine(known: Findings) -> Machine:
     """The predicted device with the libraries installed here; of several cards the largest."""
+    cards, inspection = known.cards, known.inspection
     versions = inspection.versions if inspection else installed_versions()
     only = cards[0].facts if len(cards) == 1 else None
     return replace(
@@ -98,6 +100,7 @@ def _machine(cards: tuple[Card, ...], inspection: Inspection | None) -> Machine:
         gpu_name=only.name if only else None,
         total_bytes=cards[-1].total_bytes,
         compute_capability=only.compute_capability if only else None,
+        gpus=known.request.most_gpus(),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from oomdoctor.errors import ExitCode, OomDoctorError
@@ -33,6 +33,7 @@ from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.early_bounds import bounds_only, counts_from_config
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.inspection import on_one_gpu
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan import host_limits
@@ -41,6 +42,10 @@ from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.recording import record_snapshot
 from oomdoctor.runs.plan.remedies import find_remedies
 from oomdoctor.runs.plan.report import report as finished_report
+from oomdoctor.runs.plan.sharded.engines import Engines
+from oomdoctor.runs.plan.sharded.fewest import find_fewest
+from oomdoctor.runs.plan.sharded.ladder import run_ladder
+from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings
 from oomdoctor.runs.plan.solve import solve
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
@@ -106,7 +111,8 @@ def run_plan(
         try:
             with suppress(Stopped), simulators:
                 check = partial(_verify, known, folder, variables, listen, stop)
-                _predict(known, simulators, folder, listen, check)
+                opened = partial(_engines, known, folder, lambda: stop() is not None)
+                _predict(known, simulators, folder, listen, check, opened)
         except OomDoctorError as error:
             fault = host_limits.with_remedy(error, request)
             if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
@@ -134,8 +140,11 @@ def _predict(
     folder: RunFolder,
     on_event: Listener,
     check: Callable[[], None],
+    opened: Callable[[Card], AbstractContextManager[Engines | None]],
 ) -> None:
     """Look at the model and the data file, simulate every rung, and `check` those that matter.
+
+    `opened` gives the engines of several GPUs on a card, None where they cannot run.
 
     Raises:
         Stopped: told to stop; what is known stays.
@@ -149,6 +158,15 @@ def _predict(
     known.set_limits(inspection)
     if known.plan.solve is not None:
         solve(known, known.plan.solve, simulators, on_event)
+        return
+    known.warnings += route_warnings(known)
+    for card in known.cards:
+        with opened(card) as engines:
+            if known.plan.fewest is not None:
+                find_fewest(known, card, engines, simulators, on_event)
+            elif engines is not None:
+                run_ladder(known, card, engines, on_event)
+    if known.plan.fewest is not None:
         return
     _simulate(known, simulators, on_event)
     if known.request.snapshot is not None:
@@ -191,13 +209,24 @@ def _verify(
         verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
 
 
+@contextmanager
+def _engines(
+    known: Findings, folder: RunFolder, stop: Callable[[], bool], card: Card
+) -> Iterator[Engines | None]:
+    if card not in engine_cards(known):
+        yield None
+        return
+    with Engines(known, card, folder, stop) as engines:
+        yield engines
+
+
 def _inspect(known: Findings, simulators: Simulators) -> Inspection:
     """Count the model's parameters, find its repeating layers and its longest row."""
     job = ProbeJob(
         mode="inspect",
         label="inspect",
         model=known.spec,
-        config=known.rungs[0].config,
+        config=on_one_gpu(known.rungs[0].config),
         device_type="cpu",  # an inspection needs no device
     )
     (ended,) = simulators.run([job])

@@ -102,7 +102,7 @@ def job_of(
         seed=seed,
         simulation=SimulationRequest(
             micro_batch_sizes=task.sizes,
-            targets=tuple(card.target() for card in task.cards),
+            targets=tuple(card.target(plan.interconnect) for card in task.cards),
             stacks=inspection.stacks,
             detail=plan.why is not None,
             every_size=plan.sweep is not None,

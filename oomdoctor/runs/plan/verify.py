@@ -78,7 +78,8 @@ def _that_matter(known: Findings, card: Card) -> list[Rung]:
     return [
         rung
         for rung, row in zip(known.ladder(card), rows, strict=True)
-        if row.peak_device_bytes is not None
+        if row.evidence == "predicted"  # the engines of several GPUs have run there already
+        and row.peak_device_bytes is not None
         and row.micro_batch_size is not None
         and (
             row.key in best

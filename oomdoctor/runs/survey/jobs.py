@@ -18,6 +18,7 @@ from oomdoctor.records.result import (
 )
 from oomdoctor.runs import device, startup_errors
 from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.inspection import on_one_gpu
 from oomdoctor.runs.jobs.launch import Stopped, launch
 from oomdoctor.runs.survey.setup import SurveySetup
 from oomdoctor.system.store.run_folders import save_attempt
@@ -26,14 +27,6 @@ from oomdoctor.system.store.run_folders import save_attempt
 def is_alone(request: SurveyRequest) -> bool:
     """Whether one rank runs, and an emulated GPU stands in for the others."""
     return request.emulate is not None and request.most_gpus() > 1 and not request.all_ranks
-
-
-def on_one_gpu(config: TrainConfig) -> TrainConfig:
-    """The configuration to look at a model with, which needs no other GPU."""
-    plain = TrainConfig()
-    return replace(
-        config, sharding="none", world_size=1, offload="none", bucket_elements=plain.bucket_elements
-    )
 
 
 class SurveyJobs:

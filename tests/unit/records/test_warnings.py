@@ -76,6 +76,10 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         "run run-7 stored about NVIDIA L4",
     ),
     "emulated_device": (warnings.emulated_device, "no speeds"),
+    "engines_not_run": (
+        lambda: warnings.engines_not_run("torch has no CUDA build"),
+        "names an interpreter with a CUDA build of torch (torch has no CUDA build)",
+    ),
     "not_checked": (
         lambda: warnings.not_checked({"full-bf16": "timed out"}),
         "only predicted: full-bf16 (timed out)",

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 import jsonschema
 import pytest
 from example_gpu import gpu_report
+from example_many_gpus import MANY_GPUS
 from example_plans import PLANS
 from example_reports import REPORTS
 
@@ -50,9 +51,9 @@ def builder() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", [*REPORTS, *PLANS])
+@pytest.mark.parametrize("name", [*REPORTS, *PLANS, *MANY_GPUS])
 def test_json_is_valid_and_comes_back_as_the_same_report(name: str, schema: Any) -> None:
-    report = {**REPORTS, **PLANS}[name]()
+    report = {**REPORTS, **PLANS, **MANY_GPUS}[name]()
     text = document(report, "json")
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(text))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from example_gpu import gpu_report
+from example_many_gpus import MANY_GPUS
 from example_plans import PLANS
 from example_reports import REPORTS, cpu_report, interrupted_report
 
@@ -380,7 +381,7 @@ def test_why_leaves_out_what_is_negligible() -> None:
 
 
 def test_all_examples_end_with_one_newline() -> None:
-    for make in (*REPORTS.values(), *PLANS.values()):
+    for make in (*REPORTS.values(), *PLANS.values(), *MANY_GPUS.values()):
         for format in format_names():
             text = render_report(
                 make(), format, terminal=False, width=80, color=False, verbose=True

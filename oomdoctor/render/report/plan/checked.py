@@ -21,7 +21,7 @@ _COLUMNS = (
 
 def checked_sections(report: Report) -> list[Section]:
     """Both peaks of each checked rung, and whether the verdicts differ; none without checks."""
-    checked = [result for result in report.results if result.evidence == "emulated"]
+    checked = [result for result in report.results if is_checked(result)]
     if report.request is None or report.request.plan is None or not checked:
         return []
     usable = report.budget.usable_bytes if report.budget is not None else None
@@ -34,6 +34,11 @@ def checked_sections(report: Report) -> list[Section]:
     rows = tuple(_row(result, usable) for result in checked)
     title = "Checked on the emulated card"
     return [Section(title, (Grid(_COLUMNS, rows), Note(verdicts)))]
+
+
+def is_checked(result: ProbeResult) -> bool:
+    """Whether a rung was predicted, and then ran on the emulated card."""
+    return result.evidence == "emulated" and result.config.sharding == "none"
 
 
 def _row(result: ProbeResult, usable: int | None) -> tuple[str, ...]:

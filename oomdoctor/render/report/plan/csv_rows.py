@@ -1,4 +1,4 @@
-"""A plan as CSV: a row a card and method; of a sweep a row a rung and value; of --solve a rung."""
+"""A plan as CSV: a row a card and method; of a sweep a row a rung and value; else a row a rung."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from oomdoctor.records.fewest import FewestAnswer, FewestLine
 from oomdoctor.records.plan import CardPick, CardPlan, SweepAnswer
 from oomdoctor.records.report import Report
 from oomdoctor.records.solve import SolveAnswer, SolveLine
@@ -25,6 +26,8 @@ _PICK = tuple(field.name for field in fields(CardPick))
 
 def plan_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then the rows. Headings are the keys in JSON."""
+    if report.fewest is not None:
+        return _fewest_rows(report.fewest)
     if report.solve is not None:
         return _solve_rows(report.solve)
     if report.sweep is not None:
@@ -46,6 +49,13 @@ def _solve_rows(answer: SolveAnswer) -> Iterator[list[Any]]:
     yield ["solved", *names]
     for line in answer.lines:
         yield [answer.key, *(getattr(line, name) for name in names)]
+
+
+def _fewest_rows(answer: FewestAnswer) -> Iterator[list[Any]]:
+    names = [field.name for field in fields(FewestLine) if field.name != "tries"]
+    yield names
+    for line in answer.lines:
+        yield [getattr(line, name) for name in names]
 
 
 def _sweep_rows(sweep: SweepAnswer) -> Iterator[list[Any]]:

@@ -6,6 +6,7 @@ from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Section
 from oomdoctor.render.report.plan.cards import card_sections
 from oomdoctor.render.report.plan.checked import checked_sections
+from oomdoctor.render.report.plan.fewest import fewest_sections
 from oomdoctor.render.report.plan.solve import solve_sections
 from oomdoctor.render.report.plan.sweep import sweep_sections
 from oomdoctor.render.report.plan.why import why_sections
@@ -14,7 +15,9 @@ from oomdoctor.render.report.plan.why import why_sections
 def plan_sections(report: Report, *, verbose: bool) -> list[Section]:
     """The sections that a survey does not have; none for other reports."""
     sections = checked_sections(report)
-    if report.solve is not None:
+    if report.fewest is not None:
+        sections += fewest_sections(report.fewest, report.cards)
+    elif report.solve is not None:
         sections += solve_sections(report.solve, report.cards)
     elif report.sweep is not None:
         sections += sweep_sections(report.sweep, report.cards)

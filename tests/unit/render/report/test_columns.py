@@ -20,6 +20,7 @@ SHOWN = {
     "rung": "lora-r16-bf16+ckpt",
     "batch": "4 x 8",
     "peak": "22.9 GiB",
+    "peak/GPU": "",
     "of usable": "fits, 95%",
     "peak phase": "backward",
     "tokens/s": "5,310 ±0.6%",
@@ -71,6 +72,19 @@ def test_a_step_that_ran_says_exactly_what_it_needs() -> None:
     assert shown["notes"] == "ran, but left too little headroom"
     predicted = replace(ran, evidence="predicted")
     assert DID_NOT_FIT[-1].show(_row(predicted)) == ""
+
+
+def test_a_peak_of_several_gpus_is_that_of_each() -> None:
+    spread = replace(_LORA, config=replace(_LORA.config, sharding="ddp", world_size=8))
+    shown = {column.heading: column.show(_row(spread)) for column in FITS}
+    assert (shown["peak"], shown["peak/GPU"], shown["batch"]) == ("", "22.9 GiB", "4 x 8 x 8")
+
+
+def test_an_engine_that_had_room_says_nothing_of_headroom() -> None:
+    spread = replace(_LORA.config, sharding="ddp", world_size=8)
+    ran = replace(_LORA, config=spread, outcome="oom", evidence="emulated", missed_by_bytes=GIB)
+    shown = [DID_NOT_FIT[-1].show(replace(_row(ran), planned=planned)) for planned in (True, False)]
+    assert shown == ["", "ran, but left too little headroom"]
 
 
 def test_a_prediction_says_what_a_step_that_ran_out_needs() -> None:

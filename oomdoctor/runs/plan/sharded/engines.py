@@ -1,0 +1,163 @@
+"""Run engines for several GPUs on the emulated card: one rank each, two at a time.
+
+The card has room for any rung, so a rung that does not fit still says what it needs. A rung close
+to the limit runs again with the limit of the real card, where the allocator gives back what it
+holds beyond the tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Self
+
+from oomdoctor.records.config import Rung
+from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.runs import emulated
+from oomdoctor.runs.cards import Card
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
+from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.system.environment import worker_environment
+from oomdoctor.system.store.run_folders import RunFolder, save_attempt
+
+_LANES = 2
+_ROOM = 16  # times the memory of the card
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# Libraries that compile functions when they are imported take a second longer for it.
+_COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A rung that ran: its number among those that were asked for, and how it ended."""
+
+    number: int
+    attempt: Attempt
+
+
+class Engines:
+    """Worker hosts that see one emulated card; a context manager that ends them.
+
+    Invariant: a host works on one rung at a time. Each sees its own emulated GPUs, because ranks
+    of two rungs would take memory from each other.
+    """
+
+    def __init__(
+        self, known: Findings, card: Card, folder: RunFolder, stop: Callable[[], bool]
+    ) -> None:
+        self._known, self._card, self._folder, self._stop = known, card, folder, stop
+        self._hosts: list[WorkerHost] = []
+        self._idle: queue.SimpleQueue[WorkerHost] = queue.SimpleQueue()
+        self._naming = threading.Lock()
+        self._broken = threading.Event()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        python, rungs = self._known.request.python, self._known.ladder(self._card)
+        most = max(min(rung.config.world_size, rung.config.gpus_per_node) for rung in rungs)
+        roomy = replace(self._card, total_bytes=_ROOM * self._card.total_bytes)
+        gpus = emulated.EmulatedGpus(roomy, most, alone=True)
+        with ExitStack() as opening:
+            for lane in range(min(_LANES, len(os.sched_getaffinity(0)))):
+                place = self._folder.path / f"engines-{lane}"
+                place.mkdir(exist_ok=True)
+                seen = opening.enter_context(emulated.emulating(gpus, python, place))
+                uuids = ",".join(emulated.uuid_of(index) for index in range(most))
+                environment = worker_environment(uuids) | _ONE_THREAD | seen
+                if not any(rung.config.compile for rung in rungs):
+                    environment |= _COMPILES_NOTHING
+                host = opening.enter_context(WorkerHost(python, environment, place))
+                host.start()  # they load their libraries at the same time
+                self._idle.put(host)
+                self._hosts.append(host)
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def run(
+        self,
+        rungs: Sequence[Rung],
+        usable_bytes: int,
+        on_start: Callable[[int], None] = lambda number: None,
+    ) -> Iterator[Ran]:
+        """The rungs as they end; each has a micro-batch size. `on_start` gets their numbers.
+
+        Raises:
+            Stopped: told to stop; no rung is running.
+            OomDoctorError: no worker can be started (exit 5).
+        """
+        with ThreadPoolExecutor(len(self._hosts)) as threads:
+            left: set[Future[Ran]] = {
+                threads.submit(self._one, number, rung, usable_bytes, on_start)
+                for number, rung in enumerate(rungs)
+            }
+            try:
+                while left:
+                    done, left = wait(left, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        yield future.result()
+            except BaseException:
+                self._broken.set()  # otherwise the pool would wait for the remaining rungs
+                for future in left:
+                    future.cancel()
+                raise
+
+    def _one(
+        self, number: int, rung: Rung, usable_bytes: int, on_start: Callable[[int], None]
+    ) -> Ran:
+        host = self._idle.get()
+        try:
+            on_start(number)
+            attempt = self._launched(host, rung, usable_bytes, None)
+            if _is_close(attempt, usable_bytes):
+                limited = self._launched(host, rung, usable_bytes, usable_bytes)
+                attempt = limited if limited.outcome == "fits" else attempt
+        finally:
+            self._idle.put(host)
+        return Ran(number, attempt)
+
+    def _launched(
+        self, host: WorkerHost, rung: Rung, usable_bytes: int, limit_bytes: int | None
+    ) -> Attempt:
+        request, config = self._known.request, rung.config
+        assert isinstance(config.micro_batch_size, int)
+        with self._naming:
+            folder = self._folder.job_folder(rung.label, config.micro_batch_size)
+        job = ProbeJob(
+            mode="measure",
+            label=rung.label,
+            model=self._known.spec,
+            config=config,
+            device_type="cuda",
+            budget_bytes=limit_bytes,
+            seed=request.seed,
+            timed=False,
+            alone=config.world_size > 1,
+        )
+        attempt, _ = launch(
+            host,
+            job,
+            folder,
+            usable_bytes=usable_bytes,
+            deadline_s=request.rung_limit_s,
+            on_phase=lambda phase: None,
+            stop=lambda: self._broken.is_set() or self._stop(),
+        )
+        save_attempt(folder, attempt)
+        return attempt
+
+
+def _is_close(attempt: Attempt, usable_bytes: int) -> bool:
+    """Whether the tensors fit, but not what the allocator held beyond them."""
+    measured = attempt.measurement
+    if measured is None or attempt.outcome != "oom":
+        return False
+    return measured.peak_allocated_bytes + (measured.overhead_bytes or 0) <= usable_bytes

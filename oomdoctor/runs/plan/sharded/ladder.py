@@ -1,0 +1,131 @@
+"""The sharded rungs of a plan: for each the largest micro-batch size that fits, by its engine.
+
+All searches advance together, one size at a time, so that rungs run side by side. A rung whose
+lower bound is above the usable memory does not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
+from oomdoctor.analysis.search.micro_batch import divisors
+from oomdoctor.analysis.search.with_room import Tried, next_with_room
+from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.result import Attempt
+from oomdoctor.runs.cards import Card
+from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sharded.engines import Engines
+from oomdoctor.runs.plan.sharded.route import is_sharded, too_much_on_host, was_stopped_by_host
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for a rung on a card; over if an attempt ended in anything but a verdict."""
+
+    rung: Rung
+    sizes: tuple[int, ...]
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def next_size(self, usable_bytes: int) -> int | None:
+        """The next size to run."""
+        if any(one.outcome not in ("fits", "oom") for one in self.attempts):
+            return None
+        tried = {int(one.config.micro_batch_size): _tried(one) for one in self.attempts}
+        return next_with_room(self.sizes, tried, usable_bytes)
+
+
+def run_ladder(known: Findings, card: Card, engines: Engines, on_event: Listener) -> None:
+    """Run the sharded rungs of a card and keep what they need.
+
+    A rung that its engine cannot run is left to the simulation.
+
+    Raises:
+        Stopped: told to stop; what is known stays.
+        OomDoctorError: no worker can be started (exit 5).
+    """
+    context, usable = known.contexts[card.name], card.usable_bytes
+    searches = [
+        _Search(rung, _sizes(rung, context))
+        for rung in known.ladder(card)
+        if is_sharded(rung.config) and _may_run(known, card, rung, context)
+    ]
+    total = len(searches)
+    ended: set[int] = set()
+    while True:
+        wanted = [
+            (number, size)
+            for number, search in enumerate(searches)
+            if (size := search.next_size(usable)) is not None
+        ]
+        if not wanted:
+            return
+        asked = [
+            Rung(searches[number].rung.label, searches[number].rung.config.with_micro_batch(size))
+            for number, size in wanted
+        ]
+
+        def started(place: int, asked: list[Rung] = asked) -> None:
+            on_event(SurveyEvent("simulating", asked[place], total=total))
+
+        for ran in engines.run(asked, usable, started):
+            number, _ = wanted[ran.number]
+            search = searches[number]
+            search.attempts.append(ran.attempt)
+            if search.next_size(usable) is not None:
+                continue
+            ended.add(number)
+            keep(known, card, search.rung, tuple(search.attempts))
+            on_event(
+                SurveyEvent(
+                    "predicted",
+                    search.rung,
+                    attempts=tuple(search.attempts),
+                    index=len(ended),
+                    total=total,
+                )
+            )
+
+
+def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:
+    """Keep the attempts, unless the engine is not supported here: then the rung is simulated."""
+    last = attempts[-1]
+    if last.outcome != "unsupported" and not was_stopped_by_host(last):
+        known.keep_run(card, rung, attempts)
+    elif len(attempts) > 1:
+        known.keep_run(card, rung, attempts[:-1])
+    else:
+        known.not_run[card.name, rung.config.key()] = last.reason or "not supported"
+
+
+def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
+    """Whether a rung runs; if not, why is kept."""
+    faults = config_faults(rung.config.with_micro_batch(fixed_size(rung.config, context) or 1))
+    reason = "; ".join(f"{key} {what}" for key, what in faults)
+    reason = reason or lacks_capability(rung.config.attention, context.compute_capability) or ""
+    if reason:
+        attempt = Attempt(rung.config, "unsupported", None, None, None, reason, 0.0)
+        known.attempts[card.name, rung.config.key()] = (attempt,)
+        return False
+    skip = too_big(rung, context)
+    if skip is not None:
+        known.skipped[card.name, rung.config.key()] = skip
+        return False
+    assert context.counts is not None
+    reason = too_much_on_host(rung.config, context.counts) or ""
+    if reason:
+        known.not_run[card.name, rung.config.key()] = reason
+    return not reason
+
+
+def _sizes(rung: Rung, context: Context) -> tuple[int, ...]:
+    fixed = fixed_size(rung.config, context)
+    return (fixed,) if fixed is not None else divisors(rung.config.rank_batch_size())
+
+
+def _tried(attempt: Attempt) -> Tried:
+    measured = attempt.measurement
+    peak = measured.deciding_peak_bytes() if measured is not None else None
+    return Tried(attempt.outcome == "fits", peak)

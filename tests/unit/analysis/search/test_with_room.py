@@ -1,0 +1,50 @@
+"""The micro-batch search where every try gives a peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from oomdoctor.analysis.search.micro_batch import divisors
+from oomdoctor.analysis.search.with_room import MAX_TRIES, Tried, next_with_room
+
+USABLE = 100
+
+
+def search(sizes: tuple[int, ...], peak: Callable[[int], int | None]) -> dict[int, Tried]:
+    """All tries of a search, for peaks by size; None is more than there is room for."""
+    tried: dict[int, Tried] = {}
+    while (size := next_with_room(sizes, tried, USABLE)) is not None:
+        assert size not in tried and size in sizes
+        found = peak(size)
+        tried[size] = Tried(found is not None and found <= USABLE, found)
+    return tried
+
+
+def test_a_rung_whose_smallest_size_does_not_fit_is_tried_once() -> None:
+    assert list(search((1, 2, 4), lambda size: 200)) == [1]
+
+
+def test_the_smallest_and_the_largest_size_settle_a_rung_with_room() -> None:
+    assert list(search(divisors(64), lambda size: 20 + size)) == [1, 64]
+    assert list(search((1,), lambda size: 20)) == [1]
+
+
+@pytest.mark.parametrize(("each", "largest"), [(70, 1), (30, 2), (12, 6), (10, 8), (1.5, 48)])
+def test_the_line_finds_the_largest_size(each: float, largest: int) -> None:
+    tried = search(divisors(48), lambda size: round(20 + each * size))
+    fitting = [size for size in tried if tried[size].fits]
+    assert max(fitting) == largest
+    assert len(tried) <= 4
+
+
+def test_a_peak_that_bends_upwards_is_followed() -> None:
+    tried = search(divisors(64), lambda size: max(20 + size, 8 * size))
+    assert max(size for size in tried if tried[size].fits) == 8
+    assert len(tried) <= MAX_TRIES
+
+
+def test_a_size_beyond_all_room_leaves_the_middle() -> None:
+    tried = search(divisors(16), lambda size: 20 * size if size <= 8 else None)
+    assert max(size for size in tried if tried[size].fits) == 4
