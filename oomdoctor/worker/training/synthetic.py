@@ -6,6 +6,7 @@ copy, and a quantized model never exists in full precision. Buffers are computed
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,14 +107,16 @@ def declare_model(
 @contextmanager
 def _not_sharded_yet() -> Iterator[None]:
     """Let transformers build a whole model although DeepSpeed ZeRO-3 is set up."""
-    from transformers.integrations import deepspeed
-
-    reference = getattr(deepspeed, "_hf_deepspeed_config_weak_ref", None)
-    deepspeed.unset_hf_deepspeed_config()
+    settings: Any = sys.modules.get("transformers.integrations.deepspeed")
+    reference = getattr(settings, "_hf_deepspeed_config_weak_ref", None)
+    if reference is None:
+        yield
+        return
+    settings._hf_deepspeed_config_weak_ref = None
     try:
         yield
     finally:
-        deepspeed._hf_deepspeed_config_weak_ref = reference
+        settings._hf_deepspeed_config_weak_ref = reference
 
 
 def dtype_keyword() -> str:

@@ -37,7 +37,9 @@ def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Opt
         trainer._wrap_model(trainer.model)  # it only chooses DDP's settings
         model, optimizer = accelerator.prepare(trainer.model, optimizer)
         return model, optimizer
-    _set_precision(_plugin(trainer), config)
+    plugin = _plugin(trainer)
+    _check_version(plugin, config)
+    _set_precision(plugin, config)
     if config.fsdp_version == 1:
         return _by_fsdp1(trainer)
     optimizer = optimizers.create(trainer)
@@ -54,12 +56,27 @@ def _plugin(trainer: Trainer) -> Any:
 
     state = trainer.accelerator.state
     if getattr(state, "fsdp_plugin", None) is None:
-        plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
+        settings = getattr(trainer.args, "fsdp_plugin_args", None)
+        if settings is None:
+            raise UnsupportedError(
+                "FSDP on the CPU needs transformers 5: pip install -U transformers"
+            )
+        plugin = FullyShardedDataParallelPlugin(**settings)
         if state._mixed_precision != "no":
             plugin.set_mixed_precision(state._mixed_precision)
         state.distributed_type, state.fsdp_plugin = DistributedType.FSDP, plugin
         trainer.is_fsdp_enabled = True
     return state.fsdp_plugin
+
+
+def _check_version(plugin: Any, config: TrainConfig) -> None:
+    """Older versions of transformers and accelerate set up FSDP 1, whatever the rung asks for."""
+    found = getattr(plugin, "fsdp_version", 1)
+    if found != config.fsdp_version:
+        raise UnsupportedError(
+            f"these versions of transformers and accelerate set up FSDP {found}: set "
+            f"fsdp_version = {found}, or pip install -U transformers accelerate"
+        )
 
 
 def _by_deepspeed(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
