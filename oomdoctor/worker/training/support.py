@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.records.facts.attention import ATTENTIONS, lacks_capability
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.facts.unsupported import Where, unsupported
@@ -33,6 +33,8 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         )
     if config.loss == "liger" and not (_installed("liger_kernel") and _installed("triton")):
         raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
+    if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
+        raise UnsupportedError("only fsdp and zero3 can keep the weights in host memory")
     if is_zero(config) and not simulated and not _installed("deepspeed"):
         raise UnsupportedError("ZeRO needs DeepSpeed: pip install deepspeed")
     if config.quantization != "none" and not _installed("bitsandbytes"):

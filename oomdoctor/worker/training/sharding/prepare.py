@@ -80,8 +80,13 @@ def _check_version(plugin: Any, config: TrainConfig) -> None:
 
 
 def _by_deepspeed(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
+    from deepspeed.accelerator import get_accelerator
     from transformers.integrations.deepspeed import deepspeed_init
 
+    # DeepSpeed does so while it sets up, and the peak of the load would be lost.
+    accelerator = get_accelerator()
+    for name in ("peak_memory_stats", "max_memory_cached", "max_memory_allocated"):
+        setattr(accelerator, f"reset_{name}", lambda *_: None)
     optimizer, _ = deepspeed_init(trainer, num_training_steps=_STEPS)
     model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
     trainer.deepspeed = model
