@@ -39,7 +39,7 @@ class Cluster:
         asked = ("sacct", "-j", job, "-X", "-D", "--noheader", "--parsable2", "-o", "State")
         return self.ask(*asked).splitlines()
 
-    def until(self, job: str, *states: str, seconds: float = 60, tasks: int = 1) -> None:
+    def until(self, job: str, *states: str, seconds: float = 120, tasks: int = 1) -> None:
         """Wait until each of so many tasks has one of these states; without any, has ended."""
         wanted = states or _ENDED
         deadline = time.monotonic() + seconds
