@@ -37,11 +37,14 @@ PROBES = (
     ["--vram", "24", "--device", "cpu"],
     ["--vram", "24GB", "--device", "cuda:0", "--eval", "--eval-batch", "4", "--seed", "7"],
     ["--weights", "pretrained", "--no-predict", "--rung-timeout", "90s"],
-    ["--emulate", "2x RTX 4090", "--vram", "16GiB"],
+    ["--emulate", "2x RTX 4090", "--vram", "16GiB", "--ranks", "all"],
+    ["--gpus", "2", "--device", "cpu"],
 )
 PLANS = (
     ["--gpu", "RTX 4090"],
     ["--gpu", "80GiB", "--verify"],
+    ["--gpu", "H100", "--gpus", "8", "--interconnect", "pcie"],
+    ["--gpu", "H100", "--gpus", "1..8", "--min"],
     ["--gpu", "24", "--gpu", "a100 80gb"],
     ["--all-gpus"],
     ["--all-gpus", "--min-vram", "24", "--sort", "memory"],
@@ -114,7 +117,7 @@ def test_a_plan_is_asked_again_with_all_its_options(cli, planned, files, words):
     only_one = {"--sweep", "--solve"} & set(words)
     two_of_them = only_one and ("--lengths" in words or "--micro-batch" in words)
     no_rank = "lora-rank" in words and "none" in words
-    no_check = {"--verify", "--lengths"} <= set(words)
+    no_check = "--lengths" in words and {"--verify", "--min"} & set(words)
     if two_of_them or no_rank or no_check or {"--with", "--python"} <= set(words):
         pytest.skip("these options exclude each other")
     request = _asked(cli, planned, ["plan", "org/a model", *_arguments(words, files)])

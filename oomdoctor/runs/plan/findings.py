@@ -198,6 +198,10 @@ class Findings:
         self.attempts[key] = attempts
         self._run.add(key)
 
+    def was_run(self, card: Card, rung: Rung) -> bool:
+        """Whether the engine of a rung ran on the emulated card."""
+        return (card.name, rung.config.key()) in self._run
+
     def _is_settled(self, card: Card, rung: Rung) -> bool:
         key = card.name, rung.config.key()
         return key in self.attempts or key in self.skipped

@@ -46,6 +46,7 @@ from oomdoctor.runs.plan.sharded.engines import Engines
 from oomdoctor.runs.plan.sharded.fewest import find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
 from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings
+from oomdoctor.runs.plan.sharded.times import estimate_times
 from oomdoctor.runs.plan.solve import solve
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
@@ -168,6 +169,8 @@ def _predict(
                 run_ladder(known, card, engines, on_event)
     if known.plan.fewest is not None:
         return
+    for card in known.cards:
+        estimate_times(known, card, simulators, on_event)
     _simulate(known, simulators, on_event)
     if known.request.snapshot is not None:
         record_snapshot(known, simulators, folder)

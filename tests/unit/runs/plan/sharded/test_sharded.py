@@ -13,14 +13,17 @@ from plan_make import measured
 from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.fewest import GpuRange
+from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.plan import PlanRequest, Sweep
-from oomdoctor.records.result import Attempt, Inspection
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob
 from oomdoctor.runs import emulated
 from oomdoctor.runs.cards import cards_of
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
+from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sharded import times
 from oomdoctor.runs.plan.sharded.engines import Engines, Ran
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
@@ -177,3 +180,36 @@ def test_engines_run_where_the_interpreter_and_the_card_allow_it(monkeypatch) ->
     assert engine_cards(known) == ()
     (warning,) = route_warnings(known)
     assert warning.code == "engines_not_run" and "torch has no CUDA build" in warning.message
+
+
+class FakeSimulators:
+    """Answers each job with nothing but an attempt."""
+
+    def __init__(self) -> None:
+        self.jobs: list[ProbeJob] = []
+
+    def run(self, jobs: Sequence[ProbeJob], on_start: Any = None) -> Iterator[Ended]:
+        for number, job in enumerate(jobs):
+            self.jobs.append(job)
+            yield Ended(number, Attempt(job.config, "fits", None, None, None, None, 1.0), None)
+
+
+def test_what_fits_by_its_engine_is_simulated_for_its_time(monkeypatch) -> None:
+    known = findings(FSDP, replace(FSDP, sharding="zero3"), plan=PlanRequest(("L40S",)))
+    peaks = {"fsdp": 10 * GIB, "zero3": 99 * GIB}
+    run(known, FakeEngines(lambda config: peaks[config.sharding]))
+    timing = Timing(0.5, 0.2, 1.0, 0.2, 1.5, 0, 0, "estimated")
+    simulated = replace(measured(11 * GIB), timing=timing)
+    found = Attempt(FSDP.with_micro_batch(8), "fits", simulated, None, None, None, 1.0)
+    monkeypatch.setattr(times, "prediction_for", lambda predictions, name: object())
+    monkeypatch.setattr(times, "attempts_of_prediction", lambda *_: (found,))
+    simulators = FakeSimulators()
+    times.estimate_times(known, known.cards[0], cast("Simulators", simulators), lambda event: None)
+    assert [job.config.micro_batch_size for job in simulators.jobs] == [8]
+    fits, short = known.rows(known.cards[0])
+    assert (fits.evidence, fits.peak_device_bytes, fits.speed_state) == (
+        "emulated",
+        10 * GIB,
+        "estimated",
+    )
+    assert fits.tokens_per_s is not None and short.tokens_per_s is None
