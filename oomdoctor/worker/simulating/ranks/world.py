@@ -57,6 +57,9 @@ def fake_world(
         # FSDP takes a mesh of the accelerators that it finds, and there may be some.
         stack.enter_context(replaced(torch._C, "_get_accelerator", lambda *_: torch.device("cpu")))
         streams = Streams(trace)
+        if hasattr(torch, "accelerator"):
+            own = streams.current_stream
+            stack.enter_context(replaced(torch.accelerator, "current_stream", own))
         for module in _users_of_handles(device_mesh):
             stack.enter_context(replaced(module, "_get_device_handle", lambda *_: streams))
         for name in ("__init__", "__getitem__", "_flatten", "_unflatten"):
