@@ -20,6 +20,7 @@ from oomdoctor.worker.tracing.categories import category_of
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
+from oomdoctor.worker.tracing.storages import resized_storages
 from oomdoctor.worker.tracing.tensors import plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
@@ -80,9 +81,11 @@ class AllocationTrace:
         # Storages that gave up their memory: what they were born as, and a weak reference.
         self._emptied: dict[int, tuple[TapeBlock, Any]] = {}
 
-    def recording(self) -> AbstractContextManager[Any]:
-        """A dispatch mode that records the results of every operator."""
-        return _dispatch_mode(self)
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the results of every operator, and storages that are resized without one."""
+        with _dispatch_mode(self), resized_storages(self):
+            yield
 
     def enter(self, phase: str) -> None:
         """Begin a phase: its peak starts at what is alive now."""
@@ -376,12 +379,17 @@ def _name_of(func: OpOverload) -> tuple[str, bool]:
 
 
 def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if any(kind.__name__ == "DTensor" for kind in types):
+                return NotImplemented  # the operators on the part of this rank come here in turn
+            if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+                return func(*args, **(kwargs or {}))  # it only finds the shape of a result
             trace.begins()
             result = func(*args, **(kwargs or {}))
             trace.note_operator(func, args, kwargs or {}, result)

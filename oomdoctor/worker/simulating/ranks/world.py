@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
-from oomdoctor.worker.simulating.ranks.storages import resized_storages
 from oomdoctor.worker.simulating.ranks.streams import Streams
 from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.tracing.storages import resized_storages
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:

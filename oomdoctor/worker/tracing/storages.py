@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from oomdoctor.worker.tracing.trace import AllocationTrace
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
 
 
+class Notes(Protocol):
+    """A record of storages that are resized."""
+
+    def note_resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage was resized."""
+
+
 @contextmanager
-def resized_storages(trace: AllocationTrace) -> Iterator[None]:
+def resized_storages(trace: Notes) -> Iterator[None]:
     """Record storages that are resized while the context is open."""
     import torch
 
