@@ -1,0 +1,73 @@
+"""A simulated rank needs what the engine needs on an emulated GPU, in the same interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny_job
+
+from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.runs.emulated import emulated_gpus, emulating
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.environment import worker_environment
+from oomdoctor.units import GIB
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+WORLD = 4
+RUNGS: dict[str, dict[str, object]] = {
+    "fsdp": {"sharding": "fsdp", "weights_dtype": "bfloat16"},
+    "accumulates": {"sharding": "fsdp_grad_op", "effective_batch_size": 4 * WORLD},
+    "ddp": {"sharding": "ddp"},
+}
+_NEAR = 0.01  # of a peak
+
+
+def answer(host: WorkerHost, job: ProbeJob, place: Path) -> tuple[int, int, Reply | None]:
+    """Allocated and reserved bytes of a measured job."""
+    place.mkdir()
+    attempt, reply = launch(
+        host,
+        job,
+        place,
+        usable_bytes=1 << 40,
+        deadline_s=300,
+        on_phase=lambda phase: None,
+        stop=lambda: False,
+    )
+    found = attempt.measurement
+    if found is None:
+        return 0, 0, reply
+    return found.peak_allocated_bytes, found.peak_reserved_bytes or 0, reply
+
+
+def test_simulated_ranks_need_what_the_engine_needs(
+    cuda_python: Path,
+    emulator_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+    gpus = emulated_gpus(f"{WORLD}xL4", alone=True)
+    target = Target("L4", 24 * GIB, 24 * GIB, 0, find_gpu("L4"))
+    with emulating(gpus, str(cuda_python), tmp_path) as variables:
+        names = ",".join(str(number) for number in range(WORLD))
+        environment = worker_environment(names) | variables
+        with WorkerHost(str(cuda_python), environment, tmp_path) as host:
+            for name, values in RUNGS.items():
+                plain = tiny_job("dense", micro_batch_size=2, sequence_length=128)
+                common = {"world_size": WORLD, "effective_batch_size": 2 * WORLD}
+                config = replace(plain.config, **(common | values))  # type: ignore[arg-type]
+                job = replace(plain, config=config, device_type="cuda", timed=False, alone=True)
+                allocated, reserved, _ = answer(host, job, tmp_path / name)
+                request = SimulationRequest((2,), (target,))
+                simulated = replace(job, mode="simulate", simulation=request)
+                _, _, reply = answer(host, simulated, tmp_path / f"{name}-simulated")
+                assert reply is not None and reply.predictions, (name, reply)
+                found = reply.predictions[0].sizes[0].measurement
+                assert found.peak_allocated_bytes == pytest.approx(allocated, rel=_NEAR), name
+                assert found.peak_reserved_bytes == pytest.approx(reserved, rel=_NEAR), name
