@@ -12,10 +12,9 @@ _COLUMNS = (
     Column("rung"),
     Column("GPUs", 1, right=True, detail="{} GPUs", tone=True),
     Column("peak/GPU", 2, right=True, detail="peak {} on each"),
-    Column("effective batch", 5, right=True, detail="effective batch {}"),
+    Column("batch", 5, right=True, detail="effective batch {}"),
     Column("fewer", 4, right=True, detail="on {}"),
     Column("short by", 3, right=True, detail="short by {}"),
-    Column("evidence", 6, detail="{}"),
 )
 
 
@@ -28,6 +27,9 @@ def fewest_sections(answer: FewestAnswer, cards: tuple[CardPlan, ...]) -> list[S
         notes.append(Note("With the next fewer GPUs, each is short by the size that is given."))
     if len({line.effective_batch_size for line in found}) > 1:
         notes.append(Note("The effective batch size rises to the next multiple of the GPUs."))
+    simulated = [line.label for line in found if line.evidence == "predicted"]
+    if simulated and len(simulated) < len(found):
+        notes.append(Note(f"Simulated: {', '.join(dict.fromkeys(simulated))}."))
     return [*sections, Section("", tuple(notes))] if notes else sections
 
 
@@ -51,7 +53,6 @@ def _row(line: FewestLine, *, one_batch: bool) -> tuple[str, ...]:
         "" if one_batch else f"{batch or DASH}",
         f"{line.fewer or DASH}",
         _short_by(line),
-        line.evidence or "",
     )
 
 

@@ -155,7 +155,10 @@ def _may_run(known: Findings, search: _Search, gpus: int) -> bool:
     config, counts = search.at(gpus).config, known.contexts[search.card.name].counts
     if search.simulated or not is_sharded(search.rung.config) or counts is None:
         return False
-    return too_much_on_host(config, counts) is None
+    reason = too_much_on_host(config, counts)
+    if reason is not None:
+        known.not_run[search.card.name, config.key()] = reason
+    return reason is None
 
 
 def _run(

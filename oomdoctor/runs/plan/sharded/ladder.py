@@ -102,11 +102,12 @@ def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...])
 
 def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
     """Whether a rung runs; if not, why is kept."""
-    faults = config_faults(rung.config.with_micro_batch(fixed_size(rung.config, context) or 1))
+    smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
+    faults = config_faults(smallest)
     reason = "; ".join(f"{key} {what}" for key, what in faults)
     reason = reason or lacks_capability(rung.config.attention, context.compute_capability) or ""
     if reason:
-        attempt = Attempt(rung.config, "unsupported", None, None, None, reason, 0.0)
+        attempt = Attempt(smallest, "unsupported", None, None, None, reason, 0.0)
         known.attempts[card.name, rung.config.key()] = (attempt,)
         return False
     skip = too_big(rung, context)

@@ -44,6 +44,15 @@ def test_a_batch_that_rises_with_the_gpus_is_said() -> None:
     assert "The effective batch size rises to the next multiple of the GPUs." in both
 
 
+def test_what_no_engine_ran_is_named() -> None:
+    report = fewest_report()
+    assert report.fewest is not None
+    assert "Simulated:" not in page(report)
+    first = report.fewest.lines[0]
+    lines = (first, replace(first, key="d4", label="other", evidence="predicted"))
+    assert "Simulated: other." in page(replace(report, fewest=replace(report.fewest, lines=lines)))
+
+
 def test_a_line_of_csv_is_a_rung() -> None:
     text = render_report(
         fewest_report(), "csv", terminal=False, width=80, color=False, verbose=False
