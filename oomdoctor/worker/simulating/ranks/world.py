@@ -13,6 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.simulating.ranks.streams import Streams
 from oomdoctor.worker.simulating.replacing import replaced, restored
@@ -27,10 +28,20 @@ if TYPE_CHECKING:
 def fake_world(
     config: TrainConfig, device: SimulatedDevice, trace: AllocationTrace
 ) -> Iterator[None]:
-    """Be the first of the config's ranks while the context is open; alone, nothing changes."""
+    """Be the first of the config's ranks while the context is open; alone, nothing changes.
+
+    Raises:
+        UnsupportedError: the weights are quantized.
+    """
     if config.world_size == 1:
         yield
         return
+    if config.quantization != "none":
+        # A fake parameter of bitsandbytes cannot be made again, as sharding does.
+        raise UnsupportedError(
+            "quantized weights under FSDP cannot be simulated yet; use probe --emulate, which runs "
+            "the engine itself"
+        )
     import torch
     import torch.distributed as dist
     from accelerate.state import PartialState

@@ -15,6 +15,7 @@ from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.recorder import MICRO_BATCHES
@@ -92,6 +93,12 @@ def test_buckets_hold_all_gradients_again(job: ProbeJob) -> None:
     assert buckets == [weights - 2 * 8 * 4]
     grown = peak(copied, "backward") - peak(plain, "backward")
     assert 0 <= grown - buckets[0] < 512  # the allocator rounds
+
+
+def test_quantized_weights_are_refused(job: ProbeJob) -> None:
+    config = replace(job.config, method="qlora", quantization="nf4", weights_dtype="bfloat16")
+    with pytest.raises(UnsupportedError, match="quantized"):
+        layouts(replace(job, config=config), ())
 
 
 def after_load(layout: Layout) -> list[tuple[int, int]]:
