@@ -32,6 +32,9 @@ def uuid_of(index: int) -> str:
     return f"GPU-{uuid.UUID(bytes=b'emulated' + bytes(7) + bytes([index]))}"
 
 
+UUID = uuid_of(0)  # of the first GPU
+
+
 @dataclass(frozen=True, slots=True)
 class EmulatedGpus:
     """Some GPUs of one kind: the card as `plan` knows it, and how many there are.

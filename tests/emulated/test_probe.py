@@ -47,7 +47,7 @@ def report(*arguments: str, **variables: str) -> dict[str, Any]:
 def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     python = ("--python", str(cuda_python))
-    words = ("--emulate", "2xL4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
+    words = ("--emulate", "L4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
     found = report("probe", model, *words, *python)
     machine = found["machine"]
     assert machine["emulated"]

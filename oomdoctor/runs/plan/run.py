@@ -207,7 +207,7 @@ def _verify(
     """Check rungs in a host that sees the emulated card, if the plan asks for it."""
     if not known.plan.verify:
         return
-    environment = worker_environment(emulated.uuid_of(0)) | variables
+    environment = worker_environment(emulated.UUID) | variables
     with WorkerHost(known.request.python, environment, folder.path) as host:
         verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
 
