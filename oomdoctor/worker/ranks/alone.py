@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import nullcontext
 
+from oomdoctor.records.config import is_fsdp, uses_host
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.ranks.agent import AnswerOne
+from oomdoctor.worker.ranks.idle_host import idle_host
 from oomdoctor.worker.ranks.joined import joined
 
 
@@ -32,7 +35,11 @@ def answer_alone(job: ProbeJob, progress: PhaseFile, answer: AnswerOne) -> Reply
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
     }
-    return joined({0: answer(job, progress)}, None)
+    config = job.config
+    # FSDP shards from host memory, where quantized training casts what is not quantized.
+    on_host = uses_host(config) or (is_fsdp(config) and config.method == "qlora")
+    with idle_host() if on_host else nullcontext():
+        return joined({0: answer(job, progress)}, None)
 
 
 def _free_port() -> int:

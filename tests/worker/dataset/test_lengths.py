@@ -25,7 +25,7 @@ from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run import run_plan
 from oomdoctor.runs.survey.run import run_survey
 from oomdoctor.system.store import run_folders
-from oomdoctor.worker.answer import answer
+from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.dataset.counting import counter_of
 from oomdoctor.worker.protocol.progress import PhaseFile
 
@@ -69,7 +69,7 @@ def count(
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         named = settings.pop("named", None) or str(tokenizer(**settings))
         request = LengthsRequest(str(file), named, field)
-        reply = answer(replace(tiny_job(), mode="lengths", lengths=request), PhaseFile(None))
+        reply = answer_here(replace(tiny_job(), mode="lengths", lengths=request), PhaseFile(None))
         told = f"{reply.failure.code}: {reply.failure.message}" if reply.failure else ""
         return (reply.lengths.distribution if reply.lengths else None), told
 
@@ -275,7 +275,7 @@ def test_progress_tells_the_row_and_the_share(tokenizer, tmp_path, monkeypatch):
     file = tmp_path / "rows.txt"
     file.write_text("a\n" * 5)
     request = LengthsRequest(str(file), str(tokenizer()))
-    answer(replace(tiny_job(), mode="lengths", lengths=request), PhaseFile(None))
+    answer_here(replace(tiny_job(), mode="lengths", lengths=request), PhaseFile(None))
     assert [told.split(",")[0] for told in seen] == ["row 2", "row 4", "row 5"]
     assert seen[-1] == "row 5, 100%"
 

@@ -11,7 +11,7 @@ from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.__main__ import main
-from oomdoctor.worker.answer import answer
+from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol.progress import PhaseFile
 
@@ -126,18 +126,20 @@ def test_an_out_of_memory_names_its_phase() -> None:
             sequence_length=16,
             job_budget_bytes=budget,
         )
-        reply = answer(limited, PhaseFile(None))
+        reply = answer_here(limited, PhaseFile(None))
         assert reply.status == "oom", phase
         assert reply.oom is not None
         assert reply.oom.phase == phase
         assert reply.oom.capacity_bytes is not None
         assert reply.oom.capacity_bytes == pytest.approx(budget, rel=0.01)
-    assert answer(tiny_job("dense", job_budget_bytes=10**9), PhaseFile(None)).status == "measured"
+    assert (
+        answer_here(tiny_job("dense", job_budget_bytes=10**9), PhaseFile(None)).status == "measured"
+    )
 
 
 def test_an_exception_of_the_model_is_a_failed_reply() -> None:
     job = tiny_job("dense", job_mode="measure", sequence_length=0)
-    reply = answer(job, PhaseFile(None))
+    reply = answer_here(job, PhaseFile(None))
     assert reply.status in ("failed", "unsupported")
 
 
@@ -146,7 +148,7 @@ def test_an_unknown_architecture_is_unsupported() -> None:
 
     job = tiny_job("dense")
     spec = replace(job.model, model_type="nonesuch", config={"model_type": "nonesuch"})
-    reply = answer(replace(job, mode="inspect", model=spec), PhaseFile(None))
+    reply = answer_here(replace(job, mode="inspect", model=spec), PhaseFile(None))
     assert reply.status == "unsupported"
     assert "nonesuch" in (reply.reason or "")
 
@@ -156,7 +158,7 @@ def test_inspection_counts_every_parameter_once(kind: str) -> None:
     from dataclasses import replace
 
     job = tiny_job(kind)
-    reply = answer(replace(job, mode="inspect"), PhaseFile(None))
+    reply = answer_here(replace(job, mode="inspect"), PhaseFile(None))
     assert reply.inspection is not None
     counts = reply.inspection.parameters
     assert counts.total == counts.linear + counts.embedding + counts.rest

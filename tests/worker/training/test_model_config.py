@@ -14,7 +14,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.runs.startup_errors import inspection_error
-from oomdoctor.worker.answer import answer
+from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.model_config import load_config
@@ -30,7 +30,7 @@ def spec_of(**changes: Any) -> ModelSpec:
 
 def refused(job: ProbeJob) -> OomDoctorError:
     """The error that a survey or a plan ends with."""
-    reply = answer(replace(job, mode="inspect"), PhaseFile(None))
+    reply = answer_here(replace(job, mode="inspect"), PhaseFile(None))
     failed = reply.failure
     reason = reply.reason or f"{failed.code}: {failed.message}" if failed else reply.reason
     outcome = "unsupported" if reply.status == "unsupported" else "failed"

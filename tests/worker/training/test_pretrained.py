@@ -11,7 +11,7 @@ from tiny_models import tiny_job
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.runs.startup_errors import check_weights
-from oomdoctor.worker.answer import answer
+from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.training.model_config import auto_class, load_config
 
@@ -40,7 +40,7 @@ def job_for(checkpoint: Path, **changes: object) -> ProbeJob:
     ],
 )
 def test_a_checkpoint_is_loaded_and_trained(checkpoint: Path, changes: dict[str, object]) -> None:
-    reply = answer(job_for(checkpoint, **changes), PhaseFile(None))
+    reply = answer_here(job_for(checkpoint, **changes), PhaseFile(None))
     if reply.status == "unsupported":
         pytest.skip(str(reply.reason))
     assert reply.measurement is not None, reply
@@ -62,5 +62,5 @@ def test_a_checkpoint_without_a_padding_token_classifies_batches(tmp_path: Path)
     model.config.pad_token_id = None
     model.save_pretrained(tmp_path)
     spec = replace(job.model, path=str(tmp_path), id=str(tmp_path))
-    reply = answer(replace(job, model=spec, weights="pretrained"), PhaseFile(None))
+    reply = answer_here(replace(job, model=spec, weights="pretrained"), PhaseFile(None))
     assert reply.measurement is not None, reply
