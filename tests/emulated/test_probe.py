@@ -66,6 +66,27 @@ def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("cached")
+def test_a_plan_for_several_gpus_runs_their_engines(cuda_python: Path, tmp_path: Path) -> None:
+    model = str(tiny_folder(tmp_path / "model"))
+    rungs = ("--recipe", "none", "--rung", "sharding=fsdp", "--rung", "sharding=ddp")
+    sizes = ("--seq-len", "64", "--effective-batch", "8")
+    found = report(
+        *("plan", model, "--gpu", "L4", "--gpus", "4", *rungs, *sizes),
+        *("--python", str(cuda_python)),
+    )
+    assert (found["machine"]["gpus"], found["request"]["gpus"]) == (4, 4)
+    for result in found["results"]:
+        assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
+        assert (result["config"]["world_size"], result["micro_batch_size"]) == (4, 2)
+        assert [one["rank"] for one in result["ranks"]] == [0]
+    fewest = report(
+        *("plan", model, "--gpu", "L4", "--gpus", "2..4", "--min", *rungs, *sizes),
+        *("--python", str(cuda_python)),
+    )["fewest"]
+    assert [(line["gpus"], line["evidence"]) for line in fewest["lines"]] == [(2, "emulated")] * 2
+
+
+@pytest.mark.usefixtures("cached")
 def test_torchs_own_history_of_a_rung_is_recorded(cuda_python: Path, tmp_path: Path) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     words = ("--emulate", "L4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
