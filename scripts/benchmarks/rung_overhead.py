@@ -140,7 +140,7 @@ def run_job(job_path: Path, reply_path: Path) -> None:
             super().enter(phase)
 
     with stamps.counting_imports():
-        from oomdoctor.worker.answer import answer
+        from oomdoctor.worker.answer import answer_here as answer
         from oomdoctor.worker.measuring import measure
 
         measure.time_steps = stamps.around("timing", measure.time_steps)
