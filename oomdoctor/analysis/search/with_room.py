@@ -24,12 +24,18 @@ class Tried:
 
 
 def next_with_room(
-    sizes: Sequence[int], tried: Mapping[int, Tried], usable_bytes: int
+    sizes: Sequence[int], tried: Mapping[int, Tried], usable_bytes: int, spared_bytes: int = 0
 ) -> int | None:
-    """The next of the ascending `sizes` to try; None once the search is over."""
+    """The next of the ascending `sizes` to try; None once the search is over.
+
+    The largest size accumulates nothing, so it needs up to `spared_bytes` less than the others.
+    """
     if not tried:
         return sizes[0]
     fitting = [size for size in tried if tried[size].fits]
+    if not fitting and len(tried) == 1 and len(sizes) > 1:
+        least = tried[sizes[0]].peak_bytes
+        return sizes[-1] if least is not None and least - spared_bytes <= usable_bytes else None
     if not fitting or len(tried) >= MAX_TRIES:
         return None
     if sizes[-1] not in tried:

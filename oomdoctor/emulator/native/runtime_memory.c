@@ -52,7 +52,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
 
 static cudaError_t host_alloc(void **out, size_t size) {
     size_t bytes = size ? size : 1;
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* Not reserved: what is pinned and never touched takes no memory of this machine. */
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return emu_fail(cudaErrorMemoryAllocation);
     emu_adopt((uint64_t)at, bytes, EMU_HOST, *emu_current());
     *out = at;

@@ -22,7 +22,7 @@ from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import Engines
 from oomdoctor.runs.plan.sharded.ladder import keep
-from oomdoctor.runs.plan.sharded.route import is_sharded, too_much_on_host, was_stopped_by_host
+from oomdoctor.runs.plan.sharded.route import is_sharded, was_stopped_by_host
 from oomdoctor.runs.plan.tasks import Task, job_of
 
 
@@ -91,7 +91,7 @@ def find_fewest(
     try:
         while wanted := [(s, gpus) for s in searches if (gpus := s.next_try()) is not None]:
             total = done + len(wanted)
-            run = [pair for pair in wanted if engines is not None and _may_run(known, *pair)]
+            run = [pair for pair in wanted if engines is not None and _may_run(known, pair[0])]
             rest = [pair for pair in wanted if pair not in run]
             if engines is not None and run:
                 done = _run(known, engines, run, on_event, done, total)
@@ -150,15 +150,10 @@ def _no_search(search: _Search, known: Findings, context: Context) -> str | None
     return f"on {numbers[-1]} GPUs a GPU {skip.reason}"
 
 
-def _may_run(known: Findings, search: _Search, gpus: int) -> bool:
-    """Whether the engine of a rung may run on that many GPUs."""
-    config, counts = search.at(gpus).config, known.contexts[search.card.name].counts
-    if search.simulated or not is_sharded(search.rung.config) or counts is None:
-        return False
-    reason = too_much_on_host(config, counts)
-    if reason is not None:
-        known.not_run[search.card.name, config.key()] = reason
-    return reason is None
+def _may_run(known: Findings, search: _Search) -> bool:
+    """Whether the engine of a rung may run."""
+    counted = known.contexts[search.card.name].counts is not None
+    return not search.simulated and is_sharded(search.rung.config) and counted
 
 
 def _run(

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.search.with_room import Tried, next_with_room
 from oomdoctor.records.config import Rung, config_faults
 from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import Engines
-from oomdoctor.runs.plan.sharded.route import is_sharded, too_much_on_host, was_stopped_by_host
+from oomdoctor.runs.plan.sharded.route import is_sharded, was_stopped_by_host
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class _Search:
 
     rung: Rung
     sizes: tuple[int, ...]
+    spared_bytes: int
     attempts: list[Attempt] = field(default_factory=list)
 
     def next_size(self, usable_bytes: int) -> int | None:
@@ -34,7 +37,7 @@ class _Search:
         if any(one.outcome not in ("fits", "oom") for one in self.attempts):
             return None
         tried = {int(one.config.micro_batch_size): _tried(one) for one in self.attempts}
-        return next_with_room(self.sizes, tried, usable_bytes)
+        return next_with_room(self.sizes, tried, usable_bytes, self.spared_bytes)
 
 
 def run_ladder(known: Findings, card: Card, engines: Engines, on_event: Listener) -> None:
@@ -48,7 +51,7 @@ def run_ladder(known: Findings, card: Card, engines: Engines, on_event: Listener
     """
     context, usable = known.contexts[card.name], card.usable_bytes
     searches = [
-        _Search(rung, _sizes(rung, context))
+        _Search(rung, _sizes(rung, context), _gradient_bytes(rung, context))
         for rung in known.ladder(card)
         if is_sharded(rung.config) and _may_run(known, card, rung, context)
     ]
@@ -114,16 +117,20 @@ def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
     if skip is not None:
         known.skipped[card.name, rung.config.key()] = skip
         return False
-    assert context.counts is not None
-    reason = too_much_on_host(rung.config, context.counts) or ""
-    if reason:
-        known.not_run[card.name, rung.config.key()] = reason
-    return not reason
+    return True
 
 
 def _sizes(rung: Rung, context: Context) -> tuple[int, ...]:
     fixed = fixed_size(rung.config, context)
     return (fixed,) if fixed is not None else divisors(rung.config.rank_batch_size())
+
+
+def _gradient_bytes(rung: Rung, context: Context) -> int:
+    """What a rank holds of the gradients while it accumulates; 0 for adapters, which are small."""
+    config = rung.config
+    if config.method != "full" or context.counts is None:
+        return 0
+    return context.counts.total * dtype_bytes(config.weights_dtype) // shards_of(config)
 
 
 def _tried(attempt: Attempt) -> Tried:

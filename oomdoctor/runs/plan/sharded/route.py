@@ -7,19 +7,13 @@ take many runs, the rung is simulated.
 
 from __future__ import annotations
 
-from oomdoctor.analysis.memory.host import host_memory
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.warnings import engines_not_run
-from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs import emulated
 from oomdoctor.runs.cards import Card
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.system.machine.memory import available_memory
-from oomdoctor.units import format_bytes
-
-_HOST_SHARE = 4  # two rungs run at a time, and other programs have the rest
 
 
 def is_sharded(config: TrainConfig) -> bool:
@@ -38,22 +32,6 @@ def engine_cards(known: Findings) -> tuple[Card, ...]:
     if emulated.why_not(known.request.python) is not None or emulated.is_inside():
         return ()
     return tuple(card for card in known.cards if emulated.can_be(card))
-
-
-def too_much_on_host(config: TrainConfig, counts: ParameterCounts) -> str | None:
-    """Why the engine of a rung that offloads cannot run here; None if it can.
-
-    Unlike the memory of the card, host memory is real where the engine runs.
-    """
-    held = host_memory(config, counts, None if config.method == "full" else 0)
-    each = sum(part.size_bytes for part in held.parts if not part.only_while_loading) // held.ranks
-    free = available_memory()
-    if config.offload == "none" or each < free // _HOST_SHARE:
-        return None
-    return (
-        f"its engine did not run here: one rank offloads about {format_bytes(each)}, and this "
-        f"machine has {format_bytes(free)} of memory available"
-    )
 
 
 def was_stopped_by_host(attempt: Attempt) -> bool:

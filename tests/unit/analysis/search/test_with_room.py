@@ -26,6 +26,14 @@ def test_a_rung_whose_smallest_size_does_not_fit_is_tried_once() -> None:
     assert list(search((1, 2, 4), lambda size: 200)) == [1]
 
 
+def test_the_largest_size_is_tried_where_the_others_also_hold_gradients() -> None:
+    failed = {1: Tried(False, 110)}
+    assert next_with_room((1, 2), failed, USABLE, spared_bytes=20) == 2
+    assert next_with_room((1, 2), failed, USABLE, spared_bytes=5) is None
+    assert next_with_room((1,), failed, USABLE, spared_bytes=20) is None
+    assert next_with_room((1, 2), failed | {2: Tried(True, 95)}, USABLE, spared_bytes=20) is None
+
+
 def test_the_smallest_and_the_largest_size_settle_a_rung_with_room() -> None:
     assert list(search(divisors(64), lambda size: 20 + size)) == [1, 64]
     assert list(search((1,), lambda size: 20)) == [1]

@@ -23,7 +23,7 @@ from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded import route, times
+from oomdoctor.runs.plan.sharded import times
 from oomdoctor.runs.plan.sharded.engines import Engines, Ran
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
@@ -213,21 +213,6 @@ def test_what_fits_by_its_engine_is_simulated_for_its_time(monkeypatch) -> None:
         "estimated",
     )
     assert fits.tokens_per_s is not None and short.tokens_per_s is None
-
-
-def test_an_engine_that_would_fill_this_machine_does_not_run(monkeypatch) -> None:
-    monkeypatch.setattr(route, "available_memory", lambda: 8 * GIB)
-    known = findings(replace(FSDP, sharding="zero3", offload="parameters"))
-    engines = FakeEngines(lambda config: GIB)
-    run(known, engines)
-    assert engines.asked == []
-    (rung,) = known.ladder(known.cards[0])
-    smallest = rung.config.with_micro_batch(1)
-    attempt = Attempt(smallest, "unsupported", None, None, None, "cannot be simulated", 1.0)
-    known.take(Task(rung, (1,), known.cards), known.cards[0], Ended(0, attempt, None))
-    (row,) = known.rows(known.cards[0])
-    assert str(row.reason).startswith("its engine did not run here: one rank offloads about")
-    assert "cannot be simulated" in str(row.reason)
 
 
 def test_settings_that_contradict_each_other_are_not_run() -> None:
