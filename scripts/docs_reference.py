@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import re
+import statistics
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -23,6 +27,7 @@ from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
 from oomdoctor.system import environment, evidence
 
+PUBLISHED_MANY = Path(__file__).parents[1] / "tests" / "data" / "emulated" / "published_many.json"
 _UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
 
 
@@ -229,6 +234,42 @@ def speed_errors() -> str:
     return table(head, rows)
 
 
+def published_many() -> str:
+    """Trainings on several GPUs that others measured, beside what is predicted."""
+    rows: list[tuple[str, ...]] = []
+    errors = []
+    for row in json.loads(PUBLISHED_MANY.read_text(encoding="utf-8")):
+        told = (
+            row["id"],
+            str(row["world_size"]),
+            row["metric"],
+            f"{row['measured_bytes'] / 1e9:.2f}",
+        )
+        if "predicted_bytes" in row:
+            error = row["predicted_bytes"] / row["measured_bytes"] - 1
+            errors.append(abs(error))
+            versions = f"{row['torch']}, {row['transformers']}"
+            rows.append((*told, f"{row['predicted_bytes'] / 1e9:.2f}", f"{error:+.1%}", versions))
+    head = (
+        *("published run", "GPUs", "peak", "measured, GB", "predicted, GB", "difference"),
+        "torch, transformers",
+    )
+    errors.sort()
+    within = errors[math.ceil(0.95 * len(errors)) - 1]
+    figures = (
+        f"The median difference of these {len(errors)} runs is {statistics.median(errors):.1%}. "
+        f"95% of them are within {within:.1%}; the worst is {errors[-1]:.1%}."
+    )
+    return f"{table(head, rows)}\n\n{figures}"
+
+
+def published_many_left_out() -> str:
+    """Published trainings on several GPUs that have no prediction, and why."""
+    known = json.loads(PUBLISHED_MANY.read_text(encoding="utf-8"))
+    rows = [(row["id"], row["left_out"]) for row in known if "left_out" in row]
+    return table(("published run", "why it is left out"), rows)
+
+
 def interconnects() -> str:
     """What links GPUs, and what collectives reach of it."""
     adapters = {"gpu": "one a GPU", "node": "one a node", None: ""}
@@ -263,4 +304,6 @@ PARTS: dict[str, Callable[..., str]] = {
     "memory-errors": memory_errors,
     "speed-errors": speed_errors,
     "interconnects": interconnects,
+    "published-many": published_many,
+    "published-many-left-out": published_many_left_out,
 }

@@ -41,6 +41,9 @@ def answer_rendezvous() -> None:
 
     @wraps(store, updated=())
     def for_one(*args: Any, **kwargs: Any) -> Any:
+        place = 2  # of `world_size`, which torch before 2.5 gives without its name
+        if len(args) > place:
+            return store(*args[:place], 1, *args[place + 1 :], **kwargs)
         return store(*args, **{**kwargs, "world_size": 1})
 
     vars(rendezvous)["TCPStore"] = for_one
@@ -51,7 +54,8 @@ def answer_collectives() -> None:
     c10d = vars(sys.modules["torch.distributed.distributed_c10d"])
     c10d["_store_based_barrier"] = c10d["_get_split_source"] = lambda *_, **__: None
     c10d["init_process_group"] = _joins(c10d["init_process_group"], c10d)
-    c10d["split_group"] = _splits(c10d)
+    if "split_group" in c10d:  # since torch 2.5
+        c10d["split_group"] = _splits(c10d)
     for name in ("broadcast_object_list", "scatter_object_list", "recv_object_list"):
         c10d[name] = _refuses_others(c10d[name], c10d)
     if "ProcessGroupGloo" in c10d:

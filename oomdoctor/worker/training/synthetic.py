@@ -254,7 +254,9 @@ def _on_host(
     if kind == "Int8Params" or made.dtype == torch.uint8:
         return made
     with on_host():
-        return made.to("cpu")
+        # As transformers does: only the weights leave the device, not their constants.
+        value = torch.empty(made.shape, dtype=made.dtype, device="cpu")
+        return type(made)(value, requires_grad=False, **vars(made))
 
 
 def _quantized_parameter(

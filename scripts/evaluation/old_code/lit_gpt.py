@@ -82,7 +82,8 @@ def _attention(train: TrainConfig) -> Any:
 
         def _zero_pad(self, update: Any) -> Any:
             width = self.proj.in_features
-            places = torch.cat((torch.arange(width), torch.arange(2 * width, 3 * width)))
+            ranges = ((0, width), (2 * width, 3 * width))
+            places = torch.cat([torch.arange(*part, device=update.device) for part in ranges])
             swapped = update.transpose(0, 1)
             padded = swapped.new_zeros((*swapped.shape[:-1], 3 * width)).view(-1, 3 * width)
             padded = padded.index_copy(1, places, swapped.reshape(-1, 2 * width))
@@ -100,14 +101,20 @@ def _rotated(states: Any, cos: Any, sin: Any) -> Any:
 
 
 def _forward(self: Any, input_ids: Any, labels: Any = None, **kwargs: Any) -> Any:
+    return chunked_forward(self.model, self.lm_head, input_ids, labels, **kwargs)
+
+
+def chunked_forward(
+    model: Any, head: Any, input_ids: Any, labels: Any = None, **kwargs: Any
+) -> Any:
     """`GPT.forward` with a chunked head, and `chunked_cross_entropy` of its chunks."""
     import torch
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
     kwargs.pop("num_items_in_batch", None)
-    states = self.model(input_ids=input_ids, use_cache=False, **kwargs).last_hidden_state
+    states = model(input_ids=input_ids, use_cache=False, **kwargs).last_hidden_state
     # lightning.fabric's HalfPrecision.convert_output: what the model returned becomes fp32.
-    output = [self.lm_head(part) for part in states.split(_CHUNK, dim=1)]
+    output = [head(part) for part in states.split(_CHUNK, dim=1)]
     logits = [part.float() for part in output]
     del output
     logits[-1] = logits[-1][..., :-1, :]

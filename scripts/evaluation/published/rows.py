@@ -67,7 +67,7 @@ def _case(name: str, row: Row) -> Case:
         id=name,
         origin="published",
         stack=str(row["stack"]),
-        model=_model(row),
+        model=model_of(row),
         config=train_config(row),
         gpu=gpu.name if gpu else str(row["gpu"]),
         readings=(_reading(row, gpu),) if fits else (),
@@ -139,7 +139,7 @@ def _context(row: Row, gpu: GpuFacts | None) -> int:
     return context_bytes(gpu).likely
 
 
-def _model(row: Row) -> ModelSpec:
+def model_of(row: Row) -> ModelSpec:
     if row["task"] not in _TASKS:
         raise NotExpressibleError(f"the task {row['task']!r}, which no rung has")
     task, config = _TASKS[row["task"]], dict(row["config"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 
-from oomdoctor.emulator.alone.ranks import is_another_rank
+from oomdoctor.emulator.alone.ranks import answer_rendezvous, is_another_rank
 
 
 @pytest.mark.parametrize(
@@ -26,3 +29,23 @@ def test_other_ranks_are_known_by_their_launcher(monkeypatch, variables, another
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert is_another_rank() is another
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("127.0.0.1", 1, 8, True), {}),  # torch 2.4 gives the number of ranks by its place
+        (("127.0.0.1", 1), {"world_size": 8, "is_master": True}),
+    ],
+)
+def test_the_store_waits_for_one_rank(monkeypatch, given, named):
+    asked = []
+
+    def store(host, port, world_size=None, is_master=False):
+        asked.append((host, port, world_size, is_master))
+
+    module = types.SimpleNamespace(TCPStore=store)
+    monkeypatch.setitem(sys.modules, "torch.distributed.rendezvous", module)
+    answer_rendezvous()
+    module.TCPStore(*given, **named)
+    assert asked == [("127.0.0.1", 1, 1, True)]

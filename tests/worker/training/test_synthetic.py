@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from tiny_models import CONFIGS, tiny_job, tiny_spec
@@ -9,6 +11,7 @@ from tiny_models import CONFIGS, tiny_job, tiny_spec
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.tracing.trace import AllocationTrace
+from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.model_config import auto_class, load_config
 
@@ -48,6 +51,26 @@ def test_loading_never_holds_a_second_copy() -> None:
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     largest = max(p.numel() * p.element_size() for p in model.parameters())
     assert trace.peak < weights + 2 * largest
+
+
+def test_constants_of_quantized_weights_stay_on_the_device(monkeypatch) -> None:
+    """Only the weights are sharded, so only they go to the host, and are not quantized again."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    state = bitsandbytes.functional.QuantState(absmax=torch.empty(8, device="meta"))
+    made = bitsandbytes.nn.Params4bit(
+        torch.empty(16, 1, dtype=torch.bfloat16, device="meta"),
+        requires_grad=False,
+        quant_state=state,
+        quant_storage=torch.bfloat16,
+        bnb_quantized=True,
+    )
+    monkeypatch.setattr(synthetic, "_quantized_parameter", lambda *_: made)
+    dtype = torch.bfloat16
+    declared = synthetic._on_host(made, dtype, dtype, CPU, nullcontext)
+    assert declared.device.type == "cpu"
+    assert declared.bnb_quantized
+    assert declared.quant_state is state
+    assert state.absmax.device.type == "meta"
 
 
 def test_quantisation_never_holds_the_model_in_full_precision() -> None:

@@ -1,8 +1,9 @@
 """A stand-in for flash-attn 2.7.3, which cannot be built without CUDA's compiler.
 
 It allocates what `mha_fwd` and `mha_bwd` of csrc/flash_attn/flash_api.cpp allocate, in their order,
-and computes nothing. Heads of a dimension that is no multiple of 8, dropout's return value and
-variable lengths are not there: no published row uses them.
+and computes nothing. Dropout takes no more memory, because its mask is made anew from `rng_state`.
+Heads of a dimension that is no multiple of 8 and variable lengths are not there: no published row
+uses them.
 """
 
 import torch
@@ -43,8 +44,8 @@ class _FlashAttention(torch.autograd.Function):
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, **options):
-    if dropout_p or q.size(-1) % 8:
-        raise NotImplementedError("the stand-in for flash-attn has no dropout and no padded heads")
+    if q.size(-1) % 8:
+        raise NotImplementedError("the stand-in for flash-attn has no padded heads")
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     return _FlashAttention.apply(q, k, v, torch.is_grad_enabled())
 
