@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from old_code import lit_gpt
+from old_code import lit_gpt, recomputing
 from old_code.adaptations import ADAPTATIONS, Adaptation
 from oomdoctor.records.config import TrainConfig
 
@@ -107,25 +107,6 @@ def _loss_of_lit_gpt(config: TrainConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reentrant(config: TrainConfig) -> Iterator[None]:
-    from oomdoctor.worker.training import build
-    from oomdoctor.worker.training.techniques import checkpointing
-
-    enable = build.enable_checkpointing
-
-    def enable_checkpointing(model: Any, *given: Any) -> None:
-        enable(model, *given)
-        if config.method != "full":
-            model.enable_input_require_grads()
-
-    with (
-        mock.patch.object(checkpointing, "_SETTINGS", {"use_reentrant": True}),
-        mock.patch.object(build, "enable_checkpointing", enable_checkpointing),
-    ):
-        yield
-
-
-@contextlib.contextmanager
 def _longest_first(_: TrainConfig) -> Iterator[None]:
     from oomdoctor.worker.measuring import measure
 
@@ -137,64 +118,6 @@ def _longest_first(_: TrainConfig) -> Iterator[None]:
         return [first, *shorter]
 
     with mock.patch.object(measure, "micro_batches", micro_batches):
-        yield
-
-
-@contextlib.contextmanager
-def _operators_recomputed(_: TrainConfig) -> Iterator[None]:
-    from functools import wraps
-
-    import torch
-    from torch.utils.checkpoint import (
-        CheckpointPolicy,
-        checkpoint,
-        create_selective_checkpoint_contexts,
-    )
-
-    from oomdoctor.worker.training import build
-    from oomdoctor.worker.training.techniques.checkpointing import _layers
-
-    aten = torch.ops.aten
-    product = aten.mm.default
-    saved = (
-        product,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_flash_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-    )
-
-    def contexts() -> Any:
-        products = {True: 0, False: 0}
-
-        def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-            if operator == product:
-                products[context.is_recompute] += 1
-                if products[context.is_recompute] % 2 == 0:
-                    return CheckpointPolicy.PREFER_RECOMPUTE
-            keep = operator in saved
-            return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-        return create_selective_checkpoint_contexts(policy)
-
-    def checkpointed(forward: Any) -> Any:
-        @wraps(forward)
-        def again(*given: Any, **named: Any) -> Any:
-            return checkpoint(
-                forward,
-                *given,
-                use_reentrant=False,
-                preserve_rng_state=False,
-                context_fn=contexts,
-                **named,
-            )
-
-        return again
-
-    def enable_checkpointing(model: Any, *_: Any) -> None:
-        for layer in _layers(model):
-            layer.forward = checkpointed(layer.forward)
-
-    with mock.patch.object(build, "enable_checkpointing", enable_checkpointing):
         yield
 
 
@@ -268,7 +191,7 @@ ENGINE_ADAPTATIONS = {
         "runs checkpointed layers without a graph first, and makes the inputs require gradients",
         "transformers before 5 modeling_utils.py gradient_checkpointing_enable, whose default is "
         "use_reentrant",
-        _reentrant,
+        recomputing.reentrant,
     ),
     "fused kernels": Adaptation(
         "fuses norms, rotary embeddings and cross-entropy, with the packages of the row",
@@ -284,7 +207,7 @@ ENGINE_ADAPTATIONS = {
         "keeps the results of attention and of every second matrix product of a layer",
         "github pytorch/torchtitan parallelisms/parallelize_llama.py @9dec370 "
         "_apply_ac_to_transformer_block, whose setting in llama3_8b.toml is op",
-        _operators_recomputed,
+        recomputing.operators_recomputed,
     ),
     "idle host": Adaptation(
         "updates the weights on the host, which takes no memory of a GPU and is not done here",
