@@ -15,8 +15,9 @@ from oomdoctor.analysis.simulator.recorded import Computed, Played, Recorded, Ru
 from oomdoctor.analysis.simulator.recordings import Record, Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.store import Store
+from oomdoctor.analysis.simulator.zero import ZeroSizes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.simulation import (
@@ -108,8 +109,9 @@ class _Predictor:
         store: Store,
     ) -> None:
         self.config, self.request, self.targets = config, request, targets
-        self.knowledge, self.least_bytes = knowledge, recordings.facts.least_bytes
-        self.at = Sizes(config, recordings, card, knowledge.errors, store)
+        self.knowledge = knowledge
+        sizes = ZeroSizes if is_zero(config) else Sizes
+        self.at: Sizes | ZeroSizes = sizes(config, recordings, card, knowledge.errors, store)
         self.sizes = sorted(request.micro_batch_sizes)
         self.limit = max((target.limit_bytes for target in targets), default=None)
 
@@ -119,7 +121,7 @@ class _Predictor:
         Once a size fits every device, only faster sizes among the smaller ones are replayed, unless
         every size is of interest.
         """
-        out_of_reach = self.limit is not None and self.least_bytes > self.limit
+        out_of_reach = self.limit is not None and self.at.least_bytes > self.limit
         if out_of_reach and not self.request.every_size:
             return (self._predict(self.sizes[0], plays=True),)
         found: list[PredictedSize] = []
@@ -140,7 +142,7 @@ class _Predictor:
         """The sizes to predict: the smallest two if even the second is too large everywhere."""
         if len(self.sizes) < 3 or self.request.every_size or self.limit is None:
             return self.sizes
-        return self.sizes[:2] if self.at.floors(self.sizes[1]).floor > self.limit else self.sizes
+        return self.sizes[:2] if self.at.floor(self.sizes[1]) > self.limit else self.sizes
 
     def _rate(self, size: int) -> float:
         """Tokens per second on the first card with a known speed; 0 if there is none."""
@@ -151,7 +153,7 @@ class _Predictor:
         return 0.0
 
     def _predict(self, size: int, *, plays: bool) -> PredictedSize:
-        floor = self.at.floors(size).floor
+        floor = self.at.floor(size)
         if self.limit is not None and floor > self.limit:
             # The smallest size shows what the rung needs. For the others a lower bound will do.
             unlimited = size == self.sizes[0] or self.request.every_size
@@ -175,15 +177,17 @@ class _Predictor:
     def _on_device(
         self, target: Target, size: int, floor: int, replayed: Played | None
     ) -> DevicePrediction:
-        """Whether the size fits one device; replayed under its limit only if that decides."""
+        """Whether the size fits one device; replayed under its limit only if that decides.
+
+        With ZeRO there is nothing to replay, so the tensors decide.
+        """
         limit = target.limit_bytes
         reserved = replayed.peak_reserved_bytes if replayed is not None else None
         fits, oom = floor <= limit, None
         # Only the smallest size on a single device gets the message of its failure.
         has_message = len(self.request.targets) == 1 and size == self.sizes[0]
-        if (fits or has_message) and (
-            replayed is None or (reserved is not None and reserved > limit)
-        ):
+        undecided = replayed is None or (reserved is not None and reserved > limit)
+        if isinstance(self.at, Sizes) and (fits or has_message) and undecided:
             limited = self.at.held(size, limit)
             fits = limited.fits
             reserved = limited.peak_reserved_bytes if limited.fits else reserved

@@ -49,6 +49,18 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """The parameters of a unit, in the order of its modules, `times` times in a row.
+
+    Each has its `elements`, and whether it is `trained`.
+    """
+
+    times: int
+    elements: tuple[int, ...]
+    trained: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RungFacts:
     """What is the same in all recordings of a rung.
 
@@ -56,6 +68,7 @@ class RungFacts:
     micro-batches. `least_bytes` are weights and gradients at full depth. `attention` is the
     implementation that the model runs. `torch_release` and `workspace_setting`
     (CUBLAS_WORKSPACE_CONFIG) decide the cuBLAS workspaces; without `as_cuda` there are none.
+    `groups` are the parameters at full depth, in their order.
     """
 
     units: tuple[tuple[int, int], ...]
@@ -71,6 +84,7 @@ class RungFacts:
     torch_release: tuple[int, int]
     workspace_setting: str
     as_cuda: bool
+    groups: tuple[ParameterGroup, ...] = ()
 
     @property
     def depths(self) -> dict[int, tuple[int, int]]:

@@ -80,6 +80,15 @@ class Sizes:
             words += self._capability
         return " ".join(map(str, words))
 
+    @property
+    def least_bytes(self) -> int:
+        """What every size needs at least."""
+        return self._recordings.facts.least_bytes
+
+    def floor(self, size: int) -> int:
+        """The lower bound of the peak."""
+        return self.floors(size).floor
+
     def floors(self, size: int) -> Floors:
         """The lower bounds of the peaks."""
         key = self._key("floors", size)
@@ -138,20 +147,24 @@ class Sizes:
 
     def timing(self, target: Target, size: int) -> Timing | None:
         """The times on a card; None if they cannot be estimated."""
-        if target.gpu is None or not has_estimate(self._config):
+        if not has_estimate(self._config):
             return None
         if (target.name, size) not in self._timings:
-            alone = estimated_timing(
-                self._work_at(size), target.gpu, target.calibration, self._errors
-            )
+            alone = self.computing(target, size)
             self._timings[target.name, size] = (
                 None if alone is None else self._together(alone, target, size)
             )
         return self._timings[target.name, size]
 
+    def computing(self, target: Target, size: int) -> Timing | None:
+        """The times of the computation alone; None if the card's speed is not known."""
+        if target.gpu is None:
+            return None
+        return estimated_timing(self._work_at(size), target.gpu, target.calibration, self._errors)
+
     def _together(self, alone: Timing, target: Target, size: int) -> Timing | None:
         """The times with what a GPU waits for the others."""
-        assert target.gpu is not None  # `timing` has returned
+        assert target.gpu is not None  # `computing` knows its speed
         facts = self._recordings.facts
         return with_communication(
             alone,

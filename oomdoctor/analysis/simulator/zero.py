@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import cast
 
 from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.closed_form import trained_bytes
 from oomdoctor.analysis.memory.phases import peak_phase
-from oomdoctor.analysis.memory.zero import parameters_of, zero_peaks
+from oomdoctor.analysis.memory.zero import Parameter, ZeroPeak, ZeroPeaks, zero_peaks
 from oomdoctor.analysis.simulator.beside import beside_of
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import Layout
+from oomdoctor.analysis.simulator.recorded import Played, RungFacts
+from oomdoctor.analysis.simulator.recordings import Recordings
+from oomdoctor.analysis.simulator.sizes import Sizes
+from oomdoctor.analysis.simulator.store import Store
+from oomdoctor.analysis.speed.communication import with_communication
 from oomdoctor.analysis.speed.throughput import compute_dtype
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.analysis.speed.traffic import at_most_packed
+from oomdoctor.records.config import Dtype, TrainConfig
+from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.measurement import Measurement, PhaseMemory, RankPeak
-from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
+from oomdoctor.records.simulation import PhasePeak, Target
 
-NOTE = "DeepSpeed needs CUDA, so its buffers are modeled from its code; reserved memory is unknown"
+NOTE = (
+    "from a model of DeepSpeed's buffers, not from its code; what the allocator reserves beyond "
+    "tensors is not in it"
+)
 
 
 def alone_config(config: TrainConfig) -> TrainConfig:
@@ -33,7 +45,7 @@ def alone_config(config: TrainConfig) -> TrainConfig:
         sharding="none",
         world_size=1,
         effective_batch_size=config.micro_batch_size,
-        weights_dtype=_dtype(config),
+        weights_dtype=cast(Dtype, compute_dtype(config)),
         autocast_dtype="none",
         offload="activations" if config.offload == "activations" else "none",
         bucket_elements=plain.bucket_elements,
@@ -43,28 +55,32 @@ def alone_config(config: TrainConfig) -> TrainConfig:
     )
 
 
-def zero_measurement(
-    config: TrainConfig,
-    alone: Measurement,
-    layout: Layout,
-    counts: ParameterCounts,
-    model_config: Mapping[str, Any],
-) -> Measurement:
-    """What the rank of a rung with ZeRO would measure that needs the most.
+def parameters_of(facts: RungFacts) -> tuple[Parameter, ...]:
+    """The parameters of a rung at full depth, in the order of its modules."""
+    found: list[Parameter] = []
+    for group in facts.groups:
+        each = map(Parameter, group.elements, group.trained)
+        found += [one for one in each if one.elements] * group.times
+    return tuple(found)
 
-    `alone` and `layout` are those of `alone_config`. Reserved memory is not known: the order in
-    which DeepSpeed allocates is not modeled.
+
+def peaks_beside(config: TrainConfig, layout: Layout, parameters: Sequence[Parameter]) -> ZeroPeaks:
+    """The peaks of a rung with ZeRO; `layout` is that of `alone_config`.
 
     Raises:
         ValueError: the states of the optimizer are not known, or the weights are quantized.
     """
-    each = trained_bytes(config.method, _dtype(config))
-    beside = beside_of(layout, each)
-    adapters = 0 if config.method == "full" else alone.trainable_parameters
-    parameters = parameters_of(counts, model_config, adapters=adapters)
-    peaks = zero_peaks(config, parameters, beside)
+    gradient_bytes = trained_bytes(config.method, compute_dtype(config))
+    return zero_peaks(config, parameters, beside_of(layout, gradient_bytes))
+
+
+def zero_measurement(alone: Measurement, peaks: ZeroPeaks) -> Measurement:
+    """What the rank of a rung with ZeRO would measure that needs the most.
+
+    `alone` is that of `alone_config`. Reserved memory is not known: the order in which DeepSpeed
+    allocates is not modeled.
+    """
     phases = {name: PhaseMemory(peak.size_bytes) for name, peak in peaks.phases.items()}
-    highest = peaks.phases[peaks.peak_phase]
     return replace(
         alone,
         peak_allocated_bytes=peaks.peak_bytes,
@@ -73,14 +89,73 @@ def zero_measurement(
         phases=phases,
         first_step={},
         steady={},
-        breakdown=breakdown(
-            {**dict.fromkeys(CATEGORIES, 0), **highest.by_category}, peaks.peak_bytes
-        ),
+        breakdown=breakdown(_by_category(peaks.phases[peaks.peak_phase]), peaks.peak_bytes),
         timing=None,
         notes=(*alone.notes, NOTE),
-        ranks=(RankPeak(peaks.rank, peaks.peak_bytes, None),),
     )
 
 
-def _dtype(config: TrainConfig) -> Any:
-    return compute_dtype(config)
+def _by_category(peak: ZeroPeak) -> dict[str, int]:
+    return {**dict.fromkeys(CATEGORIES, 0), **peak.by_category}
+
+
+class ZeroSizes:
+    """What a rung with ZeRO needs at each size, in place of `Sizes`, which simulates it alone."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        recordings: Recordings,
+        card: Card,
+        errors: Sequence[SpeedErrorRecord],
+        store: Store,
+    ) -> None:
+        self._config, self._facts = config, recordings.facts
+        alone = alone_config(config.with_micro_batch(1))  # no size accumulates then
+        self._alone = Sizes(alone, recordings, card, errors, store)
+        self._peaks: dict[int, ZeroPeaks] = {}
+        self.least_bytes = 0  # that of the whole model says nothing about a rank
+
+    @cached_property
+    def _parameters(self) -> tuple[Parameter, ...]:
+        return parameters_of(self._facts)
+
+    def _peaks_at(self, size: int) -> ZeroPeaks:
+        if size not in self._peaks:
+            config, layout = self._config.with_micro_batch(size), self._alone.layout(size)
+            self._peaks[size] = peaks_beside(config, layout, self._parameters)
+        return self._peaks[size]
+
+    def floor(self, size: int) -> int:
+        """The peak of the tensors, which is the least that the rung needs."""
+        return self._peaks_at(size).peak_bytes
+
+    def played(self, size: int) -> Played | None:
+        """None: no order of allocations is known to replay."""
+        return None
+
+    def measurement(self, size: int, replayed: Played | None) -> Measurement:
+        """The record that a measurement would give, on a device without a limit."""
+        return zero_measurement(self._alone.measurement(size, replayed), self._peaks_at(size))
+
+    def details(self, size: int) -> tuple[PhasePeak, ...]:
+        """The peak of each phase by category; its single allocations are not known."""
+        return tuple(
+            PhasePeak("first", phase, peak.size_bytes, _by_category(peak), ())
+            for phase, peak in self._peaks_at(size).phases.items()
+        )
+
+    def timing(self, target: Target, size: int) -> Timing | None:
+        """The times on a card; None if they cannot be estimated."""
+        alone = self._alone.computing(target, size)
+        if alone is None or target.gpu is None:
+            return None
+        return with_communication(
+            alone,
+            self._config.with_micro_batch(size),
+            at_most_packed(self._facts.parameters),
+            self._facts.trainable_parameters,
+            target.gpu,
+            target.interconnect,
+            updates_all=True,
+        )

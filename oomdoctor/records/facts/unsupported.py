@@ -20,7 +20,8 @@ class Unsupported:
     """One row: `key` has one of `values`, or any value but the default where `values` is empty.
 
     `where` says which runs it holds for: all, simulations (`plan`), or a CPU as the device. The
-    reason may use `{value}`. `instead` is what to do.
+    reason may use `{value}`. `instead` is what to do. It does not hold for the values of `sharding`
+    in `unless`.
     """
 
     key: str
@@ -28,6 +29,7 @@ class Unsupported:
     where: Where
     reason: str
     instead: str | None = None
+    unless: tuple[str, ...] = ()
 
     def matches(self, value: object) -> bool:
         """Whether a rung with this value of `key` is not supported."""
@@ -105,20 +107,14 @@ UNSUPPORTED = (
         "{value} compiles its kernel on the GPU, so it cannot be simulated",
         "measure it with probe, or plan with sdpa",
     ),
-    Unsupported(
-        "sharding",
-        ("zero1", "zero2", "zero3"),
-        "simulated",
-        "{value} cannot be simulated yet",
-        _EMULATE,
-    ),
     Unsupported("fsdp_version", (1,), "simulated", "FSDP 1 cannot be simulated", _EMULATE),
     Unsupported(
         "offload",
         ("parameters",),
         "simulated",
-        "weights in host memory cannot be simulated yet",
+        "with FSDP, weights in host memory cannot be simulated yet",
         _EMULATE,
+        unless=("zero1", "zero2", "zero3"),
     ),
     Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
 )
@@ -128,6 +124,6 @@ def unsupported(config: TrainConfig, where: Where) -> str | None:
     """Why a rung is not supported there, by the first row that says so; None if none does."""
     for row in UNSUPPORTED:
         value = getattr(config, row.key)
-        if row.where == where and row.matches(value):
+        if row.where == where and row.matches(value) and config.sharding not in row.unless:
             return row.text(value)
     return None

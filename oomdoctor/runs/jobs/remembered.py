@@ -21,9 +21,10 @@ from oomdoctor.analysis.simulator.packed import Pack, opened, packed
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recordings import not_recorded
+from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records import codec
-from oomdoctor.records.config import AUTO
+from oomdoctor.records.config import AUTO, TrainConfig, is_zero
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.records.simulation import OtherLength
@@ -181,7 +182,10 @@ class Memory:
         if job.simulation is not None:
             # What is recorded depends neither on the batch nor on the allocator.
             config = replace(
-                job.config, micro_batch_size=AUTO, effective_batch_size=1, allocator="default"
+                _recorded(job.config),
+                micro_batch_size=AUTO,
+                effective_batch_size=1,
+                allocator="default",
             )
             content |= {
                 "config": codec.to_json(config),
@@ -191,6 +195,16 @@ class Memory:
             }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _recorded(config: TrainConfig) -> TrainConfig:
+    """What is recorded of a rung, with all that decides whether it is supported.
+
+    A rung with ZeRO is recorded on one GPU, which is the same for any number of them.
+    """
+    if not is_zero(config):
+        return config
+    return replace(alone_config(config), sharding=config.sharding, offload=config.offload)
 
 
 def _file(job: ProbeJob, folder: Path) -> Path:

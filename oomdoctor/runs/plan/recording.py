@@ -10,6 +10,7 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recordings import Recordings, not_recorded
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.store import Store
+from oomdoctor.records.config import is_zero
 from oomdoctor.records.facts.warnings import not_recorded as nothing_recorded
 from oomdoctor.records.report import RungFile
 from oomdoctor.records.result import ProbeJob
@@ -38,6 +39,10 @@ def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) 
     size = row.micro_batch_size
     if size is None or known.inspection is None:
         known.warn(nothing_recorded("snapshot", rung.label, row.reason or "it was not simulated"))
+        return
+    if is_zero(rung.config):
+        reason = "a model of DeepSpeed's buffers gives its peak, and has no order of allocations"
+        known.warn(nothing_recorded("snapshot", rung.label, reason))
         return
     task = Task(rung, (size,), (card,))
     job = job_of(task, known.plan, known.spec, known.inspection, known.request.seed)

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from oomdoctor.analysis.memory.zero.setting import setting_of
+from oomdoctor.analysis.simulator.zero import alone_config
+from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.cuda import flash_package
 from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
@@ -17,6 +21,7 @@ from oomdoctor.worker.simulating.ranks.replicas import as_alone
 from oomdoctor.worker.simulating.ranks.world import fake_world
 from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.training.build import import_libraries
+from oomdoctor.worker.training.support import check_supported
 
 
 @contextmanager
@@ -31,7 +36,7 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
     """
     assert job.simulation is not None
     replicated = job.config.sharding == "ddp"
-    config = as_alone(job.config) if replicated else job.config
+    config = _one_rank(job)
     built_as = replace(job, config=flash_package.built_as(config))
     instruments = instruments_for(job.simulation, progress)
     trace = instruments.trace
@@ -48,3 +53,24 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
         with device.real_too():
             loaded = load(built_as, instruments, shallow=shallow, replicated=replicated)
         yield Recorder(built_as, instruments, loaded)
+
+
+def _one_rank(job: ProbeJob) -> TrainConfig:
+    """The training to simulate: with DDP and ZeRO that of one GPU without the others.
+
+    Raises:
+        UnsupportedError: it is not in the model of ZeRO.
+    """
+    config = job.config
+    if config.sharding == "ddp":
+        return as_alone(config)
+    if not is_zero(config):
+        return config
+    check_supported(config, job.device_type, simulated=True)
+    try:
+        setting_of(config)
+    except ValueError as error:
+        raise UnsupportedError(
+            f"{error}; use probe --emulate, which runs the engine itself"
+        ) from error
+    return alone_config(config)

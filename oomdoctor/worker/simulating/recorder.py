@@ -81,6 +81,7 @@ class Recorder:
             torch_release=torch_release(),
             workspace_setting=workspace_setting(),
             as_cuda=self.request.as_cuda,
+            groups=self.whole.groups(),
         )
 
     def record(self, size: int, card: Card | None = None) -> Recorded:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from oomdoctor.analysis.simulator.recorded import times
+from oomdoctor.analysis.simulator.recorded import ParameterGroup, times
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.worker.tracing.tensors import local_part, logical_numel
 
@@ -44,6 +45,21 @@ class WholeModel:
             if parameter.requires_grad:
                 trainable[unit] = trainable.get(unit, 0) + number
         return self.sum_of(trainable), self.sum_of(total)
+
+    def groups(self) -> tuple[ParameterGroup, ...]:
+        """The parameters at full depth, in the order of their modules."""
+        named = groupby(self._model.named_parameters(), key=lambda item: self.unit_of(item[0]))
+        found = []
+        for unit, members in named:
+            parameters = [parameter for _, parameter in members]
+            found.append(
+                ParameterGroup(
+                    times(unit, self.depths),
+                    tuple(map(logical_numel, parameters)),
+                    tuple(parameter.requires_grad for parameter in parameters),
+                )
+            )
+        return tuple(found)
 
     def gradient_bytes(self) -> int:
         """Bytes of the gradients of all trainable parameters."""

@@ -6,6 +6,6 @@ partitioned_param_coordinator.py, config.py), and compared with DeepSpeed on the
 """
 
 from oomdoctor.analysis.memory.zero.peaks import ZeroPeak, ZeroPeaks, zero_peaks
-from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, parameters_of
+from oomdoctor.analysis.memory.zero.setting import Beside, Parameter
 
-__all__ = ["Beside", "Parameter", "ZeroPeak", "ZeroPeaks", "parameters_of", "zero_peaks"]
+__all__ = ["Beside", "Parameter", "ZeroPeak", "ZeroPeaks", "zero_peaks"]

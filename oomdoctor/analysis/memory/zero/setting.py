@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from oomdoctor.analysis.memory.closed_form import state_width
-from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import AUTO, TrainConfig
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.records.model import ParameterCounts
 
 # DeepSpeed's defaults (runtime/zero/config.py), in elements.
 REDUCE_BUCKET = 500_000_000
@@ -109,52 +105,3 @@ def setting_of(config: TrainConfig) -> Setting:
         optimizer_on_host=config.offload in ("optimizer", "parameters"),
         weights_on_host=config.offload == "parameters",
     )
-
-
-def parameters_of(
-    counts: ParameterCounts, model_config: Mapping[str, Any], *, adapters: int = 0
-) -> tuple[Parameter, ...]:
-    """The parameters of a decoder from their counts: embedding, equal layers, output head.
-
-    A layer is split as its config.json says, or into four equal matrices. Of `adapters` elements
-    each matrix has its share in two, and only they are trained.
-    """
-    shape = shape_of(model_config)
-    layers = shape.layers or 1
-    frozen = adapters > 0
-    table = (shape.vocabulary or 0) * (shape.embedding or 0)
-    heads = counts.embedding // table if table else 0
-    tables = [counts.embedding // heads] * heads if heads else [counts.embedding]
-    matrices = _split(counts.linear // layers, _matrices(model_config))
-    found = [Parameter(size, not frozen) for size in tables[:1] if size]
-    for layer in range(layers):
-        for matrix in matrices:
-            found.append(Parameter(matrix, not frozen))
-            if frozen:
-                share = adapters * matrix // max(1, 2 * counts.linear)
-                found += [Parameter(share)] * 2
-        # Two norms a layer; what is left over belongs to the last one.
-        rest = counts.rest // (2 * layers)
-        left = counts.rest - 2 * layers * rest if layer == layers - 1 else 0
-        found += [Parameter(rest, not frozen), Parameter(rest + left, not frozen)]
-    found += [Parameter(size, not frozen) for size in tables[1:]]
-    return tuple(parameter for parameter in found if parameter.elements)
-
-
-def _matrices(model_config: Mapping[str, Any]) -> Sequence[int]:
-    """The relative sizes of a layer's matrices."""
-    shape, text = shape_of(model_config), text_part(model_config)
-    hidden, inner = shape.hidden, size_in(text, "intermediate")
-    if hidden is None or inner is None or shape.heads is None or shape.head_width is None:
-        return (1, 1, 1, 1)
-    queries = round(shape.heads * shape.head_width)
-    keys = round((size_in(text, "kv_heads") or shape.heads) * shape.head_width)
-    attention = [hidden * queries, hidden * keys, hidden * keys, queries * hidden]
-    return (*attention, hidden * inner, hidden * inner, inner * hidden)
-
-
-def _split(total: int, shares: Sequence[int]) -> list[int]:
-    whole = sum(shares)
-    sizes = [total * share // whole for share in shares]
-    sizes[-1] += total - sum(sizes)
-    return sizes

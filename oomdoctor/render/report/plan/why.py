@@ -29,9 +29,13 @@ def why_sections(why: Why, *, verbose: bool) -> list[Section]:
     sections = [
         Section(title, (Facts(tuple(_sum(why))),)),
         Section("Peak memory by phase", (_phases(why.phases, peak),)),
-        Section(f"Largest tensors at the peak ({_moment(peak)})", (_largest(peak),)),
-        Section("Compared with a per-parameter formula", tuple(_formula(why.formula, why))),
     ]
+    if peak.largest:  # unknown with ZeRO
+        title = f"Largest tensors at the peak ({_moment(peak)})"
+        sections.append(Section(title, (_largest(peak),)))
+    sections.append(
+        Section("Compared with a per-parameter formula", tuple(_formula(why.formula, why)))
+    )
     if verbose:
         sections += [
             Section(f"Largest tensors ({_moment(phase)})", (_largest(phase),))

@@ -152,3 +152,14 @@ def test_recorded_errors_say_how_exact_a_prediction_is():
 
     assert notes(0.01) == ()
     assert notes(0.15) == ("borderline: predictions like this are off by up to 15.0%",)
+
+
+@pytest.mark.parametrize(("peak", "word"), [(6.5, None), (7.8, "borderline")])
+def test_with_zero_there_is_less_room_than_tensors_say(peak, word):
+    asked = rung(effective_batch_size=16, micro_batch_size=1, sharding="zero2", world_size=2)
+    found = attempts(predicted(1, 2 * GIB, None, fits=True))
+    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    row = replace(row, peak_device_bytes=round(peak * GIB))
+    notes = with_borderline_note(row, CONTEXT, 9 * GIB, PeakErrors((), None, None)).notes
+    assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
+    assert all("beyond tensors" in note for note in notes)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis_make import COUNTS, MODEL_CONFIG, measurement
+from analysis_make import measurement
 from layout_make import layout
 
-from oomdoctor.analysis.simulator.zero import NOTE, alone_config, zero_measurement
+from oomdoctor.analysis.memory.zero import Parameter
+from oomdoctor.analysis.simulator.zero import NOTE, alone_config, peaks_beside, zero_measurement
 from oomdoctor.records.config import TrainConfig, config_faults
 
 CONFIG = TrainConfig(
@@ -36,14 +37,14 @@ def test_the_step_alone_is_one_micro_batch_in_sixteen_bits():
 
 def test_the_peak_has_the_buffers_of_deepspeed():
     config = replace(CONFIG, offload="none", weights_dtype="bfloat16", autocast_dtype="none")
-    found = zero_measurement(config, measurement(), layout(), COUNTS, MODEL_CONFIG)
-    shard = COUNTS.total // 8
+    parameters = [Parameter(1_000_000)] * 8
+    found = zero_measurement(measurement(), peaks_beside(config, layout(), parameters))
+    shard, total = 1_000_000, 8_000_000
     # Weights and the fp32 copy with its states; then the gradients and their flat and fp32 copies.
-    least = 2 * COUNTS.total + 12 * shard + 2 * shard + 6 * shard
+    least = 2 * total + 12 * shard + 2 * shard + 6 * shard
     assert least <= found.peak_allocated_bytes < 1.2 * least
     assert found.peak_phase == "optimizer"
     assert set(found.phases) == {"load", "forward", "backward", "optimizer"}
-    assert found.breakdown.weights_bytes == 2 * COUNTS.total
+    assert found.breakdown.weights_bytes == 2 * total
     assert found.peak_reserved_bytes is None
-    assert found.ranks[0].peak_allocated_bytes == found.peak_allocated_bytes
     assert NOTE in found.notes
