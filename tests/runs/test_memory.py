@@ -31,7 +31,7 @@ FULL = TrainConfig(sequence_length=64, effective_batch_size=16)
 RUNGS = (
     Rung("full", FULL),
     Rung("lora", replace(FULL, method="lora", activation_checkpointing="full")),
-    Rung("flash", replace(FULL, attention="flex_attention", offload="parameters")),
+    Rung("flash", replace(FULL, attention="flex_attention", sharding="fsdp", offload="parameters")),
 )
 
 
