@@ -11,6 +11,7 @@ from oomdoctor.analysis.memory.overhead import (
     Range,
     context_bytes,
     device_total_bytes,
+    with_nccl,
 )
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.costs import CalibratedBy, Calibration
@@ -70,10 +71,11 @@ class Card:
         )
 
 
-def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
+def cards_of(plan: PlanRequest, headroom: float, ranks: int = 1) -> tuple[Card, ...]:
     """The devices of a plan, smallest memory first; `headroom` is a share of the total.
 
-    Cards with less than `min_memory_bytes` are left out.
+    On each of them one of `ranks` processes trains. Cards with less than `min_memory_bytes` are
+    left out.
 
     Raises:
         ValueError: a name is neither a known card nor a size.
@@ -84,8 +86,13 @@ def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
     else:
         cards = [card_named(name, headroom) for name in plan.gpus]
     least = plan.min_memory_bytes or 0
-    unique = {card.name: card for card in cards if card.memory_bytes >= least}
+    unique = {card.name: of_ranks(card, ranks) for card in cards if card.memory_bytes >= least}
     return tuple(sorted(unique.values(), key=lambda card: (card.memory_bytes, card.total_bytes)))
+
+
+def of_ranks(card: Card, ranks: int) -> Card:
+    """The card as one of several ranks finds it: NCCL's buffers take a part of it."""
+    return replace(card, context=with_nccl(card.context, ranks))
 
 
 def card_named(text: str, headroom: float) -> Card:

@@ -22,7 +22,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.warnings import no_values, smallest_variant
 from oomdoctor.records.machine import EMULATED, Gpu
 from oomdoctor.records.report import Warn
-from oomdoctor.runs.cards import Card, card_named
+from oomdoctor.runs.cards import Card, card_named, of_ranks
 from oomdoctor.system.environment import cache_dir, is_emulating, variable
 from oomdoctor.system.machine.devices import Device
 
@@ -52,14 +52,16 @@ class EmulatedGpus:
         return self.card.name if self.count == 1 else f"{self.count} x {self.card.name}"
 
 
-def emulated_gpus(text: str, *, alone: bool = False) -> EmulatedGpus:
+def emulated_gpus(text: str, *, alone: bool = False, ranks: int = 1) -> EmulatedGpus:
     """The GPUs that `--emulate` names; with `alone` (`--ranks 1`), one rank runs.
+
+    Of `ranks` that train together, each finds NCCL's buffers on its GPU.
 
     Raises:
         ValueError: the card is unknown, or the number is 0 or above 64.
     """
     count, name = split_count(text)
-    card = card_named(name, 0.0)
+    card = of_ranks(card_named(name, 0.0), ranks)
     check_vendor(card)
     return EmulatedGpus(card, count, alone)
 

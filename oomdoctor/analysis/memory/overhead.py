@@ -2,7 +2,7 @@
 
 The context holds the stacks of all threads that can be resident and the loaded kernels, so its size
 grows with the number of multiprocessors. cuBLAS workspaces are not included, because they are
-tensors of the allocator; NCCL's buffers are not either, because they depend on the number of ranks.
+tensors of the allocator. NCCL's buffers depend on the number of ranks, so they are counted apart.
 If facts are missing, the figures err towards "does not fit": a wrong "fits" costs a night.
 """
 
@@ -31,6 +31,11 @@ LIBRARY_BYTES = 64 * _MIB
 # Loading all kernels instead of only those used adds 362 MiB with PyTorch 1.13 (github
 # pytorch/pytorch#86509), "more than 1000 MB" (#107667) with the larger libraries since.
 _EAGER_BYTES = (360 * _MIB, 700 * _MIB, 1100 * _MIB)
+# What a communicator takes on each GPU: 544 MB for two and 688 MB for more, on four A100 with
+# NVLink (github NVIDIA/nccl#964). On eight H100 all memory outside of PyTorch, context included, is
+# 1.06 GB (#1685), which agrees. Further process groups and all-to-all take more. Without NVLink
+# NCCL opens fewer channels, so it takes less.
+_NCCL_PAIR_BYTES, _NCCL_BYTES = 544 * _MIB, 688 * _MIB
 # If nothing is known about the card: from the smallest current card to the largest.
 _UNKNOWN_BYTES = (100 * _MIB, 520 * _MIB, 950 * _MIB)
 
@@ -89,6 +94,22 @@ def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") 
         high=found.high + high,
         source=f"{found.source}; all kernels loaded at once (CUDA_MODULE_LOADING=EAGER)",
     )
+
+
+def nccl_bytes(ranks: int) -> int:
+    """Device bytes of NCCL's communicator of all ranks, on each GPU; 0 for one rank."""
+    if ranks < 2:
+        return 0
+    return _NCCL_PAIR_BYTES if ranks == 2 else _NCCL_BYTES
+
+
+def with_nccl(context: Range, ranks: int) -> Range:
+    """The context of a process that also has NCCL's buffers."""
+    more = nccl_bytes(ranks)
+    if not more:
+        return context
+    source = f"{context.source}; NCCL {more // _MIB} MiB, measured by others on A100"
+    return Range(context.low + more, context.likely + more, context.high + more, source)
 
 
 def shares_host_memory(gpu: GpuFacts) -> bool:

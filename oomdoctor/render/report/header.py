@@ -219,9 +219,10 @@ def _times(report: Report, machine: Machine) -> str:
 
 def _card(card: CardPlan, machine: Machine) -> str:
     usable = f"{format_bytes(card.usable_bytes)} usable{_each(machine)}"
+    outside = "the CUDA context, NCCL" if machine.gpus > 1 else "the CUDA context"
     return (
         f"{usable} = {format_bytes(card.total_bytes)} ({card.total_source}) - "
-        f"{format_bytes(card.headroom_bytes)} headroom; the CUDA context and libraries take about "
+        f"{format_bytes(card.headroom_bytes)} headroom; {outside} and libraries take about "
         f"{format_bytes(card.context.likely)} of it"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes, nccl_bytes
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
@@ -87,6 +87,7 @@ def _target(state: SurveyState, learned: Learned | None) -> Target:
     if context.device_type == "cuda":
         known = learned.overhead_bytes if learned is not None else None
         overhead = known if known is not None else context_bytes(context.gpu).likely
+        overhead += nccl_bytes(state.request.most_gpus())
     return Target(
         name=_HERE,
         total_bytes=budget.total_bytes,

@@ -93,7 +93,7 @@ def _held(
 ) -> Iterator[SurveySetup]:
     """The setup with its device as it is once no other survey uses it; emulated ones are free."""
     if setup.request.emulate is not None:
-        gpus = emulated.emulated_gpus(setup.request.emulate, alone=is_alone(setup.request))
+        gpus = _emulated(setup.request)
         with emulated.emulating(gpus, setup.request.python, setup.folder.path) as variables:
             more = emulated.value_warnings(setup.request.python)
             yield replace(setup, variables=variables, warnings=(*setup.warnings, *more))
@@ -143,8 +143,15 @@ def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
                 raise device.too_few_gpus(error, request) from None
             raise
     emulated.check_possible(request.python, "--emulate")
-    gpus = emulated.emulated_gpus(request.emulate)
+    gpus = _emulated(request)
     return emulated.device_of(gpus), emulated.warnings(gpus)
+
+
+def _emulated(request: SurveyRequest) -> emulated.EmulatedGpus:
+    assert request.emulate is not None
+    return emulated.emulated_gpus(
+        request.emulate, alone=is_alone(request), ranks=request.most_gpus()
+    )
 
 
 def _origin(state: SurveyState, started_at: str) -> Origin:

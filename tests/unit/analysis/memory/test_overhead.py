@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
+from oomdoctor.analysis.memory.overhead import (
+    context_bytes,
+    device_total_bytes,
+    nccl_bytes,
+    with_nccl,
+)
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
 
@@ -114,3 +119,12 @@ def test_no_total_exceeds_what_the_driver_or_the_box_says(gpu: GpuFacts) -> None
     total, basis = device_total_bytes(gpu)
     assert 0.89 * gpu.memory_bytes <= total <= (gpu.total_bytes or gpu.memory_bytes)
     assert basis
+
+
+def test_the_communicator_of_several_ranks_is_counted() -> None:
+    alone = context_bytes(None)
+    assert with_nccl(alone, 1) == alone
+    two, eight = with_nccl(alone, 2), with_nccl(alone, 8)
+    assert alone.likely < two.likely < eight.likely == with_nccl(alone, 64).likely
+    assert eight.low - alone.low == eight.high - alone.high == nccl_bytes(8)
+    assert "NCCL 688 MiB" in eight.source
