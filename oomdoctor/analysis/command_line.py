@@ -71,6 +71,7 @@ def _questions(plan: PlanRequest) -> list[str]:
         "--why": plan.why,
         "--solve": _OPTIONS[plan.solve] if plan.solve is not None else None,
         "--interconnect": plan.interconnect if plan.interconnect != "auto" else None,
+        "--host-memory": size_text(plan.host_memory_bytes) if plan.host_memory_bytes else None,
     }
     return words + [
         w for name, value in options.items() if value is not None for w in (name, value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from oomdoctor.analysis.memory.host import HostMemory, host_memory
+from oomdoctor.analysis.memory.host import HostMemory, host_memory, is_known
 from oomdoctor.analysis.search.from_prediction import open_sizes
 from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, sample_of, untried
 from oomdoctor.analysis.speed_verdict import speed_of, speed_state
-from oomdoctor.records.config import Rung, TrainConfig, uses_host
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, OomEvent
 from oomdoctor.records.report import SurveyRequest
@@ -55,7 +55,7 @@ def conclude(
         least = skip.missed_by_bytes if skip is not None else None
         missed = missed_by(shown, context.usable_bytes) or least
     speed = speed_of(measured if fitting else None, config, context, request)
-    host = _host(config, measured, context) if evidence == "predicted" else None
+    host = _host(config, measured, context, evidence)
     return ProbeResult(
         key=rung.config.key(),
         label=rung.label,
@@ -101,16 +101,17 @@ def conclude(
     )
 
 
-def _host(config: TrainConfig, measured: Measurement | None, context: Context) -> HostMemory | None:
-    """The predicted host memory of a node; None if it is not known or of no interest.
+def _host(
+    config: TrainConfig, measured: Measurement | None, context: Context, evidence: Evidence
+) -> HostMemory | None:
+    """The predicted host memory of a node; None if it was measured, not known or of no interest.
 
-    What activations take there is not known.
+    Where one rank on an emulated GPU stood for all, it was not measured.
     """
-    if measured is None or context.counts is None:
+    if measured is None or context.counts is None or not is_known(config):
         return None
-    if config.sharding == "none" and not uses_host(config):
-        return None
-    if config.activation_checkpointing == "offload" or config.offload == "activations":
+    stood_for_all = config.world_size > 1 and measured.host_peak_bytes is None
+    if evidence == "measured" or (evidence == "emulated" and not stood_for_all):
         return None
     return host_memory(config, context.counts, measured.trainable_parameters)
 

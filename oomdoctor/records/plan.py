@@ -78,6 +78,7 @@ class PlanRequest:
     fits is asked for. With `verify` the rungs that matter also run on the emulated card. With
     `suggest` changes are looked for that make a method fit. `fewest` asks for the fewest GPUs with
     which each rung fits. `interconnect` links the GPUs; with "auto" it is that of the card.
+    `host_memory_bytes` is the host memory of a machine.
     """
 
     gpus: tuple[str, ...]
@@ -92,6 +93,7 @@ class PlanRequest:
     suggest: bool = True
     fewest: GpuRange | None = None
     interconnect: Interconnect = "auto"
+    host_memory_bytes: int | None = None
 
     @property
     def ranks(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.command_line import command_line
+from oomdoctor.analysis.memory.host import host_memory, is_known
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.warnings import (
     cap_above_free,
+    host_memory_short,
     memory_not_free,
     moe_routing,
     other_processes,
@@ -89,6 +92,30 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
         if others:
             found.append(other_processes(others))
     return found + model_warnings(inspection)
+
+
+def short_of_host(
+    chosen: Device, request: SurveyRequest, rungs: Sequence[Rung], counts: ParameterCounts
+) -> list[Warn]:
+    """A warning about rungs whose ranks may need more host memory than this machine has.
+
+    Ranks on the CPU have everything there, and their budget is about that. On emulated GPUs one
+    rank may stand for all.
+    """
+    if chosen.gpu is None or chosen.gpu.emulated:
+        return []
+    has, here = total_memory(), request.gpus_here()
+    needs = {
+        rung.label: host_memory(
+            replace(rung.config, gpus_per_node=here),
+            counts,
+            None if rung.config.method == "full" else 0,  # adapters are small
+        ).peak_bytes
+        for rung in rungs
+        if is_known(rung.config)
+    }
+    short = {label: size for label, size in needs.items() if size > has}
+    return [host_memory_short(short, has, here=True)] if short else []
 
 
 def model_warnings(inspection: Inspection) -> list[Warn]:

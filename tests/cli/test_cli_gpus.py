@@ -77,6 +77,11 @@ def test_what_links_the_gpus(plan):
     assert plan("--gpus", "8").plan.interconnect == "auto"
 
 
+def test_the_host_memory_of_a_machine(plan):
+    assert plan("--gpus", "8", "--host-memory", "512GiB").plan.host_memory_bytes == 512 << 30
+    assert plan("--gpus", "8").plan.host_memory_bytes is None
+
+
 def test_emulated_gpus_are_counted_once(probe):
     for words in (["--emulate", "8xT4"], ["--emulate", "T4", "--gpus", "8"]):
         request = probe(*words)
@@ -104,6 +109,7 @@ def test_the_ranks_of_a_slurm_job_are_spread_over_its_nodes(probe, monkeypatch):
         (["plan", "--gpus", "8", "--effective-batch", "12"], "use 8 or 16"),
         (["plan", "--gpus", "8", "--effective-batch", "4"], "use 8"),
         (["plan", "--interconnect", "pcie"], "add --gpus"),
+        (["plan", "--host-memory", "lots"], "--host-memory"),
         (["plan", "--gpus", "8", "--interconnect", "usb"], "'usb' is not one of auto, nvlink"),
         (["plan", "--gpus", "8", "--effective-batch", "16", "--micro-batch", "4"], "each of 8"),
         (["probe", "--gpus", "1..2"], "is one number for probe"),

@@ -50,8 +50,8 @@ OPTIONS = {
     "eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
     "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
     "format json output verbose quiet help",
-    "plan": "gpu gpus min interconnect all-gpus min-vram sort price sweep why snapshot solve "
-    "verify with recipe rung lengths tokenizer text-field headroom seq-len "
+    "plan": "gpu gpus min interconnect host-memory all-gpus min-vram sort price sweep why snapshot "
+    "solve verify with recipe rung lengths tokenizer text-field headroom seq-len "
     "effective-batch micro-batch task rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help",
     "triage": "since user all-users by json format output verbose quiet help",

@@ -43,7 +43,7 @@ PROBES = (
 PLANS = (
     ["--gpu", "RTX 4090"],
     ["--gpu", "80GiB", "--verify"],
-    ["--gpu", "H100", "--gpus", "8", "--interconnect", "pcie"],
+    ["--gpu", "H100", "--gpus", "8", "--interconnect", "pcie", "--host-memory", "512GiB"],
     ["--gpu", "H100", "--gpus", "1..8", "--min"],
     ["--gpu", "24", "--gpu", "a100 80gb"],
     ["--all-gpus"],

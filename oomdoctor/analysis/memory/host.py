@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from oomdoctor.analysis.memory.bounds import shards_of, weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes
 from oomdoctor.analysis.speed.throughput import compute_dtype
-from oomdoctor.records.config import AUTO, TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.config import AUTO, TrainConfig, is_fsdp, is_zero, uses_host
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.units import format_bytes
@@ -68,6 +68,16 @@ class HostMemory:
 
 
 _PROCESSES = "processes"
+
+
+def is_known(config: TrainConfig) -> bool:
+    """Whether the host memory of a node is of interest, and can be predicted.
+
+    What activations take there is not known.
+    """
+    if config.activation_checkpointing == "offload" or config.offload == "activations":
+        return False
+    return config.sharding != "none" or uses_host(config)
 
 
 def host_memory(

@@ -57,6 +57,15 @@ class PlanOptions:
             "infiniband-ndr, ethernet-10g, ethernet-25g or ethernet-100g.",
         ),
     ] = "auto"
+    host_memory: Annotated[
+        str | None,
+        option(
+            "--host-memory",
+            metavar="SIZE",
+            panel=CARDS,
+            help="Host memory of each machine; warns about rungs whose ranks need more.",
+        ),
+    ] = None
     min_vram: Annotated[
         str | None,
         option(

@@ -64,6 +64,7 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         verify=options.verify,
         fewest=span if options.fewest else None,
         interconnect=reader.choice("--interconnect", options.interconnect, _LINKS),
+        host_memory_bytes=_host_memory(reader, options),
     )
     _check_gpus(reader, options, span)
     _check_verify(reader, options, plan)
@@ -149,6 +150,11 @@ def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
 
 def _min_memory(reader: Reader, options: PlanOptions) -> int | None:
     return None if options.min_vram is None else reader.size("--min-vram", options.min_vram)
+
+
+def _host_memory(reader: Reader, options: PlanOptions) -> int | None:
+    text = options.host_memory
+    return None if text is None else reader.size("--host-memory", text)
 
 
 def _order(reader: Reader, options: PlanOptions) -> CardOrder | None:

@@ -84,13 +84,17 @@ def sweep_ends(model: str, limit: int) -> Warn:
     return Warn("sequence_length", f"{model} has {limit:,} positions: the sweep ends there")
 
 
-def host_memory_short(label: str, needed_bytes: int, has_bytes: int, *, here: bool) -> Warn:
-    """The ranks of a node need more host memory than it has; `here` is that of this machine."""
-    has = f"{'this machine has' if here else 'it has'} {format_bytes(has_bytes)}"
+def host_memory_short(needed_bytes: Mapping[str, int], has_bytes: int, *, here: bool) -> Warn:
+    """The ranks of a node need more host memory than it has; `here` is that of this machine.
+
+    `needed_bytes` is by label of the rung.
+    """
+    named = [f"{label} ({format_bytes(size)})" for label, size in needed_bytes.items()]
+    whose = "this machine" if here else "--host-memory"
     return Warn(
         "host_memory",
-        f"{label} needs about {format_bytes(needed_bytes)} of host memory a node, and {has}: the "
-        "kernel would kill it; use more nodes or less offload, or pass --host-memory SIZE",
+        f"the ranks of a node need more host memory than the {format_bytes(has_bytes)} of {whose}, "
+        f"so the kernel may kill them: {', '.join(named)}; use more nodes or less offload",
     )
 
 

@@ -9,7 +9,7 @@ from oomdoctor.analysis.rank import without_speed
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
-from oomdoctor.records.facts.warnings import speed_unknown
+from oomdoctor.records.facts.warnings import host_memory_short, speed_unknown
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.report import Budget, Report, Simulations, Warn
 from oomdoctor.records.result import ProbeResult
@@ -50,7 +50,7 @@ def report(
         inspection=known.inspection,
         budget=_budget(one) if one is not None else None,
         results=rows[one.name] if one is not None else (),
-        warnings=known.warnings + _speeds_unknown(known, rows),
+        warnings=known.warnings + _speeds_unknown(known, rows) + _short_of_host(known, rows),
         interrupted=interrupted,
         judged=tuple(row for found in rows.values() for row in found),
         cards=in_order(cards, known.plan),
@@ -80,6 +80,21 @@ def _speeds_unknown(
     by_speed = known.request.rank_by == "throughput" and known.plan.ranks
     types = sorted({name for types in found.values() for name in types})
     return (speed_unknown(list(found), types, ranked_by_speed=by_speed),)
+
+
+def _short_of_host(
+    known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
+) -> tuple[Warn, ...]:
+    """A warning about rungs that fit the card, but not the host memory that the plan names."""
+    has = known.plan.host_memory_bytes
+    needs = {
+        row.label: row.host_peak_bytes
+        for found in rows.values()
+        for row in found
+        if row.outcome == "fits" and row.host_peak_bytes is not None
+    }
+    short = {label: size for label, size in needs.items() if has is not None and size > has}
+    return (host_memory_short(short, has, here=False),) if has is not None and short else ()
 
 
 def _simulations(known: Findings) -> Simulations:

@@ -81,6 +81,9 @@ class SurveyState:
         )
         self.warn(lowered)
         self.warn(device.warnings(setup.device, self.budget, inspection))
+        self.warn(
+            device.short_of_host(setup.device, self.request, self.rungs, inspection.parameters)
+        )
         self.context = Context(
             usable_bytes=self.budget.usable_bytes,
             device_type=setup.device.type,

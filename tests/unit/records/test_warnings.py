@@ -38,8 +38,9 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         "s.pickle was not used: no request failed in it",
     ),
     "host_memory_short": (
-        lambda: warnings.host_memory_short("zero2x8", 9 * GIB, 4 * GIB, here=True),
-        "zero2x8 needs about 9.00 GiB of host memory a node, and this machine has 4.00 GiB",
+        lambda: warnings.host_memory_short({"zero2x8": 9 * GIB}, 4 * GIB, here=True),
+        "more host memory than the 4.00 GiB of this machine, so the kernel may kill them: zero2x8 "
+        "(9.00 GiB)",
     ),
     "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
     "speed_unknown": (

@@ -22,6 +22,7 @@ from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
+from oomdoctor.runs import device
 from oomdoctor.runs.survey import jobs as survey_jobs
 from oomdoctor.runs.survey import run as survey_run
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
@@ -185,3 +186,21 @@ def counted() -> Callable[[int], CountedRows]:
         return tally.counted("rows.jsonl", "bytes/4", approximate=True, elapsed_s=0.0)
 
     return rows
+
+
+@pytest.mark.parametrize(
+    ("has", "emulated", "labels"),
+    [(30, False, ["moved"]), (200, False, []), (30, True, []), (2, False, ["copied", "moved"])],
+)
+def test_rungs_that_need_more_host_memory_than_there_is(
+    has: int, emulated: bool, labels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "total_memory", lambda: has * GIB)
+    copied = TrainConfig(sharding="ddp", world_size=8, effective_batch_size=8)
+    moved = replace(copied, sharding="zero2", offload="optimizer")
+    rungs = (Rung("copied", copied), Rung("moved", moved), LONG)
+    chosen = Device("cuda", replace(BUSY, emulated=emulated))
+    counts = ParameterCounts(3 * 10**9, 3 * 10**9, 0, 0, 0)
+    found = device.short_of_host(chosen, request(*rungs, gpus=8), rungs, counts)
+    assert [rung.label for rung in rungs if f"{rung.label} (" in str(found)] == labels
+    assert {warning.code for warning in found} == ({"host_memory"} if labels else set())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -23,12 +24,14 @@ from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.sharded import times
 from oomdoctor.runs.plan.sharded.engines import Engines, Ran
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
 from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings
 from oomdoctor.runs.plan.tasks import Task
+from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import GIB
 
 SPEC = ModelSpec("m", "local", "M", "m", "causal-lm", {})
@@ -222,3 +225,20 @@ def test_settings_that_contradict_each_other_are_not_run() -> None:
     (row,) = known.rows(known.cards[0])
     assert (row.outcome, engines.asked) == ("unsupported", [])
     assert "FSDP has no buckets" in str(row.reason)
+
+
+@pytest.mark.parametrize(("size", "named"), [(None, []), (200 * GIB, []), (10 * GIB, ["fsdp"])])
+def test_what_needs_more_host_memory_than_the_plan_names(
+    size: int | None, named: list[str], tmp_path: Path
+) -> None:
+    known = findings(FSDP, plan=PlanRequest(("24GiB",), host_memory_bytes=size))
+    run(known, FakeEngines(lambda config: 10 * GIB))
+    (row,) = known.rows(known.cards[0])
+    assert row.host_peak_bytes is not None and 10 * GIB < row.host_peak_bytes < 200 * GIB
+    made = finished_report(
+        known, folder=RunFolder(tmp_path), started_at="", elapsed_s=0.0, interrupted=None
+    )
+    found = [warning.message for warning in made.warnings if warning.code == "host_memory"]
+    assert [row.label in text and "10.0 GiB of --host-memory" in text for text in found] == (
+        [True] * len(named)
+    )
