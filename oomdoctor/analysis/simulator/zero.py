@@ -141,7 +141,13 @@ class ZeroSizes:
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """The peak of each phase by category; its single allocations are not known."""
         return tuple(
-            PhasePeak("first", phase, peak.size_bytes, _by_category(peak), ())
+            PhasePeak(
+                "load" if phase == "load" else "first",
+                phase,
+                peak.size_bytes,
+                _by_category(peak),
+                (),
+            )
             for phase, peak in self._peaks_at(size).phases.items()
         )
 
