@@ -1,5 +1,7 @@
 """Time real steps after a warm-up, and repeat them until the spread is small.
 
+Several ranks take the same number of steps: rank 0 decides.
+
 On CUDA, events time the work when it runs, not when it is queued. On the CPU, the clock is enough.
 """
 
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from oomdoctor.records.measurement import Load, Timing
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import load
+from oomdoctor.worker.measuring.together import as_first_rank
 from oomdoctor.worker.protocol.progress import Marks
 from oomdoctor.worker.protocol.rank import own_uuid
 from oomdoctor.worker.training.batch import Batch
@@ -70,11 +73,11 @@ def time_steps(
         spread = relative_spread([step.total for step in steps])
         small = spread is not None and spread <= job.spread_target
         settled = settled + 1 if small else 0
-        if len(steps) >= job.min_timed_steps and settled >= 2:
-            stopped_by = "spread"
-            break
-        if late and (steps or skipped > job.max_timed_steps):
-            stopped_by = "time_limit"
+        at_rest = len(steps) >= job.min_timed_steps and settled >= 2
+        at_end = late and (bool(steps) or skipped > job.max_timed_steps)
+        choice = as_first_rank(1 if at_rest else 2 if at_end else 0, setup.device)
+        if choice:
+            stopped_by = "spread" if choice == 1 else "time_limit"
             break
     used = steps or warmup
     accumulation = job.config.accumulation_steps()
@@ -131,11 +134,14 @@ def _mean_micro_step(micro: list[float], accumulation: int) -> float:
 
 def _warm_up(setup: Setup, batches: list[Batch], marks: Marks, deadline: float) -> list[StepTimes]:
     steps = [_one_step(setup, batches, marks)]
-    while len(steps) < MAX_WARMUP and time.perf_counter() < deadline:
+    steady = False
+    while len(steps) < MAX_WARMUP:
+        enough = steady or time.perf_counter() >= deadline
+        if as_first_rank(int(enough), setup.device):
+            break
         steps.append(_one_step(setup, batches, marks))
         before, after = steps[-2].total, steps[-1].total
-        if not steps[-1].skipped and abs(after - before) <= STEADY * before:
-            break
+        steady = not steps[-1].skipped and abs(after - before) <= STEADY * before
     return steps
 
 

@@ -22,11 +22,15 @@ AnswerOne = Callable[[ProbeJob, PhaseFile], Reply]
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the agents of all machines meet: `endpoint` is HOST:PORT of the first one."""
+    """Where the agents of all machines meet: `endpoint` is HOST:PORT of the first one.
+
+    `is_host`: whether that is this machine; None lets torch compare their names.
+    """
 
     run_id: str
     nodes: int = 1
     endpoint: str = "127.0.0.1:0"
+    is_host: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ def run_ranks(
         nproc_per_node=job.config.world_size // meeting.nodes,
         rdzv_backend="c10d",
         rdzv_endpoint=meeting.endpoint,
+        rdzv_configs={} if meeting.is_host is None else {"is_host": meeting.is_host},
         run_id=meeting.run_id,
         max_restarts=0,
         monitor_interval=0.1,

@@ -22,7 +22,9 @@ from oomdoctor.worker.ranks.agent import AnswerOne, FirstFailure, Meeting, run_r
 
 _PORTS = range(20_000, 60_000)
 # slurmstepd and srun, 21.08 and later
-_KILLED = re.compile(r"oom-kill event|Out Of Memory", re.IGNORECASE)
+_KILLED = re.compile(
+    r"oom-kill event|out of memory|exceeded (?:job |virtual )?memory limit", re.IGNORECASE
+)
 
 
 def run_on_nodes(job: ProbeJob, folder: Path) -> FirstFailure | None:
@@ -38,7 +40,7 @@ def run_on_nodes(job: ProbeJob, folder: Path) -> FirstFailure | None:
             f"--nodes {job.nodes}"
         )
     (folder / "ranks-job.json").write_text(dumps(job))
-    endpoint = f"{socket.gethostname()}:{random.choice(_PORTS)}"
+    endpoint = f"{_first_node()}:{random.choice(_PORTS)}"
     command = [
         *("srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"),
         *("--kill-on-bad-exit=1", "--overlap", "--export=ALL"),
@@ -65,13 +67,35 @@ def run_on_nodes(job: ProbeJob, folder: Path) -> FirstFailure | None:
 def run_this_node(folder: Path, endpoint: str, answer: AnswerOne) -> int:
     """What `srun` starts on each machine; returns the exit code."""
     job = loads(ProbeJob, (folder / "ranks-job.json").read_text())
-    meeting = Meeting(f"oomdoctor-{folder.name}", job.nodes, endpoint)
+    first = os.environ.get("SLURM_NODEID") == "0"
+    meeting = Meeting(f"oomdoctor-{folder.name}", job.nodes, endpoint, is_host=first)
     failed = run_ranks(job, folder, answer, meeting)
     if failed is None:
         return 0
     with suppress(OSError):
         (folder / f"failed-{failed.rank}.json").write_text(dumps(failed))
     return 1
+
+
+def _first_node() -> str:
+    """The address of the job's first node, where the agents meet.
+
+    `salloc` may run this process on a login node, which has no agent.
+    """
+    names = _scontrol("hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
+    if not names:
+        return socket.gethostname()
+    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("node", names[0]))
+    return found[1] if found else names[0]
+
+
+def _scontrol(*words: str) -> str:
+    """What `scontrol show` prints; nothing if it fails."""
+    try:
+        asked = ("scontrol", "show", *words)
+        return subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _failure(file: Path) -> FirstFailure:

@@ -36,6 +36,20 @@ def test_two_ranks_train_together(sharding: str, tmp_path: Path) -> None:
     assert found.host_peak_bytes is not None
 
 
+def test_ranks_take_the_same_number_of_timed_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 finds its steps steady at once, rank 1 never does."""
+    from oomdoctor.worker.measuring import timing
+
+    monkeypatch.setattr(timing, "relative_spread", lambda _: float(os.environ["RANK"]))
+    settings = replace(job("ddp", 2), timed=True, min_timed_steps=2, max_timed_steps=6)
+    reply = answer(replace(settings, timing_limit_s=60.0), PhaseFile(None), tmp_path)
+    assert reply.status == "measured", reply
+    assert reply.measurement is not None and reply.measurement.timing is not None
+    assert reply.measurement.timing.timed_steps == 2
+
+
 def _first_fails(job: ProbeJob, progress: PhaseFile) -> Reply:
     """Rank 1 runs out of memory; the others wait for it in a collective."""
     if os.environ["RANK"] == "1":
