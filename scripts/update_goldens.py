@@ -24,6 +24,7 @@ def goldens() -> Iterator[tuple[str, str]]:
     from example_plans import PLANS
     from example_reports import REPORTS
     from example_runs import RUNS
+    from example_slurm import SLURM
     from example_snapshots import SNAPSHOTS
 
     plain = {"terminal": False, "width": 80, "color": False}
@@ -51,6 +52,13 @@ def goldens() -> Iterator[tuple[str, str]]:
                     make(), "table", terminal=True, width=width, color=False, verbose=width == 120
                 ),
             )
+    for name, make in SLURM.items():
+        for width in (80, 120):
+            style = {"terminal": True, "width": width, "color": False}
+            yield f"{name}-{width}.txt", render_report(make(), "table", **style, verbose=False)
+        for kind, end in (("markdown", "md"), ("csv", "csv")):
+            yield f"{name}.{end}", render_report(make(), kind, **plain, verbose=False)
+        yield f"{name}-pipe.txt", render_report(make(), "table", **plain, verbose=False)
     for name in ("gpu", "cpu", "plan", "plan-why", "plan-gpus", "explain-gpu", "explain-table"):
         verbose = render_report(
             made[name](), "table", terminal=True, width=100, color=False, verbose=True

@@ -29,7 +29,8 @@ def verdict(case: Case) -> str:
         text += f": tried to allocate {format_bytes(case.requested)}"
         if case.missing:
             text += f", {format_bytes(case.missing)} more than was available"
-    if incident.repeats > 1:
+    # The log and sacct both tell of one kill by the scheduler.
+    if incident.repeats > 1 and incident.event.dialect != "slurm":
         text += f" ({incident.repeats} times)"
     if incident.survived:
         finished = incident.recovery in case.facts.evidence.get("finished", ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.gathered import GatheredJob
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
@@ -23,17 +24,17 @@ def gathered_sections(report: Report, *, verbose: bool) -> list[Section]:
         Column("GPU type"),
         Column("job", 6, detail="job {}"),
         Column("outcome", tone=True),
-        Column("rung", 1),
+        Column("rung", 2),
         Column("batch", 4, detail="batch {}"),
-        Column("peak", 2, right=True),
-        Column("usable", 5, right=True, detail="of {}"),
-        Column("tokens/s", 3, right=True),
-        Column("reason", 1, detail="{}", wraps=True),
+        Column("peak", 1, right=True, detail="peak {}"),
+        Column("usable", 5, right=True, detail="{} usable"),
+        Column("tokens/s", 3, right=True, detail="{} tokens/s"),
+        Column("reason", 7, detail="{}", wraps=True),
     )
     rows = tuple(row for job in jobs for row in _rows(job, verbose=verbose))
     text = f"{fit} of {counted(len(jobs), 'GPU type')} can train it"
     grid = Grid(columns, rows).without_empty_columns()
-    return [Section("", (Note(text, "strong"), grid))]
+    return [Section("", (Note(text, "strong"),)), Section("", (grid,))]
 
 
 def gathered_rows(report: Report) -> Iterator[list[Any]]:
@@ -62,11 +63,15 @@ def _row(job: GatheredJob, one: ProbeResult, *, first: bool) -> tuple[str, ...]:
     return (
         job.gpu_type,
         job.job,
-        one.outcome.replace("_", " "),
+        OUTCOME_WORDS[one.outcome],
         one.label,
         batch(one),
         format_bytes(one.peak_reserved_bytes or one.peak_allocated_bytes),
         format_bytes(job.usable_bytes),
         format_rate(one.tokens_per_s),
-        (job.reason or "") if first else "",
+        (job.reason if first else None) or _why(one),
     )
+
+
+def _why(one: ProbeResult) -> str:
+    return "" if one.outcome == "fits" else one.reason or ""

@@ -82,7 +82,7 @@ def _lines(jobs: list[TriagedJob]) -> Grid:
         Column("cause"),
         Column("phase", 4, detail="in {}"),
         Column("your line", 6, detail="{}"),
-        Column("remedy", 3, detail="try: {}"),
+        Column("remedy", 3),
         Column("line to change", 1, detail="{}", wraps=True),
     )
     return Grid(columns, tuple(map(_row, jobs))).without_empty_columns()
