@@ -4,6 +4,7 @@
     python scripts/build_docs.py --check   # exit 1 and name the stale pages
     python scripts/build_docs.py --run     # run the commands of the stored reports first (minutes)
     python scripts/build_docs.py --run probe-cpu   # only this one
+    python scripts/build_docs.py --run slurm       # those that start with slurm-, on a test cluster
 
 - `<!-- generated: KIND ... -->` to `<!-- end -->` is a table of scripts/docs_reference.py.
 - A console block below `<!-- exact -->` is what its command prints on a terminal.
@@ -30,6 +31,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from docs_reference import PARTS
+from docs_slurm import slurm_reports
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
@@ -53,6 +55,7 @@ PLAIN = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 STATE = "/home/you/.local/state"
+WORK = "/home/you/train"
 VENV = "/home/you/venv"
 
 
@@ -131,11 +134,20 @@ def _numbers(chosen: str) -> Iterator[int]:
 
 
 def run_stored(names: list[str]) -> None:
-    """Run the commands of the named stored reports, or of all, and keep their JSON."""
+    """Run the commands of the named stored reports, or of all, and keep their JSON.
+
+    `slurm` names all those that need a cluster; without names, they are left out.
+    """
     REPORTS.mkdir(exist_ok=True)
     found = [m for page in pages() for m in CONSOLE.finditer(page.read_text(encoding="utf-8"))]
     stored = {m["name"]: m["command"] for m in found if m["kind"] == "stored"}
-    for name in names or stored:
+    if names == ["slurm"]:
+        with tempfile.TemporaryDirectory() as folder:
+            slurm = {name: line for name, line in stored.items() if name.startswith("slurm-")}
+            for name, text in slurm_reports(slurm, Path(folder)).items():
+                _keep(name, text, {f"{folder}/jobs": WORK, f"{folder}/state": STATE})
+        return
+    for name in names or [name for name in stored if not name.startswith("slurm-")]:
         command = stored[name]
         print(command, file=sys.stderr)
         with tempfile.TemporaryDirectory() as state:
@@ -152,12 +164,16 @@ def run_stored(names: list[str]) -> None:
                 stdout=subprocess.DEVNULL,
                 check=False,
             )
-            text = answer.read_text(encoding="utf-8")
-        python = Path(shutil.which("python") or sys.executable)
-        ours = {state: STATE, sys.executable: "/usr/bin/python3", f"{ROOT}/": ""}
-        for found_here, shown in {**ours, str(python.parent.parent): VENV}.items():
-            text = text.replace(found_here, shown)
-        (REPORTS / f"{name}.json").write_text(text, encoding="utf-8")
+            _keep(name, answer.read_text(encoding="utf-8"), {state: STATE})
+
+
+def _keep(name: str, text: str, ours: Mapping[str, str]) -> None:
+    """Store a report without the paths of this machine."""
+    python = Path(shutil.which("python") or sys.executable)
+    paths = {**ours, sys.executable: "/usr/bin/python3", f"{ROOT}/": ""}
+    for found, shown in {**paths, str(python.parent.parent): VENV, sys.prefix: VENV}.items():
+        text = text.replace(found, shown)
+    (REPORTS / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 @contextmanager

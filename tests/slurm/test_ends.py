@@ -38,6 +38,8 @@ def test_a_job_that_exceeds_its_memory(cluster: Cluster, launcher: str) -> None:
     found = explained(job)
     assert (found["exit_code"], found["is_oom"], found["resource"]) == (0, True, "host")
     assert found["causes"][0]["cause"] == "host_memory"
+    # The output and the accounting tell of the same kill.
+    assert "times)" not in found["verdict"]
     assert any("--mem" in line for line in found["remedies"][0]["lines"].values())
     assert "100 MiB requested" in found["slurm"][0]
 
