@@ -10,6 +10,8 @@ from oomdoctor.render.messages import error_sections, message_sections, next_sec
 from oomdoctor.render.words import counted
 
 _SHOWN = 40  # lines without --verbose
+# The names of the contract that read otherwise in a table.
+_REASONS = {"cancelled": "canceled"}
 
 
 def triage_sections(report: Report, *, verbose: bool) -> list[Section]:
@@ -61,12 +63,12 @@ def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
     )
     rows = tuple(
         (
-            group.key,
+            _REASONS.get(group.key, group.key),
             f"{group.jobs:,}",
             f"{group.oom:,}",
             f"{group.other:,}",
             f"{group.unknown:,}",
-            ", ".join(group.reasons) if by != "cause" else "",
+            ", ".join(_REASONS.get(one, one) for one in group.reasons) if by != "cause" else "",
             group.remedy or "",
         )
         for group in groups
@@ -94,7 +96,7 @@ def _row(one: TriagedJob) -> tuple[str, ...]:
         one.job or one.source,
         one.user or "",
         outcome.get(one.outcome, "no failure" if one.outcome == "ended" else "unknown"),
-        one.reason,
+        _REASONS.get(one.reason, one.reason),
         one.phase or "",
         one.where or "",
         one.remedy or one.why,
