@@ -12,7 +12,6 @@ from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.fewest import FewestAnswer
-from oomdoctor.records.gathered import GatheredJob
 from oomdoctor.records.inside.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.inside.watch import WatchAnswer
@@ -20,8 +19,9 @@ from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
 from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
+from oomdoctor.records.slurm.gathered import GatheredJob
+from oomdoctor.records.slurm.triage import Triage
 from oomdoctor.records.solve import SolveAnswer
-from oomdoctor.records.triage import Triage
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from oomdoctor.analysis.allocator import AllocatorSettings, Mark, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
-from oomdoctor.analysis.simulator.cycles import without_collection
+from oomdoctor.analysis.simulator.kept.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step

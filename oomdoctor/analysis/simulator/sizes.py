@@ -10,11 +10,11 @@ from oomdoctor.analysis.attention_kernel import attention_kernel
 from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.peaks import floors, held, phase_peaks, played
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
 from oomdoctor.analysis.simulator.recordings import Recordings
-from oomdoctor.analysis.simulator.store import Store
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.analysis.speed.communication import has_estimate, with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from oomdoctor.records.report import Report
-from oomdoctor.records.triage import TriagedJob, TriageGroup
+from oomdoctor.records.slurm.triage import TriagedJob, TriageGroup
 
 
 def triage_rows(report: Report) -> Iterator[list[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup
+from oomdoctor.records.slurm.triage import Triage, TriagedJob, TriageGroup
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.words import counted

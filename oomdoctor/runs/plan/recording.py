@@ -6,10 +6,10 @@ import re
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.simulator.card import card_of
+from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recordings import Recordings, not_recorded
 from oomdoctor.analysis.simulator.sizes import Sizes
-from oomdoctor.analysis.simulator.store import Store
 from oomdoctor.records.config import is_zero
 from oomdoctor.records.facts.warnings import not_recorded as nothing_recorded
 from oomdoctor.records.report import RungFile

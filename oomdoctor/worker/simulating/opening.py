@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from oomdoctor.analysis.memory.zero.setting import setting_of
-from oomdoctor.analysis.simulator.zero import alone_config
+from oomdoctor.analysis.simulator.zero.rung import alone_config
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.kept.packed import Pack, packed, unpacked
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
-from oomdoctor.analysis.simulator.packed import Pack, packed, unpacked
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
 from oomdoctor.explain.reading.dialects.parse import parse_oom

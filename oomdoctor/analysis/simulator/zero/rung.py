@@ -11,13 +11,13 @@ from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.closed_form import trained_bytes
 from oomdoctor.analysis.memory.phases import peak_phase
 from oomdoctor.analysis.memory.zero import Parameter, ZeroPeak, ZeroPeaks, zero_peaks
-from oomdoctor.analysis.simulator.beside import beside_of
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Played, RungFacts
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
-from oomdoctor.analysis.simulator.store import Store
+from oomdoctor.analysis.simulator.zero.beside import beside_of
 from oomdoctor.analysis.speed.communication import with_communication
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.analysis.speed.traffic import at_most_packed

@@ -8,7 +8,12 @@ from analysis_make import measurement
 from layout_make import layout
 
 from oomdoctor.analysis.memory.zero import Parameter
-from oomdoctor.analysis.simulator.zero import NOTE, alone_config, peaks_beside, zero_measurement
+from oomdoctor.analysis.simulator.zero.rung import (
+    NOTE,
+    alone_config,
+    peaks_beside,
+    zero_measurement,
+)
 from oomdoctor.records.config import TrainConfig, config_faults
 
 CONFIG = TrainConfig(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from oomdoctor.analysis.simulator.columns import (
+from oomdoctor.analysis.simulator.kept.columns import (
     checked,
     cost_columns,
     head_columns,

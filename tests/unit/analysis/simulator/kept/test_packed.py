@@ -12,7 +12,7 @@ import pytest
 
 from oomdoctor.analysis.allocator import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.packed import Pack, opened, packed, unpacked
+from oomdoctor.analysis.simulator.kept.packed import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
@@ -157,6 +157,6 @@ def test_a_value_that_does_not_fit_is_refused(path: tuple[Any, ...], value: Any)
 
 
 def test_a_small_file_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oomdoctor.analysis.simulator.packed._LARGEST", 1000)
+    monkeypatch.setattr("oomdoctor.analysis.simulator.kept.packed._LARGEST", 1000)
     with pytest.raises(ValueError, match="too large"):
         unpacked(joined([zlib.compress(b"0" * 1_000_000)] * 2))

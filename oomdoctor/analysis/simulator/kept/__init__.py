@@ -1,0 +1,1 @@
+"""Recordings of a rung as bytes to keep, and what was computed from them."""

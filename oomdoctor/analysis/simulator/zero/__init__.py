@@ -1,0 +1,1 @@
+"""Rungs with DeepSpeed ZeRO, from a model of its buffers."""

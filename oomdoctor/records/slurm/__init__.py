@@ -1,0 +1,1 @@
+"""What is known of many jobs of a cluster."""
