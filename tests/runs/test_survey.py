@@ -234,6 +234,8 @@ def test_without_being_asked_the_cpu_is_refused_for_hours(
     from oomdoctor.runs import device
 
     monkeypatch.setattr(device, "_CPU_FLOPS_PER_CORE", 1.0)
+    plain = replace(device.slurm(), on_login_node=False)
+    monkeypatch.setattr(device, "slurm", lambda: plain)
     assert survey(ask("fits"))[0].exit_code == 0  # --device cpu is obeyed
     with pytest.raises(OomDoctorError, match="no GPU") as raised:
         survey(ask("fits", device="auto"))

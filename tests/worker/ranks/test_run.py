@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tiny_models import tiny_job
+from worker_process import answered
 
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.result import ProbeJob, Reply
@@ -27,7 +28,7 @@ def job(sharding: str, world: int) -> ProbeJob:
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
 def test_two_ranks_train_together(sharding: str, tmp_path: Path) -> None:
-    reply = answer(job(sharding, 2), PhaseFile(None), tmp_path)
+    reply = answered(job(sharding, 2), tmp_path)
     assert reply.status == "measured", reply
     found = reply.measurement
     assert found is not None

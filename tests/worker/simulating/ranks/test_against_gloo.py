@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tiny_models import tiny_job
+from worker_process import answered
 
 from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
 from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.simulation import SimulationRequest
-from oomdoctor.worker.answer import answer
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.opening import simulated_rung
@@ -19,6 +19,7 @@ from oomdoctor.worker.simulating.recorder import MICRO_BATCHES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _NEAR = 0.01  # of a peak
+_LARGEST = 512 * 64 * 4  # bytes of the embedding, the largest tensor that ranks send
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_ranks_on_the_cpu(sharding: str, world: int, accumulates: bool, tmp_path
     rows = (2 if accumulates else 1) * world
     config = replace(plain.config, sharding=sharding, world_size=world, effective_batch_size=rows)  # type: ignore[arg-type]
     job = replace(plain, config=config, timed=False)
-    reply = answer(job, PhaseFile(None), tmp_path)
+    reply = answered(job, tmp_path)
     assert reply.measurement is not None, reply
     simulated = replace(job, mode="simulate", simulation=SimulationRequest((1,), (), as_cuda=False))
     with clean_slate(), simulated_rung(simulated, PhaseFile(None), shallow=False) as recorder:
@@ -42,5 +43,8 @@ def test_ranks_on_the_cpu(sharding: str, world: int, accumulates: bool, tmp_path
     for step, phases in (("first", measured.first_step), ("steady", measured.steady)):
         for phase, memory in phases.items():
             predicted = found[step, phase][1]
-            difference = predicted - memory.peak_allocated_bytes
-            assert abs(difference) <= _NEAR * predicted, (step, phase, difference, predicted)
+            difference = memory.peak_allocated_bytes - predicted
+            # gloo's own thread may still hold the gradients that it sent last.
+            held = _LARGEST if phase in ("backward", "optimizer") else 0
+            near = _NEAR * predicted
+            assert -near <= difference <= near + held, (step, phase, difference, predicted)

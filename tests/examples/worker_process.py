@@ -1,0 +1,26 @@
+"""Answer a job in a worker process, as a survey does: ranks are forked from a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from oomdoctor.records.codec import dumps, loads
+from oomdoctor.records.result import ProbeJob, Reply
+
+ROOT = Path(__file__).parents[2]
+
+
+def answered(job: ProbeJob, folder: Path) -> Reply:
+    """The worker's reply; its files are in `folder`."""
+    (folder / "job.json").write_text(dumps(job))
+    reply = folder / "reply.json"
+    subprocess.run(
+        [sys.executable, "-m", "oomdoctor.worker", str(folder / "job.json"), str(reply)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        check=True,
+        timeout=240,
+    )
+    return loads(Reply, reply.read_text())
