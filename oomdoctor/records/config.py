@@ -315,4 +315,22 @@ def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(("bucket_elements", "must be at least 0"))
     if config.bucket_elements and not (is_zero(config) or config.sharding == "ddp"):
         found.append(("bucket_elements", "needs ddp or zero1 to zero3: FSDP has no buckets"))
+    if config.sharding != "none":
+        found += _unused(config)
+    return found
+
+
+def _unused(config: TrainConfig) -> list[tuple[str, str]]:
+    """Settings that the engine of a rung does not have."""
+    found: list[tuple[str, str]] = []
+    if config.fsdp_version == 1 and not is_fsdp(config):
+        found.append(("fsdp_version", f"needs fsdp, not {config.sharding}"))
+    if config.prefetch == "forward" and not is_fsdp(config):
+        found.append(("prefetch", f'"forward" needs fsdp, not {config.sharding}'))
+    if config.prefetch == "none" and not (is_fsdp(config) or config.sharding == "zero3"):
+        found.append(("prefetch", f'"none" needs fsdp or zero3, not {config.sharding}'))
+    if config.reduce_dtype != "default" and not (is_fsdp(config) or is_zero(config)):
+        found.append(("reduce_dtype", f"needs fsdp or zero1 to zero3, not {config.sharding}"))
+    if config.sync_each_batch and is_zero(config):
+        found.append(("sync_each_batch", "needs ddp or fsdp: DeepSpeed decides by its stage"))
     return found

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tiny_models import tiny_job
+from worker_process import launched
 
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus, emulating
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.system.environment import worker_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -45,17 +45,7 @@ def peaks(gpus: EmulatedGpus, python: Path, folder: Path) -> dict[str, Measureme
                 job = replace(
                     plain, config=config, device_type="cuda", timed=False, alone=gpus.alone
                 )
-                place = folder / name
-                place.mkdir()
-                attempt, _ = launch(
-                    host,
-                    job,
-                    place,
-                    usable_bytes=1 << 40,
-                    deadline_s=300,
-                    on_phase=lambda phase: None,
-                    stop=lambda: False,
-                )
+                attempt, _ = launched(host, job, folder / name)
                 assert attempt.measurement is not None, (name, attempt)
                 found[name] = attempt.measurement
     return found

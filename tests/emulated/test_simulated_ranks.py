@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tiny_models import tiny_job
+from worker_process import launched
 
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.records.simulation import SimulationRequest, Target
 from oomdoctor.runs.emulated import emulated_gpus, emulating
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.units import GIB
@@ -29,16 +29,7 @@ _NEAR = 0.01  # of a peak
 
 def answer(host: WorkerHost, job: ProbeJob, place: Path) -> tuple[int, int, Reply | None]:
     """Allocated and reserved bytes of a measured job."""
-    place.mkdir()
-    attempt, reply = launch(
-        host,
-        job,
-        place,
-        usable_bytes=1 << 40,
-        deadline_s=300,
-        on_phase=lambda phase: None,
-        stop=lambda: False,
-    )
+    attempt, reply = launched(host, job, place)
     found = attempt.measurement
     if found is None:
         return 0, 0, reply

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.result import Attempt, ProbeJob, Reply
+from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.runs.jobs.launch import launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,3 +26,17 @@ def answered(job: ProbeJob, folder: Path) -> Reply:
         timeout=240,
     )
     return loads(Reply, reply.read_text())
+
+
+def launched(host: WorkerHost, job: ProbeJob, folder: Path) -> tuple[Attempt, Reply | None]:
+    """How a job ends in a worker host; `folder` is made for its files."""
+    folder.mkdir()
+    return launch(
+        host,
+        job,
+        folder,
+        usable_bytes=1 << 40,
+        deadline_s=300,
+        on_phase=lambda phase: None,
+        stop=lambda: False,
+    )

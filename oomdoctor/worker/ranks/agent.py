@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps
@@ -82,7 +82,10 @@ def _run_rank(job: ProbeJob, folder: Path, answer: AnswerOne) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     rank = int(os.environ["RANK"])
     if job.device_type == "cpu":
-        _share_cores(job.config.world_size)
+        _share_cores(int(os.environ["LOCAL_WORLD_SIZE"]))
+    if job.recording is not None and rank > 0:  # the file that was asked for is of the first
+        own_file = str(folder / f"recording-{rank}")
+        job = replace(job, recording=replace(job.recording, file=own_file))
     own = reply_file(folder, rank)
     reply = answer(job, PhaseFile(phase_file(own)))
     unfinished = own.with_suffix(".tmp")

@@ -23,15 +23,12 @@ def idle_host() -> Any:
     from torch.utils._pytree import tree_leaves, tree_map_only
 
     def is_large(tensor: torch.Tensor) -> bool:
-        size = tensor.untyped_storage().nbytes() if tensor.device.type != "meta" else 0
-        return tensor.device.type == "cpu" and size >= _LARGE_BYTES
+        return tensor.device.type == "cpu" and _is_large(tensor.untyped_storage().nbytes())
 
     def made(like: torch.Tensor) -> torch.Tensor:
-        large = like.numel() * like.element_size() >= _LARGE_BYTES
-        make = torch.empty_strided if large else torch.zeros
-        if large:
-            return make(like.size(), like.stride(), dtype=like.dtype, device="cpu")
-        return make(like.size(), dtype=like.dtype, device="cpu")
+        if _is_large(like.numel() * like.element_size()):
+            return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device="cpu")
+        return torch.zeros(like.size(), dtype=like.dtype, device="cpu")
 
     class IdleHost(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -41,39 +38,51 @@ def idle_host() -> Any:
             if any(issubclass(kind, DTensor) for kind in types):
                 return NotImplemented  # it calls the operators on its part
             tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-            if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
-                return func(*args, **kwargs)
-            if any(one.device.type not in ("cpu", "meta") for one in tensors):
+            wanted = kwargs.get("device")
+            elsewhere = any(one.device.type not in ("cpu", "meta") for one in tensors)
+            if elsewhere or (wanted is not None and torch.device(wanted).type != "cpu"):
                 return func(*args, **kwargs)  # a copy between host and GPU is the GPU's
-            if not any(is_large(one) for one in tensors) and not _fills(func):
+            reads_large = any(is_large(one) for one in tensors)
+            if not (reads_large or _fills(func)) or _is_view(func):
                 return func(*args, **kwargs)
-            if func._opname in ("_pin_memory", "pin_memory"):
+            if _name(func) in ("_pin_memory", "pin_memory"):
                 return torch.empty_like(args[0], pin_memory=True)
-            if _is_view(func):
-                return func(*args, **kwargs)
             targets = _targets(func, args, kwargs)
             if targets:  # in place: returns what it would have written, if it returns anything
                 several = len(func._schema.returns) > 1
                 return (tuple(targets) if several else targets[0]) if func._schema.returns else None
-            shapes = tree_map_only(torch.Tensor, lambda one: one.to("meta"), (args, kwargs))
-            if "device" in shapes[1]:
-                shapes[1]["device"] = torch.device("meta")
-            shapes[1].pop("pin_memory", None)
-            return tree_map_only(torch.Tensor, made, func(*shapes[0], **shapes[1]))
+            shapes, words = tree_map_only(torch.Tensor, lambda one: one.to("meta"), (args, kwargs))
+            words.pop("pin_memory", None)
+            if "device" in words or _fills(func):
+                words["device"] = torch.device("meta")
+            result = func(*shapes, **words)
+            if not reads_large and not _is_large(result.numel() * result.element_size()):
+                return func(*args, **kwargs)
+            return tree_map_only(torch.Tensor, made, result)
 
     return IdleHost()
 
 
+def _is_large(size_bytes: int) -> bool:
+    return size_bytes >= _LARGE_BYTES
+
+
+def _name(func: Any) -> str:
+    name: str = func._opname
+    return name
+
+
 def _fills(func: Any) -> bool:
     """Whether an operator makes a tensor and writes it."""
-    return func.namespace == "aten" and func._opname in ("zeros", "ones", "full", "zeros_like")
+    return func.namespace == "aten" and _name(func) in ("zeros", "ones", "full", "zeros_like")
 
 
 def _is_view(func: Any) -> bool:
-    return any(
+    """Whether an operator writes nothing: its result is a view, or is not filled."""
+    return _name(func) in ("empty", "empty_like", "empty_strided", "new_empty") or any(
         result.alias_info is not None and not result.alias_info.is_write
         for result in func._schema.returns
-    ) or func._opname in ("empty", "empty_like", "empty_strided", "new_empty")
+    )
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oomdoctor.analysis.memory.zero.partitions import gathered_shard
+from oomdoctor.analysis.memory.zero.parts import Parts, size_of, together
 from oomdoctor.analysis.memory.zero.setting import (
     MAX_LIVE,
     MAX_REUSE_DISTANCE,
@@ -36,8 +37,6 @@ from oomdoctor.records.facts.categories import (
     WEIGHTS,
 )
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
-
-Parts = dict[str, int]
 
 
 def phases_of_stage_three(
@@ -61,9 +60,9 @@ def phases_of_stage_three(
     forward = {WEIGHTS: live, ACTIVATIONS: beside.forward_bytes}
     return {
         "load": _load(setting, shards, shard, largest, base),
-        "forward": _together(base, forward),
-        "backward": _together(base, _backward(setting, trained, whole - small, live, beside)),
-        "optimizer": _together(base, _optimizer(setting, shard, beside)),
+        "forward": together(base, forward),
+        "backward": together(base, _backward(setting, trained, whole - small, live, beside)),
+        "optimizer": together(base, _optimizer(setting, shard, beside)),
     }
 
 
@@ -93,7 +92,7 @@ def _load(setting: Setting, shards: int, shard: int, largest: int, base: Parts) 
     master = shard * FLOAT32_BYTES
     twice = {WEIGHTS: shards * setting.short, OPTIMIZER: master, TEMPORARY: master}
     done = base | {OPTIMIZER: master, WEIGHTS: base[WEIGHTS] + largest}
-    return max(twice, done, key=_size)
+    return max(twice, done, key=size_of)
 
 
 def _backward(
@@ -120,7 +119,7 @@ def _backward(
     candidates.append(
         {WEIGHTS: 0, TEMPORARY: filled * setting.short, ACTIVATIONS: beside.kept_bytes}
     )
-    return max(candidates, key=_size)
+    return max(candidates, key=size_of)
 
 
 def _optimizer(setting: Setting, shard: int, beside: Beside) -> Parts:
@@ -133,12 +132,3 @@ def _optimizer(setting: Setting, shard: int, beside: Beside) -> Parts:
         TEMPORARY: max(converting, copy * (1 + setting.copies)),
         ACTIVATIONS: beside.kept_bytes,
     }
-
-
-def _together(base: Parts, more: Parts) -> Parts:
-    names = (*base, *(name for name in more if name not in base))
-    return {name: base.get(name, 0) + more.get(name, 0) for name in names}
-
-
-def _size(parts: Parts) -> int:
-    return sum(parts.values())

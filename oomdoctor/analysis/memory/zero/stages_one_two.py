@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from oomdoctor.analysis.memory.zero.partitions import owned, shard_elements
+from oomdoctor.analysis.memory.zero.parts import Parts, size_of, together
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting
 from oomdoctor.records.facts.categories import (
     ACTIVATIONS,
@@ -26,8 +27,6 @@ from oomdoctor.records.facts.categories import (
     WEIGHTS,
 )
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
-
-Parts = dict[str, int]
 
 
 def phases_of_stages_one_two(
@@ -51,9 +50,9 @@ def phases_of_stages_one_two(
         backward = _backward_of_two(setting, trained, beside, mine, kept)
     return {
         "load": _load(setting, total, learning, shard, base),
-        "forward": _together(base, _forward(setting, learning, kept, beside)),
-        "backward": _together(base, backward),
-        "optimizer": _together(base, _optimizer(setting, trained, shard, kept, beside)),
+        "forward": together(base, _forward(setting, learning, kept, beside)),
+        "backward": together(base, backward),
+        "optimizer": together(base, _optimizer(setting, trained, shard, kept, beside)),
     }
 
 
@@ -114,7 +113,7 @@ def _backward_of_one(
             }
         )
         made += size
-    return max(candidates, key=_size)
+    return max(candidates, key=size_of)
 
 
 def _backward_of_two(
@@ -158,7 +157,7 @@ def _backward_of_two(
     if touches and not on_host:
         own = kept
     add(0, beside.kept_bytes)
-    return max(candidates, key=_size)
+    return max(candidates, key=size_of)
 
 
 def _optimizer(
@@ -178,12 +177,3 @@ def _optimizer(
         TEMPORARY: max(converting, stepping, norm),
         ACTIVATIONS: beside.kept_bytes,
     }
-
-
-def _together(base: Parts, more: Parts) -> Parts:
-    names = (*base, *(name for name in more if name not in base))
-    return {name: base.get(name, 0) + more.get(name, 0) for name in names}
-
-
-def _size(parts: Parts) -> int:
-    return sum(parts.values())

@@ -83,7 +83,7 @@ def zero_settings(config: TrainConfig) -> dict[str, Any]:
         stage["allgather_bucket_size"] = config.bucket_elements
     if config.prefetch == "none" and config.sharding == "zero3":
         stage["stage3_prefetch_bucket_size"] = 0
-    if config.offload != "none":
+    if config.offload in ("optimizer", "parameters"):
         stage["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if config.offload == "parameters":
         stage["offload_param"] = {"device": "cpu", "pin_memory": True}

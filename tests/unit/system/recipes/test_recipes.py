@@ -431,3 +431,34 @@ def test_no_file_is_answered_by_a_crash(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode(errors="surrogatepass"))
     for fault in check_recipe(path):
         assert fault.startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"sharding": "ddp", "fsdp_version": 1}, "fsdp_version"),
+        ({"sharding": "ddp", "prefetch": "forward"}, "prefetch"),
+        ({"sharding": "zero2", "prefetch": "none"}, "prefetch"),
+        ({"sharding": "fsdp", "prefetch": "none"}, "prefetch"),
+        ({"sharding": "ddp", "reduce_dtype": "float32"}, "reduce_dtype"),
+        ({"sharding": "zero3", "sync_each_batch": True}, "sync_each_batch"),
+        ({"sharding": "fsdp", "bucket_elements": 5}, "bucket_elements"),
+        ({"sharding": "ddp", "offload": "parameters"}, "offload"),
+        ({"sharding": "fsdp", "offload": "optimizer"}, "offload"),
+        ({"sharding": "hybrid"}, "world_size"),
+        ({"sharding": "none"}, "sharding"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_the_engine_does_not_have_is_refused(
+    changes: dict[str, Any], key: str
+) -> None:
+    config = TrainConfig(**{"world_size": 4, **changes})
+    assert [name for name, _ in config_faults(config)] == [key]
+
+
+@pytest.mark.parametrize("sharding", ["zero3", "fsdp"])
+def test_what_an_engine_has_is_accepted(sharding: Any) -> None:
+    plain = TrainConfig(sharding=sharding, world_size=4, reduce_dtype="float32")
+    assert config_faults(plain) == []
+    assert config_faults(replace(plain, offload="parameters")) == []
