@@ -13,14 +13,15 @@ class ExitCode(IntEnum):
 
     OK = 0
     """Something fits; `explain` found why memory ran out, and `triage` for at least one job;
-    `snapshot` read its file; `watch` found what it was asked for."""
+    `snapshot` read its file; `watch` found what it was asked for;
+    `diff` found that nothing got worse."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
     USAGE = 2
     """The command line, a recipe or a rung is wrong."""
     NO = 3
-    """The answer is no: nothing fits, no name matches, no memory failure ended the run, or there is
-    nothing to watch."""
+    """The answer is no: nothing fits, no name matches, no memory failure ended the run, there is
+    nothing to watch, or `diff` found that something got worse."""
     MODEL_UNAVAILABLE = 4
     """The model cannot be found or built: gated, missing, offline, or a broken `config.json`."""
     MACHINE_UNFIT = 5

@@ -34,6 +34,9 @@ _MOST_BARE_GIB = 1024
 _LEAST_BARE_BYTES = 256 * MIB
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*")
 _COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_AGE = re.compile(r"(\d{1,6}) ?(h(?:ours?)?|d(?:ays?)?|w(?:eeks?)?)(?: ago)?")
+# Without minutes and months: nobody can tell what 5m would be.
+_AGE_S = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 DASH = "-"
 
 
@@ -109,6 +112,18 @@ def parse_duration(text: str) -> float:
     if seconds <= 0:
         raise ValueError(f"{text!r} must be above zero")
     return seconds
+
+
+def parse_age(text: str) -> float:
+    """The seconds in an age such as `30d`, `2w`, `12h` or `3 days`.
+
+    Raises:
+        ValueError: the text is not a positive whole number with a unit of time.
+    """
+    match = _AGE.fullmatch(text.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"{text!r} is not an age; write 12h, 30d or 2w")
+    return int(match[1]) * _AGE_S[match[2][0]]
 
 
 def format_bytes(size: int | None) -> str:

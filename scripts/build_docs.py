@@ -1,4 +1,4 @@
-"""Renew what README.md, CONTRIBUTING.md and docs/ take from the code.
+"""Renew what README.md, CONTRIBUTING.md and docs/ take from the code, and the man page.
 
     python scripts/build_docs.py           # renew it
     python scripts/build_docs.py --check   # exit 1 and name the stale pages
@@ -10,7 +10,8 @@
 - A console block below `<!-- exact -->` is what its command prints on a terminal.
 - One below `<!-- stored: NAME -->` is the page of docs/reports/NAME.json. Its command takes long or
   needs other libraries than a test has, so it runs only on request. That of `run` takes the
-  `python` on PATH, which needs a CUDA build of torch.
+  `python` on PATH, which needs a CUDA build of torch. `diff` compares plans with that of
+  OOMDOCTOR_CUDA_PYTHON and with this one.
 
 Both take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown, and
 `...` stands for the others.
@@ -30,6 +31,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+from docs_man import PAGE, man_page
 from docs_reference import PARTS
 from docs_slurm import slurm_reports
 
@@ -65,6 +67,8 @@ def main(arguments: list[str]) -> int:
         run_stored(arguments[arguments.index("--run") + 1 :])
     texts = {page: page.read_text(encoding="utf-8") for page in pages()}
     stale = {page: new for page, old in texts.items() if (new := renewed(old)) != old}
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != man_page():
+        stale[PAGE] = man_page()
     for page, new in stale.items():
         print(page.relative_to(ROOT))
         if "--check" not in arguments:
@@ -156,15 +160,42 @@ def run_stored(names: list[str]) -> None:
             asks = ["--json", "--quiet", "--output", str(answer)]
             if words[1] == "run":  # its own output is that of the script, which `python` runs
                 asks = ["--quiet", "--report", str(answer)]
+            if words[1] == "diff":
+                asks.remove("--quiet")
+                _two_plans(Path(state), words[2:])
             end = words.index("--") if "--" in words else len(words)
             subprocess.run(
                 [sys.executable, "-m", *words[:end], *asks, *words[end:]],
-                env={**os.environ, **PLAIN, "XDG_STATE_HOME": state},
-                cwd=ROOT,
+                env={**os.environ, **PLAIN, "XDG_STATE_HOME": state, "PYTHONPATH": str(ROOT)},
+                cwd=state if words[1] == "diff" else ROOT,
                 stdout=subprocess.DEVNULL,
                 check=False,
             )
             _keep(name, answer.read_text(encoding="utf-8"), {state: STATE})
+
+
+def _two_plans(folder: Path, names: list[str]) -> None:
+    """The plans that `diff` compares.
+
+    With names, files of a plan with the torch of OOMDOCTOR_CUDA_PYTHON and with that of here.
+    Without, two stored runs of the tutorial.
+    """
+    if names:
+        pythons = os.environ["OOMDOCTOR_CUDA_PYTHON"], sys.executable
+        asked = [
+            ["Qwen/Qwen2.5-0.5B", "--python", python, "--output", str(folder / name)]
+            for name, python in zip(names, pythons, strict=True)
+        ]
+    else:
+        recipe = ["Qwen/Qwen2.5-1.5B", "--recipe", "quick"]
+        asked = [[*recipe, "--seq-len", length] for length in ("2048", "4096")]
+    for words in asked:
+        subprocess.run(
+            [sys.executable, "-m", "oomdoctor", "plan", *words, "--gpu", "RTX 4090", "--quiet"],
+            env={**os.environ, **PLAIN, "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
 
 
 def _keep(name: str, text: str, ours: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -26,6 +27,10 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
 from oomdoctor.system import environment, evidence
+
+sys.path.append(str(Path(__file__).parent / "evaluation"))
+from claims import page as claims_page
+from claims.every import CLAIMS, KEPT
 
 PUBLISHED_MANY = Path(__file__).parents[1] / "tests" / "data" / "emulated" / "published_many.json"
 _UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
@@ -94,6 +99,8 @@ def _values(hint: Any) -> Iterator[Any]:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(value) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -124,7 +131,9 @@ def _state(row: Optimizer) -> str:
     if row.moments == 0:
         return "none, or only small ones"
     each = "the weight's dtype" if row.moment_bytes is None else f"{row.moment_bytes} bytes"
-    return f"{row.moments} x {each}".replace(" 1 bytes", " 1 byte")
+    return f"{row.moments} x {each}".replace(" 1 bytes", " 1 byte").replace(
+        "0.5 bytes", "half a byte"
+    )
 
 
 def unsupported() -> str:
@@ -290,6 +299,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def claims() -> str:
+    """What articles say, beside what was run."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    rows = claims_page.rows(CLAIMS, kept)
+    return f"{table(claims_page.HEAD, rows)}\n\nRun with {claims_page.versions(kept)}."
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "options": options,
     "rung-keys": rung_keys,
@@ -304,6 +320,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "memory-errors": memory_errors,
     "speed-errors": speed_errors,
     "interconnects": interconnects,
+    "claims": claims,
     "published-many": published_many,
     "published-many-left-out": published_many_left_out,
 }

@@ -23,8 +23,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.model import ModelRef

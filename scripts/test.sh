@@ -8,16 +8,22 @@
 #   scripts/test.sh -m "not slow"    # the fast tests, for the inner loop
 #   scripts/test.sh tests/unit -k search
 #
-# The virtual environments are created on the first run: one for the tests, and one with a CUDA build
-# of torch for the tests on the emulated GPU, which are skipped where it cannot be made. The packages
-# of oomdoctor.pyz are downloaded into build/pyz.
+# The virtual environments are created on the first run: one for the tests, one with a CUDA build of
+# torch for the tests on the emulated GPU, and one with the training programs of --from. The tests
+# that need the second or the third are skipped where it cannot be made. The packages of
+# oomdoctor.pyz are downloaded into build/pyz.
 #
 # VENV                     the folder of the first (default: .venv-test)
 # CUDA_VENV                that of the second (default: .venv-cuda)
+# STACKS_VENV              that of the third (default: .venv-stacks)
+# UNSLOTH_VENV             that of one with Unsloth, above the second (default: .venv-unsloth)
 # OOMDOCTOR_CUDA_PYTHON    an interpreter to use instead of the second
+# OOMDOCTOR_STACKS_PYTHON  an interpreter to use instead of the third
 # BROWSER                  1: install Chromium, if there is none, for the tests of pages
 # SLURM                    1: install Slurm, if there is none, for the tests of jobs
-# OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second cannot be made
+# OOMDOCTOR_UNSLOTH_PYTHON  an interpreter to use instead of the one with Unsloth
+# OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second or the one with Unsloth cannot be made
+# OOMDOCTOR_REQUIRE_STACKS_PYTHON  1: fail if the third cannot be made
 # WORKERS                  how many tests run at the same time (default: one per core)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
 set -euo pipefail
@@ -47,10 +53,20 @@ fi
 if [ -z "${OOMDOCTOR_CUDA_PYTHON:-}" ]; then
   cuda_venv=${CUDA_VENV:-.venv-cuda}
   export OOMDOCTOR_CUDA_PYTHON=$PWD/$cuda_venv/bin/python
-  scripts/cuda-venv.sh "$cuda_venv" &
+  unsloth_venv=${UNSLOTH_VENV:-.venv-unsloth}
+  export OOMDOCTOR_UNSLOTH_PYTHON=${OOMDOCTOR_UNSLOTH_PYTHON:-$PWD/$unsloth_venv/bin/python}
+  { scripts/cuda-venv.sh "$cuda_venv" && scripts/unsloth-venv.sh "$unsloth_venv" "$cuda_venv"; } &
   made=$!
 fi
 scripts/venv.sh "$venv" -e . --group dev
+if [ -z "${OOMDOCTOR_STACKS_PYTHON:-}" ]; then
+  stacks_venv=${STACKS_VENV:-.venv-stacks}
+  export OOMDOCTOR_STACKS_PYTHON=$PWD/$stacks_venv/bin/python
+  if ! scripts/stacks-venv.sh "$stacks_venv" "$venv"; then
+    echo "warning: no environment with the training programs of --from" >&2
+    [ "${OOMDOCTOR_REQUIRE_STACKS_PYTHON:-}" != 1 ] || exit 1
+  fi
+fi
 "$bin/python" scripts/build_pyz.py --packages >/dev/null
 if [ "$made" != 0 ] && ! wait "$made"; then
   echo "warning: no environment for the emulated GPU" >&2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,25 @@ import pytest
 from oomdoctor.runs.jobs import simulators
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
+
+
+def pytest_configure() -> None:
+    """Draw the same examples in each run: a red test is to say something of the change.
+
+    How long one takes only says how busy the machine is. HYPOTHESIS_SEARCH=1 looks for new ones.
+    The tests on a GPU do without hypothesis.
+    """
+    if find_spec("hypothesis") is None:
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "repeatable",
+        deadline=None,
+        derandomize="HYPOTHESIS_SEARCH" not in os.environ,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("repeatable")
 
 
 @dataclass(frozen=True, slots=True)

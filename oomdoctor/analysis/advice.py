@@ -9,10 +9,11 @@ from dataclasses import replace
 from oomdoctor.analysis.command_line import command_line, sweeps_length
 from oomdoctor.analysis.rank import best
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import AUTO, Recipe, Rung
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.config import Recipe, Rung
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Status, SurveyRequest
 from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rung.choices import AUTO
 
 _ANSWERED = ("oom", "unsupported", "skipped")
 
@@ -42,18 +43,20 @@ def next_commands(
     *,
     interrupted: bool = False,
     on_cpu: bool = False,
+    pages: bool = False,
 ) -> tuple[str, ...]:
     """Up to four commands to type next, the most useful first; each can be pasted.
 
-    `run_name` is the run's name in the store. `on_cpu`: a probe ran on the CPU.
+    `run_name` is the run's name in the store. `on_cpu`: a probe ran on the CPU. `pages`: this
+    machine can make pages for a browser.
     """
     if request.plan is not None:
-        return _plan_commands(results, request, run_name, interrupted=interrupted)
+        return _plan_commands(results, request, run_name, interrupted=interrupted, pages=pages)
     unfinished = interrupted or any(_not_reached(result) for result in results)
     lines = [f"oomdoctor probe --resume {shlex.quote(run_name or 'latest')}"] if unfinished else []
     show = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
     if any(result.outcome == "fits" for result in results):
-        return (*lines, f"{show} --verbose", f"{show} --format json")
+        return (*lines, f"{show} --verbose", f"{show} {_page(pages)}")
     outcomes = {result.outcome for result in results}
     if outcomes & {"crashed", "failed", "timed_out", "host_oom"}:
         lines.append(f"{show} --verbose")
@@ -93,10 +96,12 @@ def _plan_commands(
     run_name: str | None,
     *,
     interrupted: bool,
+    pages: bool,
 ) -> tuple[str, ...]:
     plan = request.plan
     assert plan is not None
-    show = shlex.join(["oomdoctor", "show", *filter(None, [run_name]), "--verbose"])
+    run = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
+    show = f"{run} --verbose"
     if interrupted:
         return (command_line(request), show)
     lines = []
@@ -115,7 +120,14 @@ def _plan_commands(
         if not plan.all_gpus and _is_ladder(plan):
             lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))
         lines += _leaner(results, replace(request, plan=replace(plan, why=None)))
+    if fitting and pages:
+        return (*lines[:2], show, f"{run} {_page(pages)}")
     return (*lines[:3], show)
+
+
+def _page(pages: bool) -> str:
+    """How to get the whole report: with charts, or for a program."""
+    return "--html report.html" if pages else "--format json"
 
 
 def _unsolved(plan: PlanRequest) -> PlanRequest:

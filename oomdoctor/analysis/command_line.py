@@ -12,10 +12,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 
-from oomdoctor.records.config import AUTO, TrainConfig
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.units import GIB, MIB
 
 _USUAL_HEADROOM, _USUAL_TOKENS, _USUAL_EVAL_BATCH = 0.02, 10**6, 8
@@ -31,6 +32,7 @@ def command_line(request: SurveyRequest, changed: Mapping[str, str | None] | Non
     """The command line of a request; `changed` sets options, or drops them with None."""
     plan = request.plan
     words = ["oomdoctor", "probe" if plan is None else "plan", request.model.name]
+    words += [word for text in request.from_files for word in ("--from", text)]
     words += _questions(plan) if plan is not None else []
     options = {**_options(request), **(changed or {})}
     words += [
@@ -175,7 +177,9 @@ def _typed_rungs(request: SurveyRequest) -> tuple[str, ...]:
     recipe = request.recipe
     if recipe.typed or recipe.source != "command line":
         return recipe.typed
-    return tuple(rung_text(rung.config, request) for rung in recipe.rungs)  # an older run's
+    own = request.user_training.config if request.user_training is not None else None
+    rungs = [rung.config for rung in recipe.rungs if rung.config != own]  # --from says it
+    return tuple(rung_text(config, request) for config in rungs)  # an older run's
 
 
 def rung_text(config: TrainConfig, request: SurveyRequest) -> str:

@@ -19,11 +19,25 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli import env, explain, facts, plan, probe, recipes, show, snapshot, triage, watch
-from oomdoctor.cli import run as running
 from oomdoctor.cli.commands import Command, Commands, Wrapper, interrupted
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.signals import stop_on_signals
+from oomdoctor.cli.verbs import (
+    diff,
+    env,
+    explain,
+    export,
+    facts,
+    plan,
+    probe,
+    recipes,
+    runs,
+    show,
+    snapshot,
+    triage,
+    watch,
+)
+from oomdoctor.cli.verbs import run as running
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
@@ -31,7 +45,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("probe", "plan", "run", "watch", "explain", "triage", "snapshot"),
-    *("show", "recipes", "env", "gpus", "models"),
+    *("show", "export", "runs", "diff", "recipes", "env", "gpus", "models"),
 )
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
 # Options that another command has.
@@ -68,6 +82,9 @@ app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
 app.command("triage", cls=Command, epilog=triage.EPILOG)(triage.triage)
 app.command("snapshot", cls=Command, epilog=snapshot.EPILOG)(snapshot.snapshot)
 app.command("show", cls=Command, epilog=show.EPILOG)(show.show)
+app.command("runs", cls=Command, epilog=runs.EPILOG)(runs.runs)
+app.command("export", cls=Command, epilog=export.EPILOG)(export.export)
+app.command("diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
 app.add_typer(recipes.app, name="recipes")
 app.command("env", cls=Command, epilog=env.EPILOG)(env.env)
 app.command("gpus", cls=Command, epilog=facts.GPUS_EPILOG)(facts.gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from oomdoctor.emulator.interpreter import Interpreter, ask
@@ -45,11 +46,25 @@ def lacks_cuda_libraries(python: Path) -> bool:
     conda; False where torch is not found.
     """
     prefix = python.absolute().parent.parent
-    for torch in prefix.glob("lib/python3*/site-packages/torch/lib/libtorch_cuda.so"):
-        packages = torch.parents[2]
-        places = (*packages.glob("nvidia/*/lib"), torch.parent, prefix / "lib")
-        return not any(any(place.glob("libcudart*.so*")) for place in places)
+    for packages in _packages(prefix):
+        libraries = packages / "torch" / "lib"
+        if (libraries / "libtorch_cuda.so").is_file():
+            places = (*packages.glob("nvidia/*/lib"), libraries, prefix / "lib")
+            return not any(any(place.glob("libcudart*.so*")) for place in places)
     return False
+
+
+def _packages(prefix: Path) -> Iterator[Path]:
+    """The folders with the packages of an environment, and those that its .pth files name."""
+    for own in prefix.glob("lib/python3*/site-packages"):
+        yield own
+        for file in sorted(own.glob("*.pth")):
+            lines = file.read_text(errors="replace").splitlines()
+            yield from (own / line for line in map(str.strip, lines) if _is_folder(own, line))
+
+
+def _is_folder(own: Path, line: str) -> bool:
+    return bool(line) and not line.startswith(("#", "import ")) and (own / line).is_dir()
 
 
 def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from oomdoctor.errors import ExitCode
-from oomdoctor.explain.diagnosis.attention import scores_line
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.causes import causes
+from oomdoctor.explain.diagnosis.causes.ranked import causes
 from oomdoctor.explain.diagnosis.frames import framework_of
 from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
-from oomdoctor.explain.diagnosis.tensors import matches
+from oomdoctor.explain.diagnosis.tensors.attention import scores_line
+from oomdoctor.explain.diagnosis.tensors.requested import matches
 from oomdoctor.explain.diagnosis.verdict import oddities, verdict
 from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations

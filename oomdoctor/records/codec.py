@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import types
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+# At least eight integers below each other. In a string of JSON there is no line break.
+_NUMBERS = re.compile(r"\[\n\s+(?:-?\d+,\n\s+){7,}-?\d+\n\s+\]")
 
 
 class CodecError(ValueError):
@@ -52,8 +55,9 @@ def from_json(kind: type[T], value: Any) -> T:
 
 
 def dumps(record: object) -> str:
-    """The record as an indented JSON text with a final newline."""
-    return json.dumps(to_json(record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """The record as an indented JSON text with a final newline; long rows of numbers are lines."""
+    text = json.dumps(to_json(record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
 
 
 def loads(kind: type[T], text: str) -> T:

@@ -1,7 +1,7 @@
 """One rung of the ladder, which is a complete training configuration, and recipes of several.
 
-The field names are the public keys of recipes, `--rung` and the JSON report. Combinations of values
-are checked here, so that recipes, options and files report the same errors.
+The field names are the public keys of recipes, `--rung` and the JSON report.
+`oomdoctor.records.rung.faults` checks combinations of their values.
 """
 
 from __future__ import annotations
@@ -12,38 +12,32 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.records.facts.dtypes import dtype_word
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from oomdoctor.records.facts.sizes import SIZES
-
-Method = Literal["full", "lora", "qlora"]
-Dtype = Literal["bfloat16", "float32", "float16"]
-AutocastDtype = Literal["none", "bfloat16", "float16"]
-Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
-Checkpointing = Literal["none", "full", "every_n", "attention", "mlp", "offload"]
-Quantization = Literal["none", "nf4", "int8"]
-QuantStorage = Literal["uint8", "bfloat16", "float16", "float32"]
-KbitPrepare = Literal["peft", "norms", "none"]
-Loss = Literal["default", "liger"]
-Offload = Literal["none", "optimizer", "parameters", "activations"]
-Sharding = Literal[
-    "none",
-    "ddp",
-    "fsdp",
-    "fsdp_grad_op",
-    "hybrid",
-    "zero1",
-    "zero2",
-    "zero3",
-    "tensor_parallel",
-    "context_parallel",
-    "pipeline_parallel",
-]
-FsdpVersion = Literal[2, 1]
-Prefetch = Literal["default", "none", "forward"]
-ReduceDtype = Literal["default", "float32", "bfloat16"]
-AllocatorSetting = Literal["default", "expandable_segments"]
-AUTO: Literal["auto"] = "auto"
+from oomdoctor.records.rung.choices import (
+    AUTO,
+    AllocatorSetting,
+    Attention,
+    AutocastDtype,
+    Checkpointing,
+    Dtype,
+    Fp8,
+    FsdpVersion,
+    KbitPrepare,
+    Library,
+    Loss,
+    Method,
+    Objective,
+    Offload,
+    Packing,
+    Prefetch,
+    Quantization,
+    QuantStorage,
+    ReduceDtype,
+    Reference,
+    Sharding,
+    Vision,
+)
+from oomdoctor.records.rung.label import label_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +54,15 @@ class TrainConfig:
     """The dtype the weights are loaded in, and for full fine-tuning kept in."""
     autocast_dtype: AutocastDtype = "none"
     """Mixed precision: the dtype of matrix products. float16 adds the gradient scaler."""
+    fp8: Fp8 = "none"
+    """The library that multiplies linear layers in float8, as accelerate's recipes do."""
     optimizer: str = DEFAULT_OPTIMIZER
     """One of transformers' `OptimizerNames`."""
+    optimizer_rank: int = 128
+    """For GaLore and APOLLO: the rank that gradients of linear layers are projected to."""
+    optimizer_in_backward: bool = False
+    """Whether each parameter is updated in the backward pass, and its gradient freed at once.
+    Gradients cannot be accumulated or clipped then."""
     attention: Attention = "sdpa"
     """transformers' `attn_implementation`."""
     activation_checkpointing: Checkpointing = "none"
@@ -76,6 +77,15 @@ class TrainConfig:
     """Dropout before each adapter."""
     lora_targets: str | tuple[str, ...] = "all-linear"
     """The modules that get adapters: all-linear, attention, or a list of names."""
+    use_dora: bool = False
+    """DoRA: each adapter also learns the length of the weight's rows, as in peft."""
+    use_rslora: bool = False
+    """rsLoRA: adapters are scaled by alpha / sqrt(rank), not alpha / rank, as in peft."""
+    modules_to_save: tuple[str, ...] = ()
+    """Modules that are trained whole beside the adapters, such as embed_tokens and lm_head. peft
+    trains a copy and keeps the original."""
+    frozen_layers: int = 0
+    """For full fine-tuning: the embeddings and the first n layers are not trained. 0 trains all."""
     quantization: Quantization = "none"
     """How bitsandbytes stores the frozen base of `qlora`."""
     double_quant: bool = True
@@ -87,7 +97,37 @@ class TrainConfig:
     """What is cast to fp32 before QLoRA: all that is not quantized, as peft does; the norms
     only, as TRL does; or nothing."""
     loss: Loss = "default"
-    """The loss kernel. `liger` computes cross-entropy in chunks, without the full logits."""
+    """How cross-entropy is computed. `liger` and `chunked` never hold the full logits.
+
+    `liger` is Liger's kernel, `chunked` is the loss of TRL's SFTTrainer.
+    """
+    objective: Objective = "default"
+    """What is trained for: the task of the model, or with TRL's trainers `dpo` (pairs against a
+    reference model), `reward` (a score for each of a pair) or `grpo` (generated completions)."""
+    reference: Reference = "default"
+    """The reference of `dpo`: in full fine-tuning a second model, else the base without adapters;
+    or log-probabilities that were computed before. `grpo` has one only with `kl` (beta above 0)."""
+    completion_length: int = 0
+    """For `dpo` and `grpo`: tokens of a sequence after its prompt. 0 is half of the sequence."""
+    num_generations: int = 8
+    """For `grpo`: completions of a prompt."""
+    vllm_gpu_memory_utilization: float = 0.0
+    """For `grpo`: the share of the card that vLLM holds beside the step, as TRL's setting of this
+    name with `vllm_mode="colocate"`. 0 is without vLLM, or with it on other cards."""
+    vision: Vision = "trained"
+    """For models with images and text: whether the vision encoder is trained, and gets adapters."""
+    images: int = 1
+    """For models with images and text: images in a sequence, whose tokens are part of it."""
+    image_size: int = 0
+    """For models with images and text: pixels a side. 0 is the model's own, or 448."""
+    packing: Packing = "none"
+    """How documents share a row: `packed` fills rows of `sequence_length` with documents, and
+    `padding_free` joins the rows of a micro-batch, as TRL's settings of these names do."""
+    document_length: int = 512
+    """For `packed`: tokens of a document."""
+    library: Library = "transformers"
+    """What loads the model and adds adapters. `unsloth` is its FastLanguageModel, with its kernels;
+    for it, `offload` is its use_gradient_checkpointing="unsloth"."""
     micro_batch_size: int | Literal["auto"] = AUTO
     """Sequences in one forward pass. auto searches for the largest and the fastest."""
     sequence_length: int = 2048
@@ -143,36 +183,7 @@ class TrainConfig:
 
     def label(self) -> str:
         """A short name of what differs from the defaults, such as `qlora-nf4+ckpt+paged8bit`."""
-        if self.method == "full":
-            head = "full-" + _precision(self)
-        elif self.method == "lora":
-            head = f"lora-r{self.lora_rank}-" + _precision(self)
-        else:
-            head = f"qlora-{self.quantization}-r{self.lora_rank}"
-            if "float16" in (self.weights_dtype, self.autocast_dtype):
-                head += "-fp16"
-        parts = [head]
-        if self.activation_checkpointing != "none":
-            word = _CHECKPOINTING_WORDS[self.activation_checkpointing]
-            parts.append(word.format(self.checkpoint_every))
-        if self.optimizer != DEFAULT_OPTIMIZER:
-            row = OPTIMIZERS.get(self.optimizer)
-            parts.append((row and row.word) or self.optimizer)
-        if self.attention != "sdpa":
-            parts.append(ATTENTIONS[self.attention].word)
-        if self.loss != "default":
-            parts.append(self.loss)
-        if self.compile:
-            parts.append("compile")
-        if self.offload != "none":
-            parts.append(f"offload-{self.offload}")
-        if self.sharding != "none":
-            word = self.sharding.replace("_", "-")
-            version = "1" if is_fsdp(self) and self.fsdp_version == 1 else ""
-            parts.append(f"{word}{version}x{self.world_size}")
-        if self.allocator != "default":
-            parts.append("expandable")
-        return "+".join(parts)
+        return label_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +213,76 @@ class Recipe:
     typed: tuple[str, ...] = ()
 
 
+def sequences_per_sample(config: TrainConfig) -> int:
+    """Sequences that a sample has: a pair has two."""
+    return 2 if config.objective in ("dpo", "reward") else 1
+
+
+def held_micro_batches(config: TrainConfig, *, on_cpu: bool) -> int:
+    """Micro-batches whose tensors a device holds during a step.
+
+    `Trainer.get_batch_samples` moves those of a whole step to the device. accelerate also reads one
+    ahead (`DataLoaderShard`), which stays in host memory: on the CPU, that is the device. What GRPO
+    reads are prompts without tensors.
+    """
+    ahead = on_cpu and config.objective != "grpo"
+    return config.accumulation_steps() + ahead
+
+
+def trains_with_trl(config: TrainConfig) -> bool:
+    """Whether TRL's trainers do the step: they have the other objectives and the loss in chunks."""
+    return config.objective != "default" or config.loss == "chunked"
+
+
+def scored_tokens(config: TrainConfig) -> int:
+    """Tokens of a sequence that the loss counts: those after its prompt."""
+    if config.objective not in ("dpo", "grpo"):
+        return config.sequence_length
+    completion = config.completion_length or config.sequence_length // 2
+    return min(completion, config.sequence_length - 1)
+
+
+def has_reference_pass(config: TrainConfig) -> bool:
+    """Whether training also runs a reference: a second model, or the base without adapters."""
+    return (config.objective, config.reference) in (("dpo", "default"), ("grpo", "kl"))
+
+
+def has_reference_model(config: TrainConfig) -> bool:
+    """Whether a second model is on the device, whose weights are not trained."""
+    return config.method == "full" and has_reference_pass(config)
+
+
+def taken_bytes(config: TrainConfig, total_bytes: int) -> int:
+    """What colocated vLLM takes of a card with `total_bytes`."""
+    return round(config.vllm_gpu_memory_utilization * total_bytes)
+
+
+def documents_of(config: TrainConfig) -> int:
+    """Documents of a sequence, which do not attend to each other."""
+    if config.packing != "packed":
+        return 1
+    return -(-config.sequence_length // config.document_length)
+
+
+def masks_pairs(config: TrainConfig) -> bool:
+    """Whether attention needs a mask of all pairs of tokens in a row of several documents."""
+    return config.packing != "none" and not ATTENTIONS[config.attention].reads_borders
+
+
 def uses_host(config: TrainConfig) -> bool:
     """Whether a training step copies between the device and the host."""
     return config.offload != "none" or config.activation_checkpointing == "offload"
+
+
+def runs_itself(config: TrainConfig) -> bool:
+    """Whether a plan runs a rung where it can, instead of simulating it."""
+    return config.sharding != "none" or config.library == "unsloth"
+
+
+def steps_in_backward(config: TrainConfig) -> bool:
+    """Whether parameters are updated in the backward pass, so that no gradients accumulate."""
+    row = OPTIMIZERS.get(config.optimizer)
+    return config.optimizer_in_backward or (row is not None and row.layerwise)
 
 
 def is_fsdp(config: TrainConfig) -> bool:
@@ -215,122 +293,3 @@ def is_fsdp(config: TrainConfig) -> bool:
 def is_zero(config: TrainConfig) -> bool:
     """Whether DeepSpeed ZeRO shards the training."""
     return config.sharding in ("zero1", "zero2", "zero3")
-
-
-_CHECKPOINTING_WORDS = {
-    "full": "ckpt",
-    "every_n": "ckpt-every-{}",
-    "attention": "ckpt-attention",
-    "mlp": "ckpt-mlp",
-    "offload": "ckpt-offload",
-}
-
-
-def _precision(config: TrainConfig) -> str:
-    weights = dtype_word(config.weights_dtype)
-    if config.autocast_dtype == "none":
-        return weights
-    return f"{weights}-amp-{dtype_word(config.autocast_dtype)}"
-
-
-def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
-    """Contradictions in a combination of values, as (key, sentence); empty if it can be tried.
-
-    What this machine or this version cannot do is not an error here: it depends on where the rung
-    runs, so the worker reports it as `unsupported`.
-    """
-    faults: list[tuple[str, str]] = []
-    for key in ("checkpoint_every", "lora_rank", "lora_alpha", "sequence_length"):
-        if getattr(config, key) < 1:
-            faults.append((key, "must be at least 1"))
-    if config.effective_batch_size < 1:
-        faults.append(("effective_batch_size", "must be at least 1"))
-    faults += _sharding_faults(config)
-    for key, size in SIZES.items():
-        value = getattr(config, key)
-        if isinstance(value, int) and value > size.refused:
-            faults.append((key, size.refusal(value)))
-    if not 0.0 <= config.lora_dropout < 1.0:
-        faults.append(("lora_dropout", "must be at least 0 and below 1"))
-    if not config.lora_targets:
-        faults.append(("lora_targets", "is empty; name modules or use all-linear"))
-    if config.micro_batch_size != AUTO:
-        if config.micro_batch_size < 1:
-            faults.append(("micro_batch_size", 'must be "auto" or at least 1'))
-        elif config.rank_batch_size() % config.micro_batch_size:
-            whole = f"the effective batch size {config.effective_batch_size}"
-            if config.world_size > 1:
-                whole = f"{config.rank_batch_size()}, which is {whole} on one GPU"
-            faults.append(
-                ("micro_batch_size", f"{config.micro_batch_size} does not divide {whole}")
-            )
-    if config.method == "qlora" and config.quantization == "none":
-        faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
-    if config.method != "qlora" and config.quantization != "none":
-        faults.append(("quantization", f'needs method "qlora", not "{config.method}"'))
-    scaled = config.autocast_dtype == "float16"
-    if scaled and config.weights_dtype == "float16" and config.method == "full":
-        faults.append(
-            ("weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32")
-        )
-    return faults
-
-
-MOST_GPUS = 65_536
-
-
-def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
-    """Contradictions in how a training is spread over GPUs."""
-    found: list[tuple[str, str]] = []
-    world = config.world_size
-    if not 1 <= world <= MOST_GPUS:
-        return [("world_size", f"must be from 1 to {MOST_GPUS:,}")]
-    if config.gpus_per_node < 1:
-        found.append(("gpus_per_node", "must be at least 1"))
-    elif config.sharding == "hybrid" and (
-        world <= config.gpus_per_node or world % config.gpus_per_node
-    ):
-        found.append(
-            ("world_size", f"hybrid needs several whole nodes of {config.gpus_per_node} GPUs")
-        )
-    if config.prefetch == "none" and is_fsdp(config) and config.fsdp_version == 2:
-        found.append(("prefetch", "FSDP 2 always gathers ahead in the backward pass"))
-    if world > 1 and config.sharding == "none":
-        found.append(("sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"))
-    if config.effective_batch_size % world:
-        found.append(
-            (
-                "effective_batch_size",
-                f"{config.effective_batch_size} is not a multiple of the {world} GPUs",
-            )
-        )
-    if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
-        found.append(("offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'))
-    if config.offload == "optimizer" and (is_fsdp(config) or config.sharding == "ddp"):
-        instead = "parameters, which moves the states too" if is_fsdp(config) else "zero1 or zero2"
-        found.append(
-            ("offload", f"{config.sharding} cannot offload the optimizer alone: {instead}")
-        )
-    if config.bucket_elements < 0:
-        found.append(("bucket_elements", "must be at least 0"))
-    if config.bucket_elements and not (is_zero(config) or config.sharding == "ddp"):
-        found.append(("bucket_elements", "needs ddp or zero1 to zero3: FSDP has no buckets"))
-    if config.sharding != "none":
-        found += _unused(config)
-    return found
-
-
-def _unused(config: TrainConfig) -> list[tuple[str, str]]:
-    """Settings that the engine of a rung does not have."""
-    found: list[tuple[str, str]] = []
-    if config.fsdp_version == 1 and not is_fsdp(config):
-        found.append(("fsdp_version", f"needs fsdp, not {config.sharding}"))
-    if config.prefetch == "forward" and not is_fsdp(config):
-        found.append(("prefetch", f'"forward" needs fsdp, not {config.sharding}'))
-    if config.prefetch == "none" and not (is_fsdp(config) or config.sharding == "zero3"):
-        found.append(("prefetch", f'"none" needs fsdp or zero3, not {config.sharding}'))
-    if config.reduce_dtype != "default" and not (is_fsdp(config) or is_zero(config)):
-        found.append(("reduce_dtype", f"needs fsdp or zero1 to zero3, not {config.sharding}"))
-    if config.sync_each_batch and is_zero(config):
-        found.append(("sync_each_batch", "needs ddp or fsdp: DeepSpeed decides by its stage"))
-    return found

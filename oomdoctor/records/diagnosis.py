@@ -193,6 +193,7 @@ class Remedy:
     `leaves_bytes` is what the training then needs at its peak, if it needs more than the GPU has
     now. `enough` says whether the remedy closes the gap; None if that cannot be computed.
     `changes` are the keys of a recipe that it sets, {} if it is no change of a known training.
+    `key` is a stable word for the change; of a set they are joined by `+`.
     """
 
     change: str
@@ -205,6 +206,7 @@ class Remedy:
     enough: bool | None = None
     parts: tuple[str, ...] = ()
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

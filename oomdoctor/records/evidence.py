@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oomdoctor.records.config import Method
+from oomdoctor.records.rung.choices import Method
 
 Origin = Literal["measured", "published"]
 Reference = Literal["emulated", "published"]

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from oomdoctor.records.curve import MemoryCurve
+
 PhaseName = Literal["init", "load", "forward", "backward", "optimizer", "eval", "done"]
 
 
@@ -88,7 +90,7 @@ class Measurement:
     backward, optimizer and, if requested, eval. `first_step` and `steady` hold the same peaks for
     the step that creates the optimizer states and for later steps. On several GPUs it is that of
     the rank that needs the most; `ranks` has those that ran, and `host_peak_bytes` is the host
-    memory of all ranks of a node.
+    memory of all ranks of a node. `curve` is how memory got to that peak.
     """
 
     peak_allocated_bytes: int
@@ -114,6 +116,7 @@ class Measurement:
     memory_stats: Mapping[str, int] = field(default_factory=dict)
     ranks: tuple[RankPeak, ...] = ()
     host_peak_bytes: int | None = None
+    curve: MemoryCurve | None = None
 
     def deciding_peak_bytes(self) -> int:
         """The peak that is compared with the budget: the most complete one that is known.

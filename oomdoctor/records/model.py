@@ -9,7 +9,12 @@ from typing import Any, Literal
 ModelSource = Literal["local", "cache", "hub", "catalogue"]
 SourceChoice = Literal["auto", "local", "cache", "hub", "catalogue"]
 Task = Literal[
-    "causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "image-classification"
+    "causal-lm",
+    "masked-lm",
+    "sequence-classification",
+    "seq2seq-lm",
+    "image-classification",
+    "image-text-to-text",
 ]
 TaskChoice = Literal[
     "auto",
@@ -18,6 +23,7 @@ TaskChoice = Literal[
     "sequence-classification",
     "seq2seq-lm",
     "image-classification",
+    "image-text-to-text",
 ]
 
 

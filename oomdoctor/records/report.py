@@ -11,17 +11,19 @@ from oomdoctor import __version__
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
-from oomdoctor.records.fewest import FewestAnswer
+from oomdoctor.records.history.difference import DiffAnswer
 from oomdoctor.records.inside.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.inside.watch import WatchAnswer
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
-from oomdoctor.records.plan import CardPlan, PlanRequest, SweepAnswer, Why
+from oomdoctor.records.planned.fewest import FewestAnswer
+from oomdoctor.records.planned.plan import CardPlan, PlanRequest, SweepAnswer, Why
+from oomdoctor.records.planned.solve import SolveAnswer
 from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
 from oomdoctor.records.slurm.gathered import GatheredJob
 from oomdoctor.records.slurm.triage import Triage
-from oomdoctor.records.solve import SolveAnswer
+from oomdoctor.records.user_training import AppliedRemedy, UserTraining, YourRung
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]
@@ -69,7 +71,8 @@ class SurveyRequest:
     (a card, a size or `NxCARD`) rungs run on an emulated GPU. `snapshot` and `trace` are the labels
     of rungs to record in a file. `gpus` is the world size of each rung that fixes none. On emulated
     GPUs one rank of a training on several runs, or all of them with `all_ranks`. Ranks are spread
-    over `nodes` machines of a Slurm job.
+    over `nodes` machines of a Slurm job. `from_files` are the texts of --from, and
+    `user_training` is what they say; its rung is the first of the recipe.
     """
 
     model: ModelRef
@@ -101,6 +104,8 @@ class SurveyRequest:
     gpus: int = 1
     all_ranks: bool = False
     nodes: int = 1
+    from_files: tuple[str, ...] = ()
+    user_training: UserTraining | None = None
 
     def gpus_here(self) -> int:
         """The GPUs of this node that a rung needs at most."""
@@ -189,7 +194,9 @@ class Report:
     does if memory ran out: `source` is then a file of the case, which is in `run_dir`. With two
     files `snapshot` also fills `differences`, and if an allocation failed, `causes` and `remedies`.
     Only `watch` fills `watch`, and only `triage` fills `triage`.
-    `show` fills `gathered` for a folder of probes on several GPU types.
+    With --from, `yours` is about the rung of the user's own files.
+    Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU types.
+    Only `explain --apply` fills `applied`.
     `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
     """
 
@@ -239,6 +246,9 @@ class Report:
     files: tuple[RungFile, ...] = ()
     triage: Triage | None = None
     gathered: tuple[GatheredJob, ...] = ()
+    yours: YourRung | None = None
+    diff: DiffAnswer | None = None
+    applied: AppliedRemedy | None = None
 
 
 def bare_report(

@@ -47,7 +47,7 @@ class ProbeJob:
     device when a run is resumed. Steps are `timed`, except on an emulated GPU, which runs no
     kernels. Of a training on several GPUs every rank runs, or with `alone` only the first one, for
     which an emulated GPU stands in for the others. The ranks are spread evenly over `nodes`
-    machines of a Slurm job.
+    machines of a Slurm job. vLLM in the same process takes `vllm_bytes` of the device.
     """
 
     mode: Mode
@@ -71,6 +71,7 @@ class ProbeJob:
     recording: RecordingRequest | None = None
     alone: bool = False
     nodes: int = 1
+    vllm_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from oomdoctor.records.config import TrainConfig, taken_bytes
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Measurement, OomEvent, Timing
@@ -34,6 +35,11 @@ class Target:
         """How much the caching allocator may reserve."""
         return self.usable_bytes - self.overhead_bytes
 
+    def beside_vllm(self, config: TrainConfig) -> Target:
+        """The device for a rung, of which vLLM may take a part."""
+        taken = taken_bytes(config, self.total_bytes)
+        return replace(self, overhead_bytes=self.overhead_bytes + taken)
+
 
 @dataclass(frozen=True, slots=True)
 class OtherLength:
@@ -51,7 +57,8 @@ class SimulationRequest:
     peak consists of. Sizes above one that fits no device are left out unless `every_size`.
     `as_cuda` is False only to compare with a measurement on the CPU. `recordings` is a file that
     may hold recordings of the rung; what is recorded in addition is written to it. `other_lengths`
-    are recorded with the same model. `for_later` records what predicts other sizes too.
+    are recorded with the same model. `for_later` records what predicts other sizes too. With
+    `curve` the size that a report shows has the curve of its memory.
     """
 
     micro_batch_sizes: tuple[int, ...]
@@ -63,6 +70,7 @@ class SimulationRequest:
     recordings: str | None = None
     other_lengths: tuple[OtherLength, ...] = ()
     for_later: bool = False
+    curve: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ def render_report(
     color: bool,
     verbose: bool,
     signs: bool = True,
+    rung: str | None = None,
 ) -> str:
     """The report in a format of `FORMATS`, as text that ends with a newline.
 
     The other arguments are those of `Style`.
     """
-    style = Style(terminal, width, color, verbose, signs)
+    style = Style(terminal, width, color, verbose, signs, rung)
     module = next(row.module for row in FORMATS if row.name == format)
     text: str = import_module(module).render(report, style)
     return text

@@ -27,6 +27,10 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
         from oomdoctor.render.run.page import run_sections
 
         return run_sections(report, verbose=verbose, signs=signs)
+    if report.diff is not None:
+        from oomdoctor.render.history.diff import diff_sections
+
+        return diff_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")
     if report.command == "snapshot":
         from oomdoctor.render.snapshot.page import snapshot_sections
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime
 import shlex
 from dataclasses import replace
+from importlib.util import find_spec
 
 from oomdoctor import __version__
 from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
-from oomdoctor.records.fewest import FewestAnswer
 from oomdoctor.records.machine import Machine, real_name
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.plan import CardPlan, SweepAnswer, Why
+from oomdoctor.records.planned.fewest import FewestAnswer
+from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, Why
+from oomdoctor.records.planned.solve import SolveAnswer
 from oomdoctor.records.report import (
     SCHEMA,
     Budget,
@@ -27,7 +29,8 @@ from oomdoctor.records.report import (
     Warn,
 )
 from oomdoctor.records.result import Inspection, ProbeResult
-from oomdoctor.records.solve import SolveAnswer
+from oomdoctor.records.user_training import YourRung
+from oomdoctor.runs.files.exported import export_line
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.nvml import list_gpus
 
@@ -63,6 +66,7 @@ def report(
     solve: SolveAnswer | None = None,
     fewest: FewestAnswer | None = None,
     files: tuple[RungFile, ...] = (),
+    yours: YourRung | None = None,
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
 
@@ -72,14 +76,20 @@ def report(
     judged = results if judged is None else judged
     exit_code, status = exit_of(judged, interrupted)
     broken_off = interrupted is not None
+    pages = all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
     here = next_commands(
-        judged, request, run_name, interrupted=broken_off, on_cpu=machine.device == "cpu"
+        judged,
+        request,
+        run_name,
+        interrupted=broken_off,
+        on_cpu=machine.device == "cpu",
+        pages=pages,
     )
     sized = _for_size(request, cards, machine)
     measure = measuring_commands(judged, sized, interrupted=broken_off)
     if measure and _is_here(cards):
         here, measure = (*measure, *here)[:4], ()
-    return Report(
+    report = Report(
         schema=SCHEMA,
         command="probe" if request.plan is None else "plan",
         status=status,
@@ -118,7 +128,17 @@ def report(
         solve=solve,
         fewest=fewest,
         files=files,
+        yours=yours,
     )
+    line = None if broken_off else export_line(report, run_name)
+    return report if line is None else replace(report, next_commands=_with(report, line))
+
+
+def _with(report: Report, line: str) -> tuple[str, ...]:
+    """The next commands with one more, behind the one that looks at a rung or measures it."""
+    lines = report.next_commands
+    first = 0 if not lines or lines[0].startswith("oomdoctor show") else 1
+    return (*lines[:first], line, *lines[first:])
 
 
 def _to_open(files: tuple[RungFile, ...]) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from oomdoctor.analysis.command_line import size_text
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.remedies.row import alloc_conf, fill
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.records.config import Recipe, Rung, TrainConfig, config_faults
+from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.runs.events import Listener
 from oomdoctor.runs.plan.run import run_plan
 from oomdoctor.system.store.run_folders import RunFolder
@@ -233,7 +234,7 @@ def _segments(found: Diagnosis) -> Remedy:
     values = {"alloc_conf": alloc_conf((found.message, *found.evidence))}
     lines = {name: fill(line, values) for name, line in row.lines.items()}
     changes = {"allocator": "expandable_segments"}
-    return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes)
+    return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes, key=row.key)
 
 
 def _place(remedy: Remedy) -> int:

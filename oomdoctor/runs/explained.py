@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from oomdoctor.explain.diagnose import diagnose, with_end
-from oomdoctor.explain.reading.clean import Line
+from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.diagnosis import Diagnosis

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.explain.reading.clean import Line
-from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.reading.lines.clean import Line
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import CodecError, loads
 from oomdoctor.records.report import Report

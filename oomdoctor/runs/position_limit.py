@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.warnings import sequence_lowered, sweep_ends
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest, Warn
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.explain.reading.clean import Line
-from oomdoctor.explain.reading.stream import lines
+from oomdoctor.explain.reading.lines.clean import Line
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.slurm.triage import Triage, TriagedJob, TriageGroup, TriageKey

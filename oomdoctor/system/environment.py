@@ -50,6 +50,8 @@ ONLY_READ = {
     "CUBLAS_WORKSPACE_CONFIG": "The size of the cuBLAS workspaces that a simulation counts.",
     "OOMDOCTOR_CACHE_SIZE": "The most that kept simulations may take, such as 1GiB. 0 keeps none. "
     "Default: 500MiB.",
+    "OOMDOCTOR_RUNS_LIMIT": "How many runs and cases to keep: a number, an age or a size, such as "
+    "200,90d,5GiB. After a run, older ones are deleted. Default: all are kept.",
     "XDG_CACHE_HOME": "The folder that holds oomdoctor/simulations, which later plans use, and "
     "oomdoctor/environments, which `plan --with` makes.",
     "OOMDOCTOR_EMULATED": "The session of emulated GPUs that this process runs on. oomdoctor sets "
@@ -214,6 +216,11 @@ def simulations_limit() -> int:
         return parse_size(given) if given else _SIMULATIONS_BYTES
     except ValueError:
         return _SIMULATIONS_BYTES
+
+
+def runs_limit() -> str | None:
+    """The limit of the history as it was written; None if all runs are kept."""
+    return (variable("OOMDOCTOR_RUNS_LIMIT") or "").strip() or None
 
 
 def shaping_variables() -> dict[str, str]:

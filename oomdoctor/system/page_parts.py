@@ -1,4 +1,4 @@
-"""The files that the page of a timeline is made of, from the package's data."""
+"""The files that a page is made of, from the data of the package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import resources
 
 
-def page_parts(names: Iterable[str]) -> dict[str, str]:
-    """The texts of these files by name."""
-    folder = resources.files("oomdoctor").joinpath("data", "timeline")
+def page_parts(page: str, names: Iterable[str]) -> dict[str, str]:
+    """The texts of these files of a page (`timeline`, `report`) by name."""
+    folder = resources.files("oomdoctor").joinpath("data", page)
     return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}

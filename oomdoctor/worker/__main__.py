@@ -1,7 +1,8 @@
 """`python -m oomdoctor.worker JOB REPLY`: read a job from a JSON file, write the reply to another.
 
 `--host` imports torch once and forks a child per job, with the same kind of files. `--simulator`
-runs the jobs one after the other in one process. `--node` runs the ranks of one machine.
+runs the jobs one after the other in one process. `--node` runs the ranks of one machine. `--parse`
+checks the settings of a training with the libraries that they are for.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ def main(arguments: list[str]) -> int:
         from oomdoctor.worker.host import serve
 
         return serve(run_job, isolated=arguments == ["--host"])
+    if arguments == ["--parse"]:
+        from oomdoctor.worker.parsing.answer import parse
+
+        return parse()
     if arguments[:1] == ["--node"] and len(arguments) == 3:
         from oomdoctor.worker.answer import answer_here
         from oomdoctor.worker.ranks.nodes import run_this_node
 
         return run_this_node(Path(arguments[1]), arguments[2], answer_here)
     if len(arguments) != 2:
-        usage = "JOB REPLY | --host | --simulator | --node FOLDER HOST:PORT"
+        usage = "JOB REPLY | --host | --simulator | --node FOLDER HOST:PORT | --parse"
         sys.stderr.write(f"usage: python -m oomdoctor.worker {usage}\n")
         return 2
     run_job(Path(arguments[0]), Path(arguments[1]))

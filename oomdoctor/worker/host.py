@@ -19,14 +19,15 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 
@@ -76,9 +77,10 @@ def serve(run_job: Callable[[Path, Path], None], *, isolated: bool = True) -> in
             status = run_here(request, run_job)
             _tell(events, {"exited": os.getpid(), "status": status})
             continue
+        touched = cuda_was_touched()  # torch denies it in a child
         pid = os.fork()
         if pid == 0:
-            _child(request, run_job, (requests, events))
+            _child(request, run_job, (requests, events), touched)
         _tell(events, {"started": pid})
         _, status = os.waitpid(pid, 0)
         _end_leftovers(pid)
@@ -91,12 +93,34 @@ def _preload(*, compiles: bool) -> None:
     cpu_only = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     names = (*_PRELOAD, *(_PRELOAD_TO_COMPILE if compiles else ()))
     gc.disable()
-    for name in (*names, *(_PRELOAD_ON_CPU if cpu_only else ())):
-        # If a version does not have one of these, only the import in each child is slower.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    with contextlib.nullcontext() if cpu_only else _without_torchao():
+        for name in (*names, *(_PRELOAD_ON_CPU if cpu_only else ())):
+            # If a version does not have one of these, only the import in each child is slower.
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
     gc.freeze()  # the libraries stay: later collections need not look at them
     gc.enable()
+
+
+@contextlib.contextmanager
+def _without_torchao() -> Iterator[None]:
+    """Keep transformers from importing torchao, which asks for Triton, and that touches CUDA.
+
+    transformers needs it here for checkpoints in torchao's formats only. Jobs import it themselves.
+    """
+    name = "is_torchao_available"
+    kept: list[tuple[Any, Any]] = []
+    with contextlib.suppress(ImportError):
+        utils = importlib.import_module("transformers.utils")
+        places = (utils, importlib.import_module("transformers.utils.import_utils"))
+        kept = [(place, getattr(place, name)) for place in places if hasattr(place, name)]
+    for place, _ in kept:
+        setattr(place, name, lambda *_, **__: False)
+    try:
+        yield
+    finally:
+        for place, function in kept:
+            setattr(place, name, function)
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
@@ -149,9 +173,12 @@ def _flush() -> None:
 
 
 def _child(
-    request: dict[str, str], run_job: Callable[[Path, Path], None], streams: tuple[TextIO, TextIO]
+    request: dict[str, str],
+    run_job: Callable[[Path, Path], None],
+    streams: tuple[TextIO, TextIO],
+    touched: bool,
 ) -> None:
-    """Run one job in its own session; never returns."""
+    """Run one job in its own session, in a new interpreter if it needs one; never returns."""
     status = 1
     try:
         os.setsid()
@@ -160,7 +187,7 @@ def _child(
         _log_to(request["log"])
         for stream in streams:
             os.close(stream.fileno())
-        if cuda_was_touched():
+        if touched or _imports_first(request["job"]):
             worker = [sys.executable, "-P", "-m", "oomdoctor.worker"]
             os.execv(sys.executable, [*worker, request["job"], request["reply"]])
         run_job(Path(request["job"]), Path(request["reply"]))
@@ -174,12 +201,24 @@ def _child(
 
 
 def cuda_was_touched(descriptors: Path = Path("/proc/self/fd")) -> bool:
-    """Whether this process has initialized CUDA, which opens the unified-memory device."""
+    """Whether this process has initialized CUDA, which opens the unified-memory device.
+
+    An emulated GPU has no such device, so torch is asked as well.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return True
     links = []
     for descriptor in descriptors.iterdir():
         with contextlib.suppress(OSError):  # the descriptor that lists the folder is closed
             links.append(str(descriptor.readlink()))
     return any(link.startswith("/dev/nvidia-uvm") for link in links)
+
+
+def _imports_first(job: str) -> bool:
+    """Whether a job has a library that changes others while they are imported."""
+    config = json.loads(Path(job).read_text()).get("config", {})
+    return bool(config.get("library") == "unsloth")
 
 
 def _end_leftovers(pid: int) -> None:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.emulated import devices_of, emulated_gpus
+from oomdoctor.runs.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.system.environment import cache_dir
 from oomdoctor.system.machine.nvml import list_gpus
 

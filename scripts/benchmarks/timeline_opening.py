@@ -136,7 +136,7 @@ def main() -> int:
         for count in given.events:
             known = history(count)
             thinning, timeline = timed(lambda: timeline_of("made-up.pickle", [known]))  # noqa: B023
-            making, text = timed(lambda: page(timeline, page_parts(PARTS)))  # noqa: B023
+            making, text = timed(lambda: page(timeline, page_parts("timeline", PARTS)))  # noqa: B023
             file = folder / f"timeline-{count}.html"
             file.write_text(text)
             row = f"{len(known.device.events):9,}  {thinning:6.1f} s  {making:4.1f} s  "

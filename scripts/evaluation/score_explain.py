@@ -24,8 +24,8 @@ from fractions import Fraction
 from math import floor, prod
 from pathlib import Path
 
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.records.diagnosis import Incident
 
 MIB, GIB = 1024**2, 1024**3

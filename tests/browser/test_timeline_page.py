@@ -27,7 +27,7 @@ def page_of(writer: Writer, folder: Path, **options: Any) -> Path:
     snapshot = read_snapshot(writer.write(folder / "x.pickle"))
     histories = [history_of(snapshot, device) for device in snapshot.devices]
     file = folder / "timeline.html"
-    file.write_text(page(timeline_of(EVIL, histories, **options), page_parts(PARTS)))
+    file.write_text(page(timeline_of(EVIL, histories, **options), page_parts("timeline", PARTS)))
     return file
 
 

@@ -90,7 +90,7 @@ def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> 
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.survey.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.requests.surveys.probe.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
     monkeypatch.setattr("oomdoctor.runs.survey.run.run_survey", fake)
     return fake
@@ -121,7 +121,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.plan.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.requests.surveys.cards.list_gpus", lambda: ())
     fake = FakePlan(golden("plan"))
     monkeypatch.setattr("oomdoctor.runs.plan.run.run_plan", fake)
     return fake

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.cli.options import completion
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.system import catalogue
 from oomdoctor.system.store import run_folders
 
@@ -61,6 +61,44 @@ def test_runs_are_offered_and_only_probes_are_resumed(golden):
     assert set(offered("oomdoctor probe --resume ")) == {"latest", probe.name}
 
 
+def test_bash_itself_completes(tmp_path):
+    program = tmp_path / "oomdoctor"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m oomdoctor "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+    }
+    install = [program, "--install-completion", "bash"]
+    subprocess.run(install, check=True, env=environment, capture_output=True)
+    lines = (
+        "source ~/.bash_completions/oomdoctor.sh; COMP_WORDS=(oomdoctor sn); COMP_CWORD=1; "
+        '_oomdoctor_completion oomdoctor; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("snapshot\n", "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "action", "said"),
+    [("zsh", "", '"snapshot":"Show what held'), ("fish", "get-args", "snapshot\tShow what held")],
+)
+def test_zsh_and_fish_get_words_and_what_they_mean(shell, action, said):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "_OOMDOCTOR_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "oomdoctor sn",
+        "_TYPER_COMPLETE_FISH_ACTION": action,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "oomdoctor"], capture_output=True, text=True, env=environment
+    )
+    assert said in done.stdout and done.stderr == ""
+
+
 def test_what_is_offered_for_a_card_is_that_card():
     for gpu in catalogue.gpus():
         word = completion.gpu_word(gpu.name)
@@ -84,7 +122,7 @@ def test_files_of_the_user_are_offered_too(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "a.toml").touch()
-    assert completion.recipes("m") == ["mine.toml", "more/"]
+    assert completion.recipes("m")[-2:] == ["mine.toml", "more/"]
     assert completion.recipes("more/") == ["more/a.toml"]
     assert completion.recipes("no-such-folder/x") == []
     assert completion.probes("x") == []

@@ -24,7 +24,7 @@ from oomdoctor.records.model import ModelRef
 from oomdoctor.runs import exact
 from oomdoctor.runs.exact import Checked
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.system.store.run_list import list_runs
+from oomdoctor.system.store.stored import stored_runs
 
 FAILED = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total "
@@ -95,7 +95,7 @@ def test_a_name_in_a_text_opens_nothing(cli: Any, simulated: Simulations, named_
     ((_, model, folder),) = simulated.asked
     assert model == ModelRef(name=GPT2, source="catalogue")
     assert (code, document["warnings"]) == (0, [])
-    assert not list_runs() and not folder.exists()
+    assert not list(stored_runs()) and not folder.exists()
 
 
 def test_a_folder_that_you_name_is_used(cli: Any, simulated: Simulations, tmp_path: Path) -> None:

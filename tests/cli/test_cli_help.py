@@ -17,10 +17,10 @@ from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import leaves
-from oomdoctor.cli.options.ladder import LadderOptions
-from oomdoctor.cli.options.planning import PlanOptions
-from oomdoctor.cli.options.probing import ProbeOptions
-from oomdoctor.cli.options.showing import ShowOptions
+from oomdoctor.cli.options.stored.showing import ShowOptions
+from oomdoctor.cli.options.surveys.ladder import LadderOptions
+from oomdoctor.cli.options.surveys.planning import PlanOptions
+from oomdoctor.cli.options.surveys.probing import ProbeOptions
 from oomdoctor.records.model import SourceChoice, TaskChoice
 from oomdoctor.records.report import RankBy
 from oomdoctor.records.result import WeightsChoice
@@ -36,6 +36,9 @@ COMMANDS = [
     ("watch", "--help"),
     ("snapshot", "--help"),
     ("show", "--help"),
+    ("runs", "--help"),
+    ("export", "--help"),
+    ("diff", "--help"),
     ("recipes", "--help"),
     ("recipes", "show", "--help"),
     ("recipes", "copy", "--help"),
@@ -45,33 +48,40 @@ COMMANDS = [
     ("models", "--help"),
 ]
 OPTIONS = {
-    "probe": "recipe gpus ranks nodes rung device emulate vram headroom seq-len effective-batch "
-    "micro-batch lengths rows epochs tokenizer text-field task weights eval "
+    "probe": "from recipe gpus ranks nodes rung device emulate vram headroom seq-len "
+    "effective-batch micro-batch lengths rows epochs tokenizer text-field task weights eval "
     "eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
     "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
     "format json output verbose quiet help",
     "plan": "gpu gpus min interconnect host-memory all-gpus min-vram sort price sweep why snapshot "
-    "solve verify with recipe rung lengths tokenizer text-field headroom seq-len "
+    "solve verify with from recipe rung lengths tokenizer text-field headroom seq-len "
     "effective-batch micro-batch task rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help",
     "triage": "since user all-users by json format output verbose quiet help",
-    "explain": "model seq-len micro-batch config snapshot exact python format json output "
-    "verbose quiet help",
+    "explain": "model seq-len micro-batch config snapshot exact apply remedy write python "
+    "format json output verbose quiet help",
     "run": "emulate ranks steps weights values case report python verbose quiet help",
     "snapshot": "gpu html png format json output verbose quiet help",
     "watch": "gpu json once verbose help",
-    "show": "list zip format json output verbose help",
+    "show": "list zip html png svg chart rung format json output verbose help",
+    "diff": "format json output verbose help",
+    "runs": "model command since limit prune keep older-than max-size dry-run yes format json "
+    "output help",
+    "export": "to run from output quiet help",
     "recipes": "json help",
     "env": "json help",
     "gpus": "json help",
     "models": "json help",
 }
 COMMON = {
-    "probe": "vram emulate recipe gpus seq-len effective-batch json",
-    "plan": "gpu recipe gpus seq-len effective-batch json",
-    "explain": "model seq-len micro-batch config snapshot exact json",
+    "probe": "vram emulate from recipe gpus seq-len effective-batch json",
+    "plan": "gpu from recipe gpus seq-len effective-batch json",
+    "explain": "model seq-len micro-batch config snapshot exact apply json",
     "triage": "since user all-users by json",
     "show": "list json",
+    "runs": "model command since limit json",
+    "export": "to run from output quiet",
+    "diff": "json",
     "watch": "gpu json",
     "run": "emulate steps ranks weights",
 }
@@ -80,39 +90,52 @@ OURS = {
     "oomdoctor",
     "oomdoctor.cli",
     "oomdoctor.cli.commands",
-    "oomdoctor.cli.env",
-    "oomdoctor.cli.explain",
-    "oomdoctor.cli.facts",
+    "oomdoctor.cli.verbs",
+    "oomdoctor.cli.verbs.diff",
+    "oomdoctor.cli.verbs.env",
+    "oomdoctor.cli.verbs.explain",
+    "oomdoctor.cli.verbs.export",
+    "oomdoctor.cli.verbs.facts",
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
     "oomdoctor.cli.options.answer",
     "oomdoctor.cli.options.completion",
+    "oomdoctor.cli.options.stored",
+    "oomdoctor.cli.options.surveys",
+    "oomdoctor.cli.options.stored.exporting",
+    "oomdoctor.cli.options.stored.differing",
     "oomdoctor.cli.options.explaining",
     "oomdoctor.cli.options.flatten",
-    "oomdoctor.cli.options.ladder",
-    "oomdoctor.cli.options.planning",
-    "oomdoctor.cli.options.probing",
+    "oomdoctor.cli.options.surveys.ladder",
+    "oomdoctor.cli.options.stored.listing_runs",
+    "oomdoctor.cli.options.surveys.planning",
+    "oomdoctor.cli.options.surveys.probing",
     "oomdoctor.cli.options.running",
-    "oomdoctor.cli.options.showing",
+    "oomdoctor.cli.options.stored.showing",
     "oomdoctor.cli.options.snapshotting",
     "oomdoctor.cli.options.triaging",
     "oomdoctor.cli.options.watching",
-    "oomdoctor.cli.triage",
+    "oomdoctor.cli.verbs.triage",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.signals",
     "oomdoctor.cli.streams.report",
-    "oomdoctor.cli.plan",
-    "oomdoctor.cli.probe",
-    "oomdoctor.cli.recipes",
-    "oomdoctor.cli.run",
+    "oomdoctor.cli.verbs.plan",
+    "oomdoctor.cli.verbs.probe",
+    "oomdoctor.cli.verbs.recipes",
+    "oomdoctor.cli.verbs.run",
     "oomdoctor.cli.streams.running",
-    "oomdoctor.cli.show",
-    "oomdoctor.cli.snapshot",
-    "oomdoctor.cli.watch",
+    "oomdoctor.cli.verbs.runs",
+    "oomdoctor.cli.verbs.show",
+    "oomdoctor.cli.verbs.snapshot",
+    "oomdoctor.cli.verbs.watch",
     "oomdoctor.errors",
     "oomdoctor.render",
     "oomdoctor.render.formats",
+    "oomdoctor.stacks",
+    "oomdoctor.stacks.export",
+    "oomdoctor.render.charts",
+    "oomdoctor.render.charts.names",
 }
 # typer, and what its versions bring along; the older ones import rich as soon as they are imported.
 THEIRS = {"typer", "click", "shellingham", "typing_extensions", "annotated_doc"}

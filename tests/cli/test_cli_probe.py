@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef
 from oomdoctor.system.store import run_folders, run_list
+from oomdoctor.system.store.stored import stored_runs
 
 
 def asked(cli, survey, *arguments):
@@ -38,7 +40,7 @@ def test_an_emulated_card_is_named_as_published_and_asks_no_driver(cli, survey, 
     def driver():
         raise AssertionError("the driver was asked")
 
-    monkeypatch.setattr("oomdoctor.cli.requests.survey.list_gpus", driver)
+    monkeypatch.setattr("oomdoctor.cli.requests.surveys.probe.list_gpus", driver)
     request = asked(cli, survey, "--emulate", "4090")
     assert (request.emulate, request.device) == ("NVIDIA GeForce RTX 4090", "cuda")
     assert request.sequence_length == 2048
@@ -64,7 +66,7 @@ def test_what_cannot_be_emulated_is_a_fault(cli, survey, arguments, words):
 
 def test_the_defaults(cli, survey, monkeypatch):
     card = Gpu(0, "GPU-1", "NVIDIA H200", 150 * 10**9, 149 * 10**9, "9.0", ())
-    monkeypatch.setattr("oomdoctor.cli.requests.survey.list_gpus", lambda: (card,))
+    monkeypatch.setattr("oomdoctor.cli.requests.surveys.probe.list_gpus", lambda: (card,))
     request = asked(cli, survey)
     assert request.model == ModelRef("m")
     assert request.recipe.name == "default"
@@ -258,7 +260,7 @@ def test_all_faults_are_told_at_once(cli, survey):
         (["--recipe", "none"], "the ladder has no rungs"),
         (["--recipe", "no-such"], "no-such"),
         (["--rung", "method=lore"], "lora"),
-        (["--format", "html"], "'html' is not one of table, markdown, csv, json"),
+        (["--format", "pdf"], "'pdf' is not one of table, markdown, csv, json, html"),
         (["--format", "csv", "--json"], "csv and --json contradict each other"),
         (["--output", "no/such/folder/file.json"], "does not exist"),
         (["--output", "."], "is a folder"),
@@ -339,7 +341,7 @@ def test_a_pipe_is_written_to_and_not_replaced(cli, survey, tmp_path):
 def test_a_survey_that_cannot_start_leaves_no_run(cli, survey):
     survey.answer = model_error("missing", "there is no such model")
     assert cli("probe", "m").code == 4
-    assert run_list.list_runs() == ()
+    assert list(stored_runs()) == []
 
 
 class TestNeverStarted:
@@ -366,24 +368,24 @@ class TestNeverStarted:
     def test_it_is_gone(self, cli, left):
         left("host.log", "01-inspect/job.json")
         assert cli("probe", "m").code == 4
-        assert run_list.list_runs() == ()
+        assert list(stored_runs()) == []
 
     def test_it_is_gone_if_its_worker_only_found_a_library_missing(self, cli, left):
         files = [f"01-inspect/{name}" for name in ("job.json", "reply.json", "log.txt")]
         left("host.log", *files, code="library_missing")
         assert cli("probe", "m").code == 4
-        assert run_list.list_runs() == ()
+        assert list(stored_runs()) == []
 
     def test_one_that_measured_before_a_library_was_missing_stays(self, cli, left):
         left("host.log", "01-inspect/job.json", "02-lora/job.json", code="library_missing")
         assert cli("probe", "m").code == 4
-        assert len(run_list.list_runs()) == 1
+        assert len(list(stored_runs())) == 1
 
     def test_what_the_hint_names_stays_but_is_no_run(self, cli, left):
         left("host.log", "01-inspect/job.json", hint="see {}/host.log")
         assert cli("probe", "m").code == 4
-        assert [run.status for run in run_list.list_runs()] == ["foreign"]
-        assert (run_list.list_runs()[0].path / "host.log").exists()
+        assert [run.status for run in stored_runs()] == ["foreign"]
+        assert (Path(next(stored_runs()).path) / "host.log").exists()
         assert "there are no runs in" in cli("show").err
 
     @pytest.mark.parametrize(
@@ -412,7 +414,7 @@ class TestResume:
         assert cli("probe", "--resume", word).code == survey.answer.exit_code
         assert survey.request.sequence_length == 64
         assert survey.request.tokens == 5_000_000
-        assert len(run_list.list_runs()) == 1
+        assert len(list(stored_runs())) == 1
 
     def test_what_measures_nothing_may_change(self, cli, survey, run):
         cli("probe", "m", "--resume", run, "--time-limit", "1m", "--rank-by", "memory", "-q")
@@ -450,4 +452,4 @@ class TestResume:
         survey.answer = model_error("missing", "gone")
         (run_folders.runs_dir() / run / "report.json").unlink()
         assert cli("probe", "--resume", run).code == 4
-        assert len(run_list.list_runs()) == 1
+        assert len(list(stored_runs())) == 1

@@ -35,7 +35,7 @@ def emulating(*_):
     yield {"EMULATION": "here"}
 watched.emulating = emulating
 watched.check_possible = lambda *_: None
-from oomdoctor.runs import emulated
+from oomdoctor.runs.devices import emulated
 emulated.without_values = lambda python: None
 if "--break" in sys.argv:
     sys.argv.remove("--break")

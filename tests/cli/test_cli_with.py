@@ -10,11 +10,12 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from oomdoctor.cli.requests import plan as plan_requests
+from oomdoctor.cli.requests.surveys import plan as plan_requests
 from oomdoctor.cli.streams.making import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make
@@ -168,7 +169,7 @@ def test_ctrl_c_promises_no_results(
 
 
 def test_no_pip_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make, "find_spec", lambda name: None)
+    monkeypatch.setattr(make, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     with pytest.raises(OomDoctorError) as caught:
         make.make_ready(EINOPS, _helper([]))
     assert (caught.value.code, int(caught.value.exit_code)) == ("no_pip", 5)

@@ -31,6 +31,8 @@ SHARED = (
     ["--lengths", "FILE.jsonl", "--tokenizer", "bytes/4", "--text-field", "my text"],
     ["--lengths", "FILE.jsonl", "--seq-len", "1024", "--rank-by", "memory"],
     ["--python", "/bin/sh", "--fresh"],
+    ["--from", "FILE.yaml", "--recipe", "none"],
+    ["--from", "trl:FILE.yaml", "--seq-len", "256", "--rung", "method=lora"],
 )
 PROBES = (
     [],
@@ -71,6 +73,9 @@ OUTCOMES = tuple(
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--with` would download libraries; only its text matters here."""
     monkeypatch.setattr("oomdoctor.cli.streams.making.make_environment", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "oomdoctor.runs.files.user_training.checked", lambda documents, _: documents
+    )
 
 
 @pytest.fixture
@@ -81,6 +86,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "own.toml").write_text('[[rung]]\nlabel = "my rung"\nmethod = "lora"\n')
     (folder / "my prices.csv").write_text("T4,0.5\nL4,0.7\n")
     (folder / "rows.jsonl").write_text('{"text": "abc"}\n')
+    (folder / "train.yaml").write_text(
+        "max_length: 512\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 16\n"
+    )
     monkeypatch.chdir(folder)
     return folder
 
@@ -90,6 +98,8 @@ def _arguments(words: list[str], files: Path) -> list[str]:
         "FILE.csv": str(files / "my prices.csv"),
         "FILE.toml": "own.toml",
         "FILE.jsonl": str(files / "rows.jsonl"),
+        "FILE.yaml": "train.yaml",
+        "trl:FILE.yaml": f"trl:{files / 'train.yaml'}",
     }
     return [named.get(word, word) for word in words]
 
@@ -162,6 +172,7 @@ def test_every_next_command_can_be_read(cli, survey, planned, files, words, resu
             results = tuple(replace(row, label=label) for row in results)
         lines = [
             *next_commands(results, request, None, on_cpu=True),
+            *next_commands(results, request, None, pages=True),
             *next_commands(results, request, None, interrupted=True),
             *measuring_commands(results, request),
         ]
@@ -177,7 +188,7 @@ def _check_reads(cli, survey, planned, line: str) -> None:
     if verb in ("probe", "plan") and "--resume" not in rest:
         _asked(cli, survey if verb == "probe" else planned, [verb, *rest])
     elif verb == "show":
-        assert set(rest) <= {"--verbose", "--format", "json"}
+        assert set(rest) <= {"--verbose", "--format", "json", "--html", "report.html"}
     else:
         assert (verb, rest) in (("models", []), ("env", []), ("probe", ["--resume", "latest"]))
 
@@ -243,9 +254,10 @@ def test_what_a_probe_and_a_plan_say_next_runs(files):
             if line in ran or "--all-gpus" in line or "--recipe qlora" in line:
                 continue  # the same, with more work
             ran.add(line)
-            ended = _run(shlex.split(line)[1:])
+            ended = _run(shlex.split(line.partition(" > ")[0])[1:])
             assert ended.returncode in (0, 3), (line, ended.stderr)
     assert len(ran) >= 6
+    assert sum(line.startswith("oomdoctor export 1 --to trl --run ") for line in ran) == 2
 
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:

@@ -33,7 +33,7 @@ BLOCKS = [match.groupdict() for text in PAGES.values() for match in BLOCK.findit
 RUN = [re.match(r"\$ (.*)\n", block["text"])[1] for block in BLOCKS if block["mark"] == "run"]
 COMMANDS = sorted(
     {
-        re.sub(r"^\$ |\s+#.*| > \S+$| \|.*$", "", line)
+        re.sub(r"^\$ |\s+#.*| > \S+(?=\s+#|$)| \|.*$", "", line)
         for block in BLOCKS
         if block["mark"] not in ("run", "exact")
         for line in block["text"].splitlines()
@@ -76,6 +76,17 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
     recipe = (ROOT / "recipes/quick.toml").read_text()
     files = {"trace.txt": trace, "train.log": trace, "logs/*.out": trace, "mine.toml": recipe}
     files |= {"tests/data/explain/trace.txt": trace, "tests/data/explain/train.yaml": config}
+    own = ROOT / "tests/data/stacks/files"
+    files |= {
+        "docs/examples/axolotl.yml": (ROOT / "docs/examples/axolotl.yml").read_text(),
+        "args.yaml": (own / "trainer.yaml").read_text(),
+        "train.yaml": (own / "trainer.yaml").read_text(),
+        "accelerate.yaml": (own / "accelerate_zero3.yaml").read_text(),
+    }
+    # The libraries would take seconds for each command.
+    monkeypatch.setattr(
+        "oomdoctor.runs.files.user_training.checked", lambda documents, _: documents
+    )
     for name, text in files.items():  # no shell here that expands a star
         if "copy" not in command.split():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +106,14 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
+    if command.startswith("oomdoctor runs"):
+        cli("plan", "Qwen/Qwen2.5-0.5B", "--gpu", "T4")
     cli("probe", "m")  # so that there is a run to show
+    if command.startswith("oomdoctor diff"):
+        cli("probe", "m")  # and another one to compare it with
+        report = (ROOT / "tests/data/golden/plan.json").read_text()
+        for name in re.findall(r"\S+\.json", command):
+            (tmp_path / name).write_text(report)
     live_log().rename(tmp_path / "memory.jsonl")
     live_log()  # and a training to watch
     monkeypatch.setattr("oomdoctor.runs.watch.list_gpus", lambda: (gpu(4711),))

@@ -2,6 +2,7 @@
 
 It is `OOMDOCTOR_CUDA_PYTHON`, or `.venv-cuda` in the repository. Without it these tests are
 skipped, except where `OOMDOCTOR_REQUIRE_CUDA_PYTHON=1` says that it has to be there, as in CI.
+Unsloth has one of its own: `OOMDOCTOR_UNSLOTH_PYTHON`, or `.venv-unsloth`, in the same way.
 Every test in this folder has the mark `emulated`.
 """
 
@@ -16,15 +17,21 @@ from emulated_run import Watched
 ROOT = Path(__file__).parents[2]
 # Read before the tests are isolated from the developer's settings.
 _GIVEN = os.environ.get("OOMDOCTOR_CUDA_PYTHON")
+_GIVEN_UNSLOTH = os.environ.get("OOMDOCTOR_UNSLOTH_PYTHON")
 _REQUIRED = os.environ.get("OOMDOCTOR_REQUIRE_CUDA_PYTHON") == "1"
 _REASON = (
     "no interpreter with a CUDA build of torch: scripts/cuda-venv.sh .venv-cuda makes one; or set "
     "OOMDOCTOR_CUDA_PYTHON"
 )
 
+_NO_UNSLOTH = (
+    "no interpreter with Unsloth: scripts/unsloth-venv.sh .venv-unsloth .venv-cuda makes one; or "
+    "set OOMDOCTOR_UNSLOTH_PYTHON"
+)
 
-def _interpreter() -> Path | None:
-    found = Path(_GIVEN) if _GIVEN else ROOT / ".venv-cuda" / "bin" / "python"
+
+def _interpreter(given: str | None, folder: str) -> Path | None:
+    found = Path(given) if given else ROOT / folder / "bin" / "python"
     # Not resolved: the link is what makes it the Python of its environment.
     return found.absolute() if os.access(found, os.X_OK) else None
 
@@ -39,11 +46,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cuda_python() -> Path:
     """The interpreter with a CUDA build of torch."""
-    found = _interpreter()
+    return _required(_interpreter(_GIVEN, ".venv-cuda"), _REASON)
+
+
+@pytest.fixture(scope="session")
+def unsloth_python() -> Path:
+    """The interpreter with a CUDA build of torch and Unsloth."""
+    return _required(_interpreter(_GIVEN_UNSLOTH, ".venv-unsloth"), _NO_UNSLOTH)
+
+
+def _required(found: Path | None, reason: str) -> Path:
     if found is None and _REQUIRED:
-        pytest.fail(f"OOMDOCTOR_REQUIRE_CUDA_PYTHON is set, but there is {_REASON}")
+        pytest.fail(f"OOMDOCTOR_REQUIRE_CUDA_PYTHON is set, but there is {reason}")
     if found is None:
-        pytest.skip(_REASON)
+        pytest.skip(reason)
     return found
 
 

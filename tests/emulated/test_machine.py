@@ -9,7 +9,7 @@ import pytest
 from emulated_bench import A100, GIB, Bench
 
 from oomdoctor.emulator.card import Devices
-from oomdoctor.runs.emulated import UUID
+from oomdoctor.runs.devices.emulated import UUID
 
 ROOT = Path(__file__).parents[2]
 _LOOK = """

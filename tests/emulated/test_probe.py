@@ -13,7 +13,7 @@ import pytest
 from tiny_models import tiny_folder
 
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.emulated import UUID, devices_of, emulated_gpus
+from oomdoctor.runs.devices.emulated import UUID, devices_of, emulated_gpus
 from oomdoctor.system.environment import state_dir
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,9 @@ def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -
         assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
         assert (result["tokens_per_s"], result["measurement"]["timing"]) == (None, None)
         assert result["micro_batch_size"] == 4
+        curve = result["measurement"]["curve"]
+        assert max(curve["allocated_bytes"]) == result["peak_allocated_bytes"]
+        assert curve["phases"][0] == {"step": "steady", "phase": "forward", "moment": 0}
         assert result["peak_device_bytes"] > result["peak_reserved_bytes"] > 0
     assert found["ranking_reasons"][found["ranking"][0]].startswith("the lowest peak of 2")
     assert "--emulate" not in found["next_on_gpu"][0]

@@ -10,16 +10,18 @@ from tiny_models import tiny_job
 from worker_process import launched
 
 from oomdoctor.records.measurement import Measurement
-from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus, emulating
+from oomdoctor.runs.devices.emulated import EmulatedGpus, emulated_gpus, emulating
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 WORLD = 2
+_SHORT = {"weights_dtype": "bfloat16"}
+_KL = {"reference": "kl", "num_generations": 2}
 RUNGS: dict[str, dict[str, object]] = {
     "fsdp": {"sharding": "fsdp"},
     "fsdp1": {"sharding": "fsdp", "fsdp_version": 1},
-    "zero3": {"sharding": "zero3", "weights_dtype": "bfloat16"},
+    "zero3": {"sharding": "zero3", **_SHORT},
     "fsdp-offload": {"sharding": "fsdp", "offload": "parameters"},
     "fsdp-qlora": {
         "sharding": "fsdp",
@@ -28,6 +30,11 @@ RUNGS: dict[str, dict[str, object]] = {
         "weights_dtype": "bfloat16",
         "quant_storage": "bfloat16",
     },
+    # TRL's trainers shard the reference model in their own way.
+    "fsdp-dpo": {"sharding": "fsdp", "objective": "dpo"},
+    "zero2-grpo": {"sharding": "zero2", **_SHORT, "objective": "grpo", **_KL},
+    "zero3-dpo": {"sharding": "zero3", **_SHORT, "objective": "dpo"},
+    "zero3-chunked": {"sharding": "zero3", **_SHORT, "loss": "chunked"},
 }
 
 

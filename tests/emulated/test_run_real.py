@@ -14,7 +14,7 @@ import pytest
 from emulated_run import Watched, loop
 
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.emulated import devices_of, emulated_gpus
+from oomdoctor.runs.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.system.store.cases import open_case
 from oomdoctor.units import MIB
 

@@ -11,7 +11,7 @@ from worker_process import launched
 
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.records.simulation import SimulationRequest, Target
-from oomdoctor.runs.emulated import emulated_gpus, emulating
+from oomdoctor.runs.devices.emulated import emulated_gpus, emulating
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
@@ -19,12 +19,20 @@ from oomdoctor.units import GIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 WORLD = 4
+_ZERO = {"weights_dtype": "bfloat16", "bucket_elements": 1000}
 RUNGS: dict[str, dict[str, object]] = {
     "fsdp": {"sharding": "fsdp", "weights_dtype": "bfloat16"},
     "accumulates": {"sharding": "fsdp_grad_op", "effective_batch_size": 4 * WORLD},
     "ddp": {"sharding": "ddp"},
+    "fsdp-dpo": {"sharding": "fsdp", "objective": "dpo"},
+    "fsdp-chunked": {"sharding": "fsdp", "loss": "chunked"},
+    "ddp-reward": {"sharding": "ddp", "objective": "reward"},
+    "zero2-dpo": {"sharding": "zero2", **_ZERO, "objective": "dpo"},
+    "zero3-dpo": {"sharding": "zero3", **_ZERO, "objective": "dpo"},
+    "zero3-grpo": {"sharding": "zero3", **_ZERO, "objective": "grpo", "reference": "kl"},
 }
 _NEAR = 0.01  # of a peak
+_NEAR_ZERO = 0.03  # from a model of DeepSpeed's buffers, not from its code
 
 
 def answer(host: WorkerHost, job: ProbeJob, place: Path) -> tuple[int, int, Reply | None]:
@@ -60,5 +68,8 @@ def test_simulated_ranks_need_what_the_engine_needs(
                 _, _, reply = answer(host, simulated, tmp_path / f"{name}-simulated")
                 assert reply is not None and reply.predictions, (name, reply)
                 found = reply.predictions[0].sizes[0].measurement
-                assert found.peak_allocated_bytes == pytest.approx(allocated, rel=_NEAR), name
-                assert found.peak_reserved_bytes == pytest.approx(reserved, rel=_NEAR), name
+                zero = "zero" in name
+                near = _NEAR_ZERO if zero else _NEAR
+                assert found.peak_allocated_bytes == pytest.approx(allocated, rel=near), name
+                if not zero:  # what DeepSpeed's order reserves is not modeled
+                    assert found.peak_reserved_bytes == pytest.approx(reserved, rel=_NEAR), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpu_jobs import job, llama, measured, run
 from oomdoctor.emulator.card import Devices
 from oomdoctor.emulator.enter import Session, entered
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.emulated import UUID
+from oomdoctor.runs.devices.emulated import UUID
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.units import GIB
@@ -49,6 +50,22 @@ def device(
         environment = worker_environment(UUID) | session.variables
         with WorkerHost(str(python), environment, folder) as host:
             yield Device(host, session)
+
+
+def test_what_a_host_loads_touches_no_gpu(
+    cuda_python: Path, emulator_cache: Path, tmp_path: Path
+) -> None:
+    """With torchao installed, transformers touches CUDA as it is imported."""
+    program = (
+        "from oomdoctor.worker.host import _preload, cuda_was_touched\n"
+        "_preload(compiles=True)\n"
+        "assert not cuda_was_touched()\n"
+        "import torch; torch.cuda.init()\n"
+        "assert cuda_was_touched()\n"
+    )
+    with entered(cuda_python, Devices(RTX_4090), tmp_path, emulator_cache) as session:
+        environment = worker_environment(UUID) | session.variables
+        subprocess.run([cuda_python, "-c", program], env=environment, check=True, timeout=120)
 
 
 def test_a_plain_job_tells_memory_and_no_time(device: Device, tmp_path: Path) -> None:

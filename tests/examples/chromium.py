@@ -31,6 +31,10 @@ _FLAGS = (
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )
+_SAYS_SO = "document.documentElement?.dataset.ready || window.problem?.hidden === false"
+# What a browser does with these keys goes by their codes: move the focus, follow a link.
+_CODES = {"Tab": (9, ""), "Enter": (13, "\r")}
+LOADED = "document.readyState === 'complete'"
 
 
 def program() -> str | None:
@@ -55,13 +59,20 @@ class Tab:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
-    def open(self, file: Path, width: int = 1280, height: int = 800, *, dark: bool = False) -> None:
-        """Open a file and wait until the page says that it is ready, or that it cannot be."""
+    def open(
+        self,
+        file: Path,
+        width: int = 1280,
+        height: int = 800,
+        *,
+        dark: bool = False,
+        shown: str = _SAYS_SO,
+    ) -> None:
+        """Open a file and wait until it is `shown`: the page says that, or that it cannot be."""
         self.resize(width, height)
         self.dark(dark)
         self._call("Page.navigate", url=file.as_uri())
-        shown = "document.documentElement?.dataset.ready || window.problem?.hidden === false"
-        self.until(f"location.protocol === 'file:' && ({shown})")
+        self.until(f"location.href === {json.dumps(file.as_uri())} && ({shown})")
 
     def resize(self, width: int, height: int) -> None:
         """Change the size of the window."""
@@ -73,10 +84,10 @@ class Tab:
             mobile=False,
         )
 
-    def dark(self, dark: bool = True) -> None:
-        """Ask for a dark page, or a light one."""
+    def dark(self, dark: bool = True, media: str = "") -> None:
+        """Ask for a dark page, or a light one; with `media` "print" as it is on paper."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self._call("Emulation.setEmulatedMedia", features=[scheme], media=media)
 
     def until(self, condition: str) -> None:
         """Wait until a JavaScript expression is true."""
@@ -105,12 +116,20 @@ class Tab:
 
     def key(self, key: str) -> None:
         """Press a key."""
-        for kind in ("keyDown", "keyUp"):
-            self._call("Input.dispatchKeyEvent", type=kind, key=key)
+        code, text = _CODES.get(key, (None, ""))
+        more = {} if code is None else {"windowsVirtualKeyCode": code, "code": key}
+        self._call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, **more)
+        self._call("Input.dispatchKeyEvent", type="keyUp", key=key, **more)
 
-    def picture(self, file: Path) -> None:
-        """Write what is in the window as PNG."""
-        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
+    def picture(self, file: Path, clip: dict[str, float] | None = None) -> None:
+        """Write what is in the window as PNG, or a `clip` of the page: x, y, width and height."""
+        more = {"clip": {**clip, "scale": 1}, "captureBeyondViewport": True} if clip else {}
+        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", **more)["data"]))
+
+    def paper(self, file: Path) -> None:
+        """Write the page as a PDF of A4 sheets."""
+        size = {"paperWidth": 8.27, "paperHeight": 11.69, "preferCSSPageSize": True}
+        file.write_bytes(base64.b64decode(self._call("Page.printToPDF", **size)["data"]))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

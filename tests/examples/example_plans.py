@@ -9,7 +9,7 @@ from example_parts import config, fits, measurement, request, result
 
 from oomdoctor.records.facts.warnings import not_a_card, prices_unknown
 from oomdoctor.records.measurement import OomEvent, Timing
-from oomdoctor.records.plan import (
+from oomdoctor.records.planned.plan import (
     ByteRange,
     CardPicks,
     CardPlan,
@@ -25,12 +25,12 @@ from oomdoctor.records.plan import (
     SweptPeak,
     Why,
 )
+from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
 from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
-from oomdoctor.records.solve import SolveAnswer, SolveLine
-from oomdoctor.runs.plan.card_picks import pick
-from oomdoctor.runs.plan.prices import price_of, with_costs
+from oomdoctor.runs.plan.cards.picks import pick
+from oomdoctor.runs.plan.cards.prices import price_of, with_costs
 from oomdoctor.units import GIB, KIB, MIB
 
 _MODEL = "meta-llama/Llama-3.1-8B"
@@ -333,9 +333,9 @@ def solve_report() -> Report:
         unknown = replace(
             none,
             key="d4",
-            label="lora-r16-bf16+flex",
+            label="lora-r16-bf16+unsloth",
             next_missed_by_bytes=None,
-            reason="needs a GPU: flex attention cannot be simulated",
+            reason="needs a GPU: Unsloth cannot be simulated",
         )
         lines += [found, whole, none, unknown]
     return replace(

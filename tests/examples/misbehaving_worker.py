@@ -1,12 +1,14 @@
 """The real worker host with a job function that ends in every way a child can end.
 
-The label of the job names the way. Started in place of the interpreter, so nothing else is faked:
+The label of the job names the way; WAYS in the environment has the ways of other labels. Started
+in place of the interpreter, so nothing else is faked:
 fork, session, log, reaping and the protocol are those of `oomdoctor.worker.host`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -60,7 +62,8 @@ def run_job(job_path: Path, reply_path: Path) -> None:
     phases = PhaseFile(phase_file(reply_path))
     phases.enter("forward")
     print("the log of", job.label, flush=True)
-    way, _, argument = job.label.partition(" ")
+    ways = json.loads(os.environ.get("WAYS", "{}"))
+    way, _, argument = ways.get(job.label, ways.get("*", job.label)).partition(" ")
     if job.mode == "inspect" and "torch" in os.environ.get("LACKING", ""):
         failure = Failure("ModuleNotFoundError", "No module named 'torch'")
         reply_path.write_text(dumps(Reply(status="failed", failure=failure)))
@@ -123,4 +126,5 @@ def _leave_a_grandchild(note: Path) -> None:
 
 if __name__ == "__main__":
     host._PRELOAD = host._PRELOAD_TO_COMPILE = host._PRELOAD_ON_CPU = ()
+    host._PRELOAD_WITHOUT_TORCHAO = ()
     sys.exit(host.serve(run_job))

@@ -106,11 +106,70 @@ CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
         },
     ),
 }
+_TOWER: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+# Not among CONFIGS: their sequences have tokens of images.
+WITH_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "llava": (
+        "image-text-to-text",
+        "LlavaForConditionalGeneration",
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "llama", **_DECODER},
+            "vision_config": {"model_type": "clip_vision_model", **_TOWER},
+            "image_token_index": 511,
+            "vision_feature_layer": -1,
+        },
+    ),
+    "smolvlm": (
+        "image-text-to-text",
+        "SmolVLMForConditionalGeneration",
+        {
+            "model_type": "smolvlm",
+            "text_config": {"model_type": "llama", **_DECODER, "pad_token_id": 0},
+            "vision_config": {"model_type": "smolvlm_vision", **_TOWER},
+            "image_token_id": 511,
+            "scale_factor": 2,
+        },
+    ),
+    "qwen2_5_vl": (
+        "image-text-to-text",
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "model_type": "qwen2_5_vl",
+            "text_config": {
+                "model_type": "qwen2_5_vl_text",
+                **_DECODER,
+                "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+            },
+            "vision_config": {
+                "model_type": "qwen2_5_vl",
+                "depth": 2,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_heads": 2,
+                "out_hidden_size": 64,
+                "patch_size": 4,
+                "window_size": 16,
+                "fullatt_block_indexes": [1],
+            },
+            "image_token_id": 511,
+            "video_token_id": 510,
+            "vision_start_token_id": 509,
+        },
+    ),
+}
 
 
 def tiny_spec(kind: str = "dense") -> ModelSpec:
     """The model of this kind as the hub would have found it."""
-    task, architecture, config = CONFIGS[kind]
+    task, architecture, config = (CONFIGS | WITH_IMAGES)[kind]
     return ModelSpec(
         id=f"tiny/{kind}",
         source="local",

@@ -16,8 +16,8 @@ import pytest
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnose import diagnose, exit_of
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.units import GIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ OOM = (
     "capacity of 23.64 GiB of which 1.00 GiB is free. Of the allocated memory 20.00 GiB is "
     "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.\n"
 )
+PLAN = Path(__file__).parents[2] / "docs" / "reports" / "plan-a100.json"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,8 @@ OOM = (
         ("show --help", "oomdoctor show"),
         ("watch --help", "oomdoctor watch latest"),
         ("snapshot --help", "--html"),
+        ("runs", "nothing to list"),
+        (f"diff {PLAN} {PLAN}", "Every number of 4 rungs is the same"),
     ],
 )
 def test_a_command_answers(light, arguments, shown):
@@ -76,3 +80,17 @@ def test_a_probe_says_what_is_missing(light):
     ended = light("probe", "gpt2", "--recipe", "quick")
     assert ended.returncode == 5
     assert "error: a library is missing for " in ended.stderr
+
+
+def test_a_file_is_exported(light, tmp_path):
+    """Login nodes have no torch, and no PyYAML: JSON and scripts are read."""
+    file = tmp_path / "train.json"
+    file.write_text(
+        '{"model_name_or_path": "gpt2", "per_device_train_batch_size": 2, "max_length": 256}'
+    )
+    script = light("export", "--from", f"trl:{file}", "--to", "pytorch")
+    assert script.returncode == 0, script.stderr
+    assert "SEQUENCE_LENGTH = 256" in script.stdout
+    (tmp_path / "train.py").write_text(script.stdout)
+    again = light("export", "--from", str(tmp_path / "train.py"), "--to", "trl")
+    assert "SEQUENCE_LENGTH = 256" in again.stdout, again.stderr

@@ -16,8 +16,8 @@ from analysis_make import result
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.config import Rung
@@ -29,7 +29,7 @@ from oomdoctor.runs import exact
 from oomdoctor.runs.exact import Checked, unknown
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.system.store.run_list import list_runs
+from oomdoctor.system.store.stored import stored_runs
 from oomdoctor.units import GIB, MIB, parse_size
 
 MESSAGE = (
@@ -79,7 +79,7 @@ def test_remedies_of_a_model_that_the_log_names_are_simulated(tmp_path: Path) ->
     assert order == sorted(order, reverse=True)  # what is enough comes first
     batch = next(one for one in simulated if one["changes"].get("micro_batch_size"))
     assert batch["enough"] and batch["changes"]["micro_batch_size"] < 16
-    assert not list_runs() and not any((tmp_path / "tmp").glob("oomdoctor-explain-*"))
+    assert not list(stored_runs()) and not any((tmp_path / "tmp").glob("oomdoctor-explain-*"))
 
 
 def test_without_a_model_sizes_are_computed_and_the_reason_is_said(tmp_path: Path) -> None:

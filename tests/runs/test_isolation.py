@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -19,6 +20,7 @@ from oomdoctor.runs.jobs import launch as launching
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped, launch
 from oomdoctor.system.machine.limits import HostLimit
+from oomdoctor.worker import host as host_module
 from oomdoctor.worker.host import cuda_was_touched
 
 USABLE = 10_000
@@ -332,6 +334,27 @@ def test_a_touched_gpu_shows_in_the_descriptors(tmp_path: Path) -> None:
     assert not cuda_was_touched()
 
 
+def test_the_host_does_not_import_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    real, seen = transformers.utils.is_torchao_available, []
+    load = importlib.import_module
+
+    def imported(name: str) -> object:
+        if name != "asks":
+            return load(name)
+        seen.append(transformers.utils.is_torchao_available())
+        return None
+
+    monkeypatch.setattr(host_module, "_PRELOAD", ("asks",))
+    monkeypatch.setattr(importlib, "import_module", imported)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(host_module.gc, "freeze", lambda: None)
+    host_module._preload(compiles=False)
+    assert seen == [False]
+    assert transformers.utils.is_torchao_available is real
+
+
 @pytest.mark.slow
 def test_after_a_touched_gpu_children_start_afresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -339,7 +362,8 @@ def test_after_a_touched_gpu_children_start_afresh(
     script = tmp_path / "python"
     program = (
         "import sys; from oomdoctor.worker import host, __main__ as worker; "
-        "host._PRELOAD = host._PRELOAD_ON_CPU = (); host.cuda_was_touched = lambda: True; "
+        "host._PRELOAD = host._PRELOAD_ON_CPU = host._PRELOAD_WITHOUT_TORCHAO = (); "
+        "host.cuda_was_touched = lambda: True; "
         "sys.exit(host.serve(lambda job, reply: None))"
     )
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{program}"\n')

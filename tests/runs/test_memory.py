@@ -16,7 +16,7 @@ from tiny_models import tiny_folder, tiny_job
 from oomdoctor.records.codec import to_json
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest

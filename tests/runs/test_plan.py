@@ -15,7 +15,7 @@ from tiny_models import tiny_folder
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run import run_plan

@@ -15,7 +15,7 @@ from tiny_models import tiny_folder
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.plan.run import run_plan
 from oomdoctor.runs.survey.run import run_survey

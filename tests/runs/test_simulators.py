@@ -101,7 +101,8 @@ def test_a_job_that_dies_costs_one_rung(tmp_path: Path) -> None:
         "import os; from pathlib import Path; from oomdoctor.worker import host, __main__ as m\n"
         "def run(job, reply):\n"
         "    os.abort() if Path(job).parent.name == 'dies' else m.run_job(job, reply)\n"
-        "host._PRELOAD = host._PRELOAD_ON_CPU = ()\n"  # the first one dies without torch
+        # The first one dies without torch.
+        "host._PRELOAD = host._PRELOAD_ON_CPU = host._PRELOAD_WITHOUT_TORCHAO = ()\n"
         "host.serve(run, isolated=False)"
     )
     dies.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}"\n')

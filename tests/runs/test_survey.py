@@ -231,7 +231,7 @@ def test_rows_are_no_longer_than_the_model_has_positions(
 def test_without_being_asked_the_cpu_is_refused_for_hours(
     ask: Callable[..., SurveyRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oomdoctor.runs import device
+    from oomdoctor.runs.devices import device
 
     monkeypatch.setattr(device, "_CPU_FLOPS_PER_CORE", 1.0)
     plain = replace(device.slurm(), on_login_node=False)
@@ -291,7 +291,7 @@ def test_the_budget_is_that_of_the_moment_the_device_is_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from oomdoctor.records.machine import Gpu
-    from oomdoctor.runs import device
+    from oomdoctor.runs.devices import device
     from oomdoctor.system.machine.devices import Device
 
     def card(free: int) -> Gpu:

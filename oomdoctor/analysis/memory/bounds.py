@@ -15,7 +15,7 @@ from oomdoctor.analysis.memory.closed_form import (
     product,
     state_width,
 )
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, has_reference_model, steps_in_backward
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.model import ParameterCounts
 
@@ -39,18 +39,32 @@ def lower_bound(
 
     `trainable` is the number of parameters with gradients, None if unknown. For LoRA only the base
     is counted. With `all_learn` False some parameters may get no gradient (such as a vision tower
-    in training on text), so only the weights are certain.
+    in training on text), so only the weights are certain. So it is with frozen layers, unless
+    `trainable` is known.
     """
     if config.offload == "parameters":
         return Bound(0, "the parameters are kept in host memory, so nothing is certain")
+    counts = built_counts(config, counts)
     shards = shards_of(config)
     weight_shards = 1 if config.sharding in ("zero1", "zero2") or _is_copied(config) else shards
     terms = [_shared(term, weight_shards) for term in _weights(config, counts)]
-    if config.method == "full" and all_learn:
+    if config.method == "full" and all_learn and not (config.frozen_layers and trainable is None):
         terms += [_shared(term, shards) for term in _training(config, counts, trainable)]
     total = sum(term.size_bytes for term in terms)
     text = ", ".join(term.text() for term in terms)
     return Bound(total, text)
+
+
+def built_counts(config: TrainConfig, counts: ParameterCounts) -> ParameterCounts:
+    """At most the parameters of the model that a rung builds.
+
+    A reward model has a score instead of the output head, which is half of what counts as
+    embedding. If the head shares its weights with the embedding, this is too few.
+    """
+    if config.objective != "reward":
+        return counts
+    head = counts.embedding // 2
+    return replace(counts, total=counts.total - head, embedding=counts.embedding - head)
 
 
 def shards_of(config: TrainConfig) -> int:
@@ -68,14 +82,14 @@ def _is_copied(config: TrainConfig) -> bool:
 
 
 def weights_bytes(config: TrainConfig, counts: ParameterCounts) -> int:
-    """Bytes of the base weights alone, on one device and without sharding."""
-    return sum(term.size_bytes for term in _weights(config, counts))
+    """Bytes of all weights on one device without sharding, with those of a reference model."""
+    return sum(term.size_bytes for term in _weights(config, built_counts(config, counts)))
 
 
 def state_bytes(config: TrainConfig, counts: ParameterCounts) -> int | None:
     """Bytes of optimizer state certainly on the device in full training; None if unknown."""
-    each = _state_width(config)
-    return None if each is None else _learning(counts) * each
+    each = None if config.frozen_layers else _state_width(config)
+    return None if each is None else _learning(built_counts(config, counts)) * each
 
 
 def keeps_all_gradients(config: TrainConfig) -> bool:
@@ -83,7 +97,7 @@ def keeps_all_gradients(config: TrainConfig) -> bool:
 
     An optimizer whose states are not known may free gradients layer by layer.
     """
-    return _state_width(config) is not None
+    return _state_width(config) is not None and not steps_in_backward(config)
 
 
 def _state_width(config: TrainConfig) -> int | None:
@@ -97,7 +111,10 @@ def _state_width(config: TrainConfig) -> int | None:
 def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     each = dtype_bytes(config.weights_dtype)
     if config.quantization == "none":
-        return [product("weights", counts.total, each)]
+        own = product("weights", counts.total, each)
+        if not has_reference_model(config):
+            return [own]
+        return [own, product("reference model", counts.total, each)]
     # peft's preparation casts everything that is not quantised to float32.
     rest = FLOAT32_BYTES if config.kbit_prepare == "peft" else each
     others = product("other weights", counts.total - counts.linear, rest)
@@ -119,7 +136,9 @@ def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | Non
     learning = _learning(counts)
     if trainable is not None:
         learning = max(0, learning - (counts.total - min(trainable, counts.total)))
-    terms = [product("gradients", learning, dtype_bytes(config.weights_dtype))]
+    terms = []
+    if keeps_all_gradients(config):
+        terms.append(product("gradients", learning, dtype_bytes(config.weights_dtype)))
     if each:
         terms.append(product("optimizer states", learning, each))
     return terms

@@ -83,6 +83,6 @@ def state_ceiling(optimizer: str, weight_bytes: int, linear: int, others: int) -
     copies = row.gradient_copies * weight_bytes * (linear + others)
     each = weight_bytes if row.moment_bytes is None else row.moment_bytes
     if not row.eight_bit:
-        return copies + row.moments * each * (linear + others)
+        return copies + int(row.moments * each * (linear + others))
     constants = 4 * FLOAT32_BYTES * linear // _STATE_BLOCK
     return copies + row.moments * (FLOAT32_BYTES * others + linear) + constants

@@ -9,11 +9,12 @@ full fine-tuning with AdamW in float32: 4 for the weight, 4 for the gradient, 8 
 from __future__ import annotations
 
 from oomdoctor.analysis.memory.bounds import weights_bytes
-from oomdoctor.analysis.memory.closed_form import ADAPTER_BYTES, state_width, trained_bytes
+from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.plan import FormulaTerm, FormulaView
+from oomdoctor.records.planned.plan import FormulaTerm, FormulaView
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.units import format_bytes, format_count
 
@@ -36,17 +37,16 @@ def formula_view(
             "weights", weights / counts.total, counts.total, weights, simulated.get("weights")
         )
     ]
+    width: int | None = trained_bytes(config.method, config.weights_dtype)
+    if config.modules_to_save and width != dtype_bytes(config.weights_dtype):
+        width = None  # modules that are trained whole are in another type than the adapters
     if config.method != "full":
-        terms.append(_term("adapters", ADAPTER_BYTES, trainable, None))
-    width = trained_bytes(config.method, config.weights_dtype)
+        terms.append(_term("adapters", width, trainable, None))
     terms.append(_term("gradients", width, trainable, simulated.get("gradients")))
-    states = state_width(config.optimizer, width, offloaded=config.offload == "optimizer")
-    if states is None:
-        terms.append(
-            FormulaTerm("optimizer states", None, trainable, None, simulated.get("optimizer"))
-        )
-    else:
-        terms.append(_term("optimizer states", states, trainable, simulated.get("optimizer")))
+    states = None
+    if width is not None:
+        states = state_width(config.optimizer, width, offloaded=config.offload == "optimizer")
+    terms.append(_term("optimizer states", states, trainable, simulated.get("optimizer")))
     for name in ("activations", "logits", "inputs", "temporary"):
         terms.append(FormulaTerm(name, None, None, None, simulated.get(name)))
     total = sum(term.formula_bytes or 0 for term in terms)
@@ -61,8 +61,9 @@ def formula_view(
     )
 
 
-def _term(name: str, each: float, count: int, simulated: int | None) -> FormulaTerm:
-    return FormulaTerm(name, each, count, round(each * count), simulated)
+def _term(name: str, each: float | None, count: int, simulated: int | None) -> FormulaTerm:
+    size = None if each is None else round(each * count)
+    return FormulaTerm(name, each, count, size, simulated)
 
 
 def _remarks(

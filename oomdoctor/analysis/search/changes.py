@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, steps_in_backward
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.measurement import Breakdown
 from oomdoctor.records.result import ProbeResult
@@ -111,7 +111,7 @@ def _same_training(row: ProbeResult, parts: Breakdown) -> Iterator[Change]:
         yield Change("Liger's loss", {"loss": "liger"}, parts.logits_bytes)
     grows = parts.activations_bytes + parts.logits_bytes
     size = row.micro_batch_size or 1
-    if size > 1:
+    if size > 1 and not steps_in_backward(config):
         less = grows * (size - 1) // size
         yield Change("micro-batch size 1", {"micro_batch_size": 1}, less)
     if config.attention == "eager":

@@ -17,7 +17,12 @@ from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, w
 from oomdoctor.analysis.memory.closed_form import state_ceiling
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.speed.throughput import compute_dtype
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import (
+    TrainConfig,
+    has_reference_model,
+    masks_pairs,
+    trains_with_trl,
+)
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, canonical
@@ -27,6 +32,7 @@ from oomdoctor.records.model import ParameterCounts
 _PREPARED = ("none", "norms", "peft")
 _FOLLOW = ("weights_dtype", "autocast_dtype")
 _CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")
+_TILE_TOKENS, _TILE_WORDS = 4096, 32768  # of TRL 1.16 kernels/chunked_logprob.py
 _HANDLED = {*_FOLLOW, *_CHECKPOINTING, "micro_batch_size", "effective_batch_size"}
 
 
@@ -73,7 +79,7 @@ def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[
 def _relevant(config: TrainConfig) -> TrainConfig:
     """The configuration without the values that do not change memory."""
     plain = TrainConfig()
-    values: dict[str, Any] = {"lora_alpha": plain.lora_alpha}
+    values: dict[str, Any] = {"lora_alpha": plain.lora_alpha, "use_rslora": plain.use_rslora}
     if config.method == "full":
         values |= {
             name: getattr(plain, name) for name in ("lora_rank", "lora_dropout", "lora_targets")
@@ -82,12 +88,20 @@ def _relevant(config: TrainConfig) -> TrainConfig:
         values["kbit_prepare"] = plain.kbit_prepare
     if config.quantization != "nf4":
         values["double_quant"] = plain.double_quant
+    if config.objective not in ("dpo", "grpo"):
+        values |= {"reference": plain.reference, "completion_length": plain.completion_length}
+    values["num_generations"] = plain.num_generations  # how completions are grouped
+    if config.packing != "packed":
+        values["document_length"] = plain.document_length
     if config.activation_checkpointing != "every_n":
         values["checkpoint_every"] = plain.checkpoint_every
     elif config.checkpoint_every == 1:
         values["activation_checkpointing"] = "full"
         values["checkpoint_every"] = plain.checkpoint_every
     values["optimizer"] = canonical(config.optimizer)
+    row = OPTIMIZERS.get(config.optimizer)
+    if row is None or not row.low_rank:
+        values["optimizer_rank"] = plain.optimizer_rank
     if config.offload == "optimizer":
         values["optimizer"] = plain.optimizer  # the device has none of its states
     return replace(config, **values)
@@ -95,21 +109,36 @@ def _relevant(config: TrainConfig) -> TrainConfig:
 
 def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
     a, b = getattr(more, name), getattr(less, name)
-    if name in ("sequence_length", "lora_rank"):
+    if name in ("sequence_length", "lora_rank", "vllm_gpu_memory_utilization"):
         return bool(a >= b)
     if name == "lora_dropout":
         return bool(b == 0)  # dropout keeps a mask and its output
+    if name == "use_dora":
+        return bool(a)  # it computes all that LoRA does, and the rescaled result
+    if name == "modules_to_save":
+        return set(a) >= set(b)
+    if name == "vision":
+        return bool(a == "trained")
+    if name == "frozen_layers":
+        return bool(a <= b)
     if name == "double_quant":
         return bool(b)
     if name == "kbit_prepare":
         return _PREPARED.index(a) > _PREPARED.index(b)
+    if name == "reference":
+        return has_reference_model(more) and not has_reference_model(less)
     if name == "offload":
         return bool(a == "none" and b == "optimizer")
     if name == "attention":
+        if less.packing != "none" and not ATTENTIONS[b].reads_borders:
+            return False  # the mask decides the kernel
         scores = ATTENTIONS[a].stores_scores is True and ATTENTIONS[b].stores_scores is False
         return scores and _fast_attention(compute_dtype(less), setting)
     if name == "loss":
-        return a == "default" and b == "liger" and _logits_outweigh(less, setting)
+        outweighs = {"liger": _logits_outweigh, "chunked": _logits_outweigh_tiles}.get(b)
+        return a == "default" and outweighs is not None and outweighs(less, setting)
+    if name == "optimizer_in_backward":
+        return bool(b) and _steps_without_copies(less)
     if name == "optimizer" and less.offload == "optimizer":
         return keeps_all_gradients(more)
     if name == "optimizer":
@@ -133,6 +162,12 @@ def _keeps_at_least(more: TrainConfig, less: TrainConfig) -> bool:
     if a == "offload" or not {a, b} <= whole:
         return False
     return _every(more) % _every(less) == 0
+
+
+def _steps_without_copies(config: TrainConfig) -> bool:
+    """Whether the update of a parameter takes no temporary memory beside its activations."""
+    row = OPTIMIZERS.get(config.optimizer)
+    return row is not None and (row.kernel == "fused" or row.gradient_copies == 0)
 
 
 def _every(config: TrainConfig) -> int:
@@ -167,9 +202,13 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
         and more.autocast_dtype in ("none", computed)
     )
     vocabulary = shape_of(setting.model_config).vocabulary
+    if trains_with_trl(more):
+        return False  # TRL's head makes other copies
     if not wider or setting.counts is None or vocabulary is None:
         return False
-    scores = any(ATTENTIONS[rung.attention].stores_scores for rung in (more, less))
+    scores = any(
+        ATTENTIONS[rung.attention].stores_scores or masks_pairs(rung) for rung in (more, less)
+    )
     if scores or not _fast_attention(computed, setting):
         return False
     gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)
@@ -201,6 +240,24 @@ def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
         return False
     tokens = _micro(config) * config.sequence_length
     return 8 * tokens >= 2 * dtype_bytes(config.weights_dtype) * hidden
+
+
+def _logits_outweigh_tiles(config: TrainConfig, setting: Setting) -> bool:
+    """Whether whole logits are larger than all that TRL's loss in chunks has at a time.
+
+    It has a tile of scores of 4,096 tokens and 32,768 words, two copies of the head's rows for
+    them, and float32 gradients of the head and of the hidden states, each with a copy. On the CPU
+    a tile has several copies in float32, which no rule counts.
+    """
+    shape = shape_of(setting.model_config)
+    if setting.device_type == "cpu" or shape.hidden is None or shape.vocabulary is None:
+        return False
+    tokens = _micro(config) * config.sequence_length
+    tile = 4 * min(tokens, _TILE_TOKENS) * _TILE_WORDS
+    rows = 2 * 4 * _TILE_WORDS * shape.hidden
+    gradients = 8 * (shape.vocabulary + tokens) * shape.hidden
+    hidden = 8 * tokens * shape.hidden
+    return 8 * tokens * shape.vocabulary >= tile + rows + gradients + hidden
 
 
 def _micro(config: TrainConfig) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.facts.dtypes import has_bfloat16
 
 
@@ -41,11 +41,15 @@ def in_float16(rung: Rung) -> Rung:
     """The rung with float16 instead of bfloat16, if its type follows the card.
 
     Frozen weights may be float16. Weights that are trained stay in float32, because the gradient
-    scaler cannot unscale float16 gradients.
+    scaler cannot unscale float16 gradients. A step in the backward pass cannot use the scaler at
+    all, so such a rung computes in float32.
     """
     config = rung.config
     if not rung.follows_card or not uses_bfloat16(config):
         return rung
+    if steps_in_backward(config):
+        plain = replace(config, weights_dtype="float32", autocast_dtype="none")
+        return replace(rung, label=_label(rung, plain, "fp32"), config=plain)
     frozen = config.method != "full" and config.weights_dtype != "float32"
     config = replace(
         config, weights_dtype="float16" if frozen else "float32", autocast_dtype="float16"
@@ -65,11 +69,11 @@ def emulated(rungs: Iterable[Rung], capability: str | None) -> tuple[str, ...]:
     return tuple(rung.label for rung in rungs if uses_bfloat16(rung.config))
 
 
-def _label(rung: Rung, config: TrainConfig) -> str:
-    """A label that says fp16: generated again, or with the word after the method."""
+def _label(rung: Rung, config: TrainConfig, word: str = "fp16") -> str:
+    """A label that says the type: generated again, or with the word after the method."""
     if rung.label == rung.config.label():
         return config.label()
     if "bf16" in rung.label:
-        return rung.label.replace("bf16", "fp16")
+        return rung.label.replace("bf16", word)
     head, plus, rest = rung.label.partition("+")
-    return f"{head}-fp16{plus}{rest}"
+    return f"{head}-{word}{plus}{rest}"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.config import Method
 from oomdoctor.records.evidence import PeakErrorRecord, PeakMetric
+from oomdoctor.records.rung.choices import Method
 
 _ENOUGH = 5  # with fewer, a 95th percentile is just the largest of a few
 
@@ -31,12 +31,19 @@ class PeakErrors:
 
     def share(self, method: Method, metric: PeakMetric) -> float | None:
         """The share by which a peak may be off either way; None if nothing was compared."""
+        prediction = self.of_simulation(method, metric)
+        return None if prediction is None else prediction + (self.of_emulation() or 0.0)
+
+    def of_simulation(self, method: Method, metric: PeakMetric) -> float | None:
+        """The share by which a predicted peak differs from that on the emulated GPU."""
         prediction = self._prediction(method, metric)
-        if prediction is None:
-            return None
+        return None if prediction is None else prediction.p95
+
+    def of_emulation(self) -> float | None:
+        """The share by which a peak on the emulated GPU differs from that on a real one."""
         # What torch reserves follows from what it allocates, by torch's own code.
         real = next((r for r in self.records if r.reference == "published"), None)
-        return prediction.p95 if real is None else prediction.p95 + real.p95
+        return None if real is None else real.p95
 
     def _prediction(self, method: Method, metric: PeakMetric) -> PeakErrorRecord | None:
         release = None if self.torch is None else ".".join(self.torch.split(".")[:2])

@@ -6,14 +6,16 @@ replayed through the model of the caching allocator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from oomdoctor.analysis.allocator import AllocatorSettings, Mark, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
+from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.kept.cycles import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
+from oomdoctor.analysis.simulator.orders.inputs import with_inputs
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
@@ -29,6 +31,7 @@ from oomdoctor.analysis.simulator.tape import (
     same_structure,
     sizes_between,
 )
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.measurement import PhaseMemory
 
 A100: Capability = (8, 0)
@@ -70,18 +73,16 @@ class Categories:
 class RecordedRung:
     """Recordings of a rung at some micro-batch sizes, and layouts of any size made from them.
 
-    `depths` are (simulated, real) units by stack. A tape holds the inputs of `held` micro-batches.
+    `depths` are (simulated, real) units by stack. A tape holds the inputs of one micro-batch.
     """
 
-    def __init__(
-        self, depths: Mapping[int, tuple[int, int]], categories: Categories, held: int = 1
-    ) -> None:
-        self.depths, self.categories, self.held = depths, categories, held
+    def __init__(self, depths: Mapping[int, tuple[int, int]], categories: Categories) -> None:
+        self.depths, self.categories = depths, categories
         self.tapes: dict[int, Tape] = {}  # of one micro-step
         self._taken: dict[int, Mapping[int, int]] = {}
         self._shallow: dict[tuple[int, bool], Tape] = {}
         self._differs: set[int] = set()  # sizes at which a second micro-step differs
-        self._orders: dict[tuple[int, bool], tuple[Order, Outline]] = {}
+        self._orders: dict[tuple[int, bool, int], tuple[Order, Outline]] = {}
 
     def add(
         self,
@@ -129,14 +130,16 @@ class RecordedRung:
         line: tuple[int, int] | None = None,
         *,
         accumulates: bool,
+        held: int = 1,
         resized: Mapping[str, int] = MappingProxyType({}),
         capability: Capability = A100,
     ) -> Layout:
         """The events at a size, with one micro-step per step unless it accumulates.
 
-        `line` are the two recorded sizes to go by if the size was not recorded itself. `resized`
-        has the bytes of blocks, by operator, that differ from the tape. The `capability` of the
-        card decides the scratch of row sums.
+        The device has the inputs of `held` micro-batches during a step. `line` are the two recorded
+        sizes to go by if the size was not recorded itself. `resized` has the bytes of blocks, by
+        operator, that differ from the tape. The `capability` of the card decides the scratch of row
+        sums.
         """
         low, high = line or (size, size)
         tape = self._tape(low, accumulates=accumulates)
@@ -150,9 +153,7 @@ class RecordedRung:
         for number, block in enumerate(tape.blocks):
             if block.operator in resized:
                 sizes[number] = resized[block.operator]
-            elif block.category == self.categories.inputs and not accumulates:
-                sizes[number] //= self.held
-        return Layout(*self._order(low, accumulates=accumulates), tape.blocks, sizes)
+        return Layout(*self._order(low, accumulates=accumulates, held=held), tape.blocks, sizes)
 
     def _tape(self, size: int, *, accumulates: bool) -> Tape:
         """A recording with one micro-step, or with two."""
@@ -173,16 +174,19 @@ class RecordedRung:
         except IrregularError:
             return extend(in_canonical_order(tape), self.depths)
 
-    def _order(self, size: int, *, accumulates: bool) -> tuple[Order, Outline]:
-        if (size, accumulates) not in self._orders:
+    def _order(self, size: int, *, accumulates: bool, held: int = 1) -> tuple[Order, Outline]:
+        if (size, accumulates, held) not in self._orders:
             tape = self._tape(size, accumulates=accumulates)
-            deep = any(simulated != real for simulated, real in self.depths.values())
-            order = self._extended(tape) if deep else plain_order(tape)
-            order = with_steady_step(
-                order, tape.blocks, self.categories.states, self.categories.gradients
-            )
-            self._orders[size, accumulates] = (order, outline_of(order))
-        return self._orders[size, accumulates]
+            if held > 1:
+                order, _ = self._order(size, accumulates=accumulates)
+                order = with_inputs(order, tape.blocks, self.categories.inputs, held)
+            else:
+                deep = any(simulated != real for simulated, real in self.depths.values())
+                order = self._extended(tape) if deep else plain_order(tape)
+                states, gradients = self.categories.states, self.categories.gradients
+                order = with_steady_step(order, tape.blocks, states, gradients, tape.carried)
+            self._orders[size, accumulates, held] = (order, outline_of(order))
+        return self._orders[size, accumulates, held]
 
 
 def _are_on_a_line(one: Tape, other: Tape, distance: int) -> bool:
@@ -193,13 +197,23 @@ def _are_on_a_line(one: Tape, other: Tape, distance: int) -> bool:
     )
 
 
-def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) -> Replay:
-    """Replay the layout through the caching allocator; the process may reserve up to `limit`."""
+def play(
+    layout: Layout,
+    settings: AllocatorSettings,
+    limit: int | None = None,
+    parts: Sequence[Stretch] | None = None,
+) -> Replay:
+    """Replay the layout through the caching allocator; the process may reserve up to `limit`.
+
+    The replay has the peaks of each window, or those of `parts`.
+    """
     order, sizes = layout.order, layout.sizes
     own = list(map(sizes.__getitem__, order.origin))
+    windows = order.windows
+    if parts is not None:
+        windows = [(part.first, part.step, part.phase) for part in parts]
     marks = [
-        Mark(start, f"{step} {phase}", start in order.emptied)
-        for start, step, phase in order.windows
+        Mark(start, f"{step} {phase}", start in order.emptied) for start, step, phase in windows
     ]
     streams = None
     if any(block.stream for block in layout.blocks):
@@ -207,6 +221,21 @@ def play(layout: Layout, settings: AllocatorSettings, limit: int | None = None) 
         streams = list(map(of_blocks.__getitem__, order.origin))
     with without_collection():
         return replay_order(order.events, own, marks, settings, limit, streams)
+
+
+def curve(layout: Layout, settings: AllocatorSettings, moments: int = MOMENTS) -> MemoryCurve:
+    """How memory rises and falls on a device without a limit; the peaks are those of a replay."""
+    order, sizes = layout.order, _rounded(layout.sizes)
+    parts = stretches(order.windows, len(order.events), moments)
+    replayed = play(layout, settings, parts=parts)
+    changes = [
+        sizes[order.origin[event - 1]] if event > 0 else -sizes[order.origin[-event - 1]]
+        for event in order.events
+    ]
+    names = [layout.blocks[source].category for source in order.origin]
+    categories = [names[abs(event) - 1] for event in order.events]
+    peaks = [window.peak_allocated_bytes for window in replayed.windows]
+    return memory_curve(changes, categories, parts, peaks)
 
 
 def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:

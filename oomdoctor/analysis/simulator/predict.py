@@ -7,7 +7,7 @@ that found them on disk. What is not recorded yet is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.allocator import out_of_memory_message
 from oomdoctor.analysis.simulator.card import Card, card_of
@@ -17,7 +17,7 @@ from oomdoctor.analysis.simulator.recordings import Record, Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.zero.rung import ZeroSizes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.config import TrainConfig, is_zero, masks_pairs
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.simulation import (
@@ -81,7 +81,9 @@ def predictions(
         card = next(iter(left))
         of_card = next((known for known in recordings if known.hold_for(card)), None)
         if of_card is None:
-            of_card = Recordings(facts, card, pool, kept, store.is_line)
+            of_card = Recordings(
+                facts, card, pool, kept, store.is_line, has_lines=not masks_pairs(config)
+            )
             recordings.append(of_card)
         of_card.record_for(sorted(request.micro_batch_sizes), for_later=request.for_later)
         cards = of_card.cards_alike(tuple(left))
@@ -123,7 +125,7 @@ class _Predictor:
         """
         out_of_reach = self.limit is not None and self.at.least_bytes > self.limit
         if out_of_reach and not self.request.every_size:
-            return (self._predict(self.sizes[0], plays=True),)
+            return self._with_curve([self._predict(self.sizes[0], plays=True)])
         found: list[PredictedSize] = []
         waiting = {target.name for target in self.targets}
         best = 0.0
@@ -136,7 +138,24 @@ class _Predictor:
             if fits:
                 best = max(best, rate)
             found.append(predicted)
-        return tuple(reversed(found))
+        found.reverse()
+        return self._with_curve(found)
+
+    def _with_curve(self, found: Sequence[PredictedSize]) -> tuple[PredictedSize, ...]:
+        """The predictions, one of them with its curve: the fastest that fits, or the smallest."""
+        if not self.request.curve:
+            return tuple(found)
+        fitting = [one for one in found if all(device.fits for device in one.devices)]
+        shown = max(
+            fitting, key=lambda one: (self._rate(one.micro_batch_size), one.micro_batch_size),
+            default=found[0],
+        )  # fmt: skip
+        curve = self.at.curve(shown.micro_batch_size)
+        peak = shown.measurement.peak_allocated_bytes
+        if curve is None or curve.allocated_bytes[curve.peak] != peak:
+            return tuple(found)  # only tensors were counted
+        drawn = replace(shown, measurement=replace(shown.measurement, curve=curve))
+        return tuple(drawn if one is shown else one for one in found)
 
     def _possible(self) -> list[int]:
         """The sizes to predict: the smallest two if even the second is too large everywhere."""

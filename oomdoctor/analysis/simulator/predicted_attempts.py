@@ -88,10 +88,18 @@ def is_borderline(
         return False
     share = _error(result, errors)
     more = share + (_BEYOND_TENSORS if _has_tensors_only(result) else 0.0)
-    held = result.peak_device_bytes - context.likely
-    low = held * (1 - share) + context.low
-    high = held * (1 + more) + context.high
+    vllm = _vllm_bytes(result, context)  # it takes exactly its share
+    held = result.peak_device_bytes - context.likely - vllm
+    low = held * (1 - share) + context.low + vllm
+    high = held * (1 + more) + context.high + vllm
     return low <= usable_bytes < high
+
+
+def _vllm_bytes(result: ProbeResult, context: Range) -> int:
+    measured = result.measurement
+    if not result.config.vllm_gpu_memory_utilization or measured is None:
+        return 0
+    return (measured.overhead_bytes or context.likely) - context.likely
 
 
 def _has_tensors_only(result: ProbeResult) -> bool:

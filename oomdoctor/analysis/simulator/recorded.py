@@ -10,6 +10,7 @@ from oomdoctor.analysis.allocator import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.costs import OpCost
+from oomdoctor.records.curve import MemoryCurve
 
 
 class Cost(NamedTuple):
@@ -64,15 +65,14 @@ class ParameterGroup:
 class RungFacts:
     """What is the same in all recordings of a rung.
 
-    `units` are (simulated, real) units of each stack. A tape has the inputs of `held`
-    micro-batches. `least_bytes` are weights and gradients at full depth. `attention` is the
+    `units` are (simulated, real) units of each stack. `least_bytes` are weights and gradients at
+    full depth. `attention` is the
     implementation that the model runs. `torch_release` and `workspace_setting`
     (CUBLAS_WORKSPACE_CONFIG) decide the cuBLAS workspaces; without `as_cuda` there are none.
     `groups` are the parameters at full depth, in their order.
     """
 
     units: tuple[tuple[int, int], ...]
-    held: int
     least_bytes: int
     trainable_parameters: int
     parameters: int
@@ -129,7 +129,7 @@ class Held:
 
 # What was computed from recordings, by their numbers and what else it depends on. It saves time and
 # holds nothing that the recordings do not say.
-Computed = dict[str, Floors | Played | Held | bool]
+Computed = dict[str, Floors | Played | Held | MemoryCurve | bool]
 
 
 def times(region: Region | None, depths: Mapping[int, tuple[int, int]]) -> int:

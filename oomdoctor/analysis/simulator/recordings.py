@@ -37,7 +37,10 @@ def not_recorded(size: int, card: Card) -> Recorded:
 
 
 class Recordings:
-    """Recordings made for `card`, which also hold for the cards in `alike`."""
+    """Recordings made for `card`, which also hold for the cards in `alike`.
+
+    Without `has_lines`, blocks grow with the square of the batch, so each size is recorded.
+    """
 
     def __init__(
         self,
@@ -46,13 +49,15 @@ class Recordings:
         known: Iterable[Recorded],
         record: Record,
         is_line: IsLine = lambda one, other, check: check(),
+        *,
+        has_lines: bool = True,
     ) -> None:
         self.facts, self.card, self._record = facts, card, record
-        self.rung = RecordedRung(facts.depths, CATEGORIES_OF_STEPS, facts.held)
+        self.rung = RecordedRung(facts.depths, CATEGORIES_OF_STEPS)
         self.by_size: dict[int, Recorded] = {}
         self.alike: set[Card] | None = None
         self._even: dict[tuple[int, int], bool] = {}
-        self._is_line = is_line
+        self._is_line, self._has_lines = is_line, has_lines
         for recorded in known:
             if card in recorded.alike and recorded.size not in self.by_size:
                 self._take(recorded, is_regular=True)
@@ -90,13 +95,16 @@ class Recordings:
 
     def record_for(self, sizes: Sequence[int], *, for_later: bool = False) -> None:
         """Record what predicts these sizes; for three or more, or `for_later`, most others too."""
-        if len(sizes) > 2 or for_later:
+        if self._has_lines and (len(sizes) > 2 or for_later):
             for size in (1, LOW, HIGH):
                 self.record(size)
         for size in sizes:
             self.line(size)
 
     def _extended(self, size: int) -> tuple[int, int]:
+        if not self._has_lines:
+            self.record(size)
+            return size, size
         high = next((high for high in _HIGHER if high >= size), None)
         if high is not None and LOW in self.by_size and high not in self.by_size and size > LOW:
             self.record(high)
@@ -108,6 +116,8 @@ class Recordings:
     def _known_line(self, size: int) -> tuple[int, int] | None:
         if size in self.by_size:
             return size, size
+        if not self._has_lines:
+            return None
         known = sorted(self.by_size)
         lows = [low for low in reversed(known) if low < size]
         highs = [high for high in known if high > size]

@@ -12,13 +12,14 @@ from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.peaks import floors, held, phase_peaks, played
-from oomdoctor.analysis.simulator.playback import Layout
+from oomdoctor.analysis.simulator.playback import Layout, curve
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.analysis.speed.communication import has_estimate, with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, held_micro_batches
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
 from oomdoctor.records.simulation import PhasePeak, Target
@@ -27,7 +28,8 @@ from oomdoctor.records.simulation import PhasePeak, Target
 class Sizes:
     """What a rung needs at each size; `card` is one of those that `recordings` hold for.
 
-    `errors` are those of earlier estimates of speed.
+    `errors` are those of earlier estimates of speed. The inputs of a step are those that `held_by`
+    says, if that is another rung.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class Sizes:
         card: Card,
         errors: Sequence[SpeedErrorRecord],
         store: Store,
+        held_by: TrainConfig | None = None,
     ) -> None:
         self._config, self._recordings, self._store = config, recordings, store
+        self._held_by = held_by or config
         self._errors = errors
         self._resized = recordings.resized(card)
         self._capability = card.compute_capability
@@ -63,10 +67,16 @@ class Sizes:
                 size,
                 self._recordings.line(size),
                 accumulates=accumulates,
+                held=self._held(size),
                 resized=self._resized,
                 capability=self._capability,
             )
         return self._layouts[size]
+
+    def _held(self, size: int) -> int:
+        """The micro-batches whose inputs the device has."""
+        config, on_cpu = self._held_by.with_micro_batch(size), not self._recordings.facts.as_cuda
+        return max(1, held_micro_batches(config, on_cpu=on_cpu))
 
     def _key(self, what: str, size: int) -> str:
         low, high = (
@@ -75,7 +85,8 @@ class Sizes:
         )
         accumulates = size < self._config.rank_batch_size()
         workspace = max(self._resized.values(), default=0)
-        words = [what, low, high, size, int(accumulates), workspace, self._config.allocator]
+        words = [what, low, high, size, int(accumulates), self._held(size)]
+        words += [workspace, self._config.allocator]
         if self._recordings.rung.has_row_sums:
             words += self._capability
         return " ".join(map(str, words))
@@ -105,6 +116,11 @@ class Sizes:
         return self._store.get(
             key, Held, lambda: held(self.layout(size), self._settings, max(limit, 1))
         )
+
+    def curve(self, size: int) -> MemoryCurve | None:
+        """How memory rises and falls, on a device without a limit."""
+        key = self._key("curve", size)
+        return self._store.get(key, MemoryCurve, lambda: curve(self.layout(size), self._settings))
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """What the peak of each phase consists of."""

@@ -65,13 +65,16 @@ class Tape:
     """Events in order: `+(i + 1)` is the birth of block i, `-(i + 1)` its death.
 
     `regions` has the unit of each event. `windows` are (first event, step, phase); a window ends
-    where the next one begins.
+    where the next one begins. `carried` maps each block that a micro-step or a step finds from the
+    one before, and frees, to the block that it leaves in its place. The first step finds nothing,
+    so such a block has no bytes.
     """
 
     blocks: list[TapeBlock] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     regions: list[Region | None] = field(default_factory=list)
     windows: list[tuple[int, str, str]] = field(default_factory=list)
+    carried: dict[int, int] = field(default_factory=dict)
 
     def born(self, block: TapeBlock, region: Region | None) -> int:
         """Append a birth; returns the block's index."""
@@ -104,7 +107,7 @@ def in_canonical_order(tape: Tape) -> Tape:
     It does not change the free memory of an allocator, but which of equal blocks it uses next.
     """
     breaks = {start for start, _, _ in tape.windows}
-    tidy = Tape(blocks=tape.blocks, windows=tape.windows)
+    tidy = Tape(blocks=tape.blocks, windows=tape.windows, carried=tape.carried)
     pending: list[tuple[int, Region | None]] = []
 
     def flush() -> None:
@@ -132,6 +135,7 @@ def same_structure(one: Tape, other: Tape) -> bool:
         one.events == other.events
         and one.regions == other.regions
         and one.windows == other.windows
+        and one.carried == other.carried
         and all(
             a.operator == b.operator and a.category == b.category and a.stream == b.stream
             for a, b in zip(one.blocks, other.blocks, strict=True)
@@ -198,7 +202,7 @@ def sizes_between(one: Tape, batch: int, other: Tape, other_batch: int, wanted: 
 class Order:
     """Events of blocks copied from a tape: `origin[i]` is the tape's block of block i.
 
-    Blocks are numbered in the order of their birth. `repeats` are (first event, events, times):
+    `extend` numbers blocks in the order of their birth. `repeats` are (first event, events, times):
     stretches without a window's begin that give birth to copies of the same blocks of the tape, and
     death to copies of the same ones, several times in a row. `emptied` has the first events of the
     windows that begin with an emptied cache (`torch.cuda.empty_cache`).

@@ -54,6 +54,8 @@ def has_estimate(config: TrainConfig) -> bool:
     How much of the copies of activations is hidden is not known. On one GPU, nor is it for the
     states that stay in host memory.
     """
+    if config.fp8 != "none":  # nobody compared an estimate of its casts with a GPU
+        return False
     if config.activation_checkpointing == "offload" or config.offload == "activations":
         return False
     return config.offload == "none" or config.sharding != "none"

@@ -78,7 +78,7 @@ def peak_shares(
     if flops is not None and peak:
         compute = flops * tokens_per_s(timing, config) / (peak * config.world_size)
     moved = _least_bytes(
-        config, counts, trainable, multiplied_parameters(counts, model_config, task)
+        config, counts, trainable, multiplied_parameters(counts, model_config, task, config)
     )
     bandwidth = None
     if moved is not None and gpu.bandwidth_bytes_per_s:
@@ -153,8 +153,11 @@ def _least_bytes(
         read = packed_bytes(int(min(multiplied, counts.linear)), config.quantization or "nf4")
     else:
         read = int(multiplied) * dtype_bytes(config.weights_dtype)
-    trained = counts.total if config.method == "full" else trainable or 0
-    each = trained_bytes(config.method, config.weights_dtype)
+    whole = config.method == "full" and not config.frozen_layers
+    trained = counts.total if whole else trainable or 0
+    # Modules that are trained beside adapters are in the type of the weights.
+    method = "full" if config.modules_to_save else config.method
+    each = trained_bytes(method, config.weights_dtype)
     states = state_width(config.optimizer, each) or 0
     # The gradient is read; the weight and its states are read and written, each GPU's shard.
     update = trained * (each + 2 * each + 2 * states) / shards_of(config)

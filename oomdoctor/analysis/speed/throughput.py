@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import Shape, shape_of, text_part
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import (
+    TrainConfig,
+    has_reference_pass,
+    scored_tokens,
+    sequences_per_sample,
+)
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ParameterCounts, Task
@@ -27,7 +32,8 @@ def step_seconds(timing: Timing, config: TrainConfig) -> float:
 
 def tokens_per_s(timing: Timing, config: TrainConfig) -> float:
     """Tokens trained per second at the effective batch, by all GPUs together."""
-    return config.effective_batch_size * config.sequence_length / step_seconds(timing, config)
+    tokens = config.effective_batch_size * sequences_per_sample(config) * config.sequence_length
+    return tokens / step_seconds(timing, config)
 
 
 def tokens_per_s_spread(timing: Timing, config: TrainConfig) -> float | None:
@@ -100,36 +106,67 @@ def flops_per_token(
     routed experts. Full training costs 6N; a frozen base 4N (forward and input gradients) plus 6
     for each adapter parameter. The attention term is left out if the config does not give its
     sizes, so the figure may be too low but not too high. PaLM counts the scores of all pairs of
-    tokens (`attention` is 12); a causal kernel may skip half of them (6). None for
+    tokens (`attention` is 12); a causal kernel may skip half of them (6).
+    DPO adds the forward pass of its reference. None for
     encoder-decoders, where a token passes only one half, for models with a tower that text does not
     enter, for images, and for a frozen base with an unknown number of trainable parameters.
     """
-    size = multiplied_parameters(counts, model_config, task)
+    size = multiplied_parameters(counts, model_config, task, config)
     if size is None:
         return None
     shape = shape_of(model_config)
-    scores = attention * _attention_products(shape, model_config, config.sequence_length)
+    scores = attention * _attention_products(shape, model_config, _document(config))
+    # GRPO's reference is asked once, when completions are generated.
+    passes = config.objective == "dpo" and has_reference_pass(config)
+    reference = 2 * size + scores / 3 if passes else 0.0
+    if config.frozen_layers:
+        if trainable is None:
+            return None
+        return _after_frozen(size, counts, trainable) + scores / 3 + reference
     if config.method == "full":
-        return 6 * size + scores
-    return None if trainable is None else 4 * size + 6 * trainable + scores
+        return 6 * size + scores + reference
+    return None if trainable is None else 4 * size + 6 * trainable + scores + reference
+
+
+def _document(config: TrainConfig) -> int:
+    """Tokens that attend to each other."""
+    if config.packing == "packed":
+        return min(config.document_length, config.sequence_length)
+    return config.sequence_length
+
+
+def _after_frozen(size: float, counts: ParameterCounts, trainable: int) -> float:
+    """FLOPs for each token if the first layers are frozen: these have a forward pass only.
+
+    How many of the frozen parameters are multiplied is not known, so all are taken to be.
+    """
+    trained = max(0.0, size - (counts.total - trainable))
+    return 6 * trained + 2 * (size - trained)
 
 
 def multiplied_parameters(
-    counts: ParameterCounts, model_config: Mapping[str, Any], task: Task | None
+    counts: ParameterCounts,
+    model_config: Mapping[str, Any],
+    task: Task | None,
+    config: TrainConfig,
 ) -> float | None:
-    """The parameters that every token is multiplied with; None where `flops_per_token` is."""
+    """The parameters that every token is multiplied with; None where `flops_per_token` is.
+
+    DPO multiplies the output head with the tokens of completions only.
+    """
     shape = shape_of(model_config)
     if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", "image-classification"):
         return None
     size = float(counts.total - counts.embedding)
     if counts.experts:
         size -= counts.routed_experts * (1 - counts.experts_per_token / counts.experts)
-    if task == "sequence-classification":
+    if task == "sequence-classification" or config.objective == "reward":
         return size
     if shape.vocabulary is None or shape.embedding is None:
         return None
     # The output head is a product even if it shares its weights with the embedding.
-    return size + min(counts.embedding, shape.vocabulary * shape.embedding)
+    share = scored_tokens(config) / config.sequence_length
+    return size + share * min(counts.embedding, shape.vocabulary * shape.embedding)
 
 
 def _attention_products(shape: Shape, config: Mapping[str, Any], length: int) -> float:

@@ -1,13 +1,9 @@
 """The options of the verbs, each declared once, as typed and frozen dataclasses.
 
-    ladder     the model, its rungs and its data: shared by `probe` and `plan`
+    surveys/   `probe` and `plan`: the ladder that they share, and what each has alone
+    stored/    verbs on stored runs: `show`, `runs`, `export`, `diff`
     answer     the ranking, and the format and place of the answer
-    probing    the options of `probe`
-    planning   the options of `plan`
-    explaining the options of `explain`
-    triaging   the options of `triage`
-    showing    the options of `show`
-    watching   the options of `watch`
+    explaining, triaging, watching, running, snapshotting   one verb each
     completion what a shell offers for a half-typed value
     flatten    makes the signature that typer reads from these dataclasses
 

@@ -12,7 +12,8 @@ from oomdoctor.render.formats import format_endings, format_names
 FORMATS = format_names()
 
 
-def _either(words: tuple[str, ...]) -> str:
+def either(words: tuple[str, ...]) -> str:
+    """`one, two or three`."""
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -53,28 +54,37 @@ class RankOptions:
     ] = "1M"
 
 
+def _format(*, pages: bool) -> object:
+    names = either(format_names(pages=pages))
+    return option("--format", metavar="FORMAT", panel=OUTPUT, help=f"Output format: {names}.")
+
+
+def _file(*, pages: bool) -> object:
+    endings = either(format_endings(pages=pages))
+    return option(
+        "--output",
+        metavar="FILE",
+        panel=OUTPUT,
+        help=f"Also write the answer to a file; {endings} sets its format.",
+    )
+
+
+_Json = Annotated[bool, option("--json", panel=COMMON, help="The same as --format json.")]
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
     """The format of the answer, and a file for a copy of it."""
 
-    json_: Annotated[bool, option("--json", panel=COMMON, help="The same as --format json.")] = (
-        False
-    )
-    format_: Annotated[
-        str,
-        option(
-            "--format",
-            metavar="FORMAT",
-            panel=OUTPUT,
-            help=f"Output format: {_either(FORMATS)}.",
-        ),
-    ] = "table"
-    output_file: Annotated[
-        Path | None,
-        option(
-            "--output",
-            metavar="FILE",
-            panel=OUTPUT,
-            help=f"Also write the answer to a file; {_either(format_endings())} sets its format.",
-        ),
-    ] = None
+    json_: _Json = False
+    format_: Annotated[str, _format(pages=True)] = "table"
+    output_file: Annotated[Path | None, _file(pages=True)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The same for a list, which has no page for a browser."""
+
+    json_: _Json = False
+    format_: Annotated[str, _format(pages=False)] = "table"
+    output_file: Annotated[Path | None, _file(pages=False)] = None

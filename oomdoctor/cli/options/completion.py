@@ -48,6 +48,38 @@ def runs(incomplete: str) -> list[str]:
     return [*found, *_starting(incomplete, list(case_names()))][:_MOST]
 
 
+def surveys(incomplete: str) -> list[str]:
+    """The runs of probe and plan on disk, the latest first."""
+    return _runs(incomplete, probes_only=False)
+
+
+def places(incomplete: str) -> list[str]:
+    """The rungs of the latest run, by their place in the table and by their label."""
+    from oomdoctor.errors import OomDoctorError
+    from oomdoctor.runs.files.exported import ranked
+    from oomdoctor.runs.unfinished import stored_report
+    from oomdoctor.system.store.run_list import open_run
+
+    try:
+        results = ranked(stored_report(open_run()))
+    except OomDoctorError:
+        return []
+    numbers = [str(place) for place in range(1, len(results) + 1)]
+    return _starting(incomplete, [*numbers, *(result.label for result in results)])
+
+
+def targets(incomplete: str) -> list[str]:
+    """What `export --to` writes."""
+    from oomdoctor.stacks.export import target_names
+
+    return _starting(incomplete, list(target_names()))
+
+
+def runs_and_files(incomplete: str) -> list[str]:
+    """The runs and cases, and JSON files with a report."""
+    return [*runs(incomplete), *_paths(incomplete, ".json")][:_MOST]
+
+
 def probes(incomplete: str) -> list[str]:
     """The probes on disk, the latest first."""
     return _runs(incomplete, probes_only=True)

@@ -76,6 +76,34 @@ class ExplainOptions:
             help="Simulate the training and each remedy, instead of computing sizes. Needs torch.",
         ),
     ] = False
+    apply: Annotated[
+        Path | None,
+        option(
+            "--apply",
+            metavar="FILE",
+            panel=COMMON,
+            help="Print the first remedy as a change of this training file (YAML, JSON or Python), "
+            "as a unified diff.",
+        ),
+    ] = None
+    remedy: Annotated[
+        str | None,
+        option(
+            "--remedy",
+            metavar="N",
+            panel=ADVANCED,
+            help="With --apply: the remedy with this number.  [default: the first that is a "
+            "change of the file]",
+        ),
+    ] = None
+    write: Annotated[
+        bool,
+        option(
+            "--write",
+            panel=ADVANCED,
+            help="With --apply: change the file. As it was, it is kept as FILE.bak.",
+        ),
+    ] = False
     python: Annotated[
         str | None,
         option(

@@ -34,7 +34,7 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     """
     from oomdoctor.explain.training.known import Given, setup_of
 
-    model, config = options.model, options.config
+    model, config = options.model, options.config or options.apply
     length = batch = None
     if options.seq_len is not None:
         length = reader.sized("--seq-len", options.seq_len)
@@ -43,9 +43,7 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     reader.check()
     settings: Mapping[str, Any] = {}
     if config is not None:
-        from oomdoctor.system.train_config import read_train_config
-
-        settings = read_train_config(config)
+        settings = _settings_in(config, "--config" if options.config else "--apply")
     given = Given(
         sequence_length=length,
         micro_batch_size=batch,
@@ -70,6 +68,17 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
         note = f"{config} names the model {named}, which is not built in; add --model"
         return given, (note,)
     return replace(given, model=spec, model_origin=str(config)), ()
+
+
+def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
+    """The settings of a training file; a script in Python is read, never run."""
+    from oomdoctor.system.train_config import read_text, read_train_config
+
+    if path.suffix != ".py":
+        return read_train_config(path, option)
+    from oomdoctor.stacks.reading.script import parse
+
+    return parse(str(path), read_text(path, option)).values
 
 
 def _without(error: OomDoctorError) -> str:

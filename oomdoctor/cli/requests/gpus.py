@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.command_line import command_line
-from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.surveys.ladder import LadderOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import usage_error
-from oomdoctor.records.config import MOST_GPUS, Rung
-from oomdoctor.records.fewest import GpuRange
+from oomdoctor.records.config import Rung
+from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.rung.faults import MOST_GPUS
 
 _SEVERAL = 8  # to show in hints: the GPUs of a usual machine
 

@@ -6,8 +6,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from oomdoctor.cli.options.explaining import ExplainOptions
+from oomdoctor.cli.requests.files.sources import STDIN
 from oomdoctor.cli.requests.reader import hub_id
-from oomdoctor.cli.requests.sources import STDIN
 from oomdoctor.units import GIB
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ def all_rooms() -> list[Room]:
 
 
 def _room(name: str) -> Room:
-    from oomdoctor.runs.cards import card_named
+    from oomdoctor.runs.devices.cards import card_named
     from oomdoctor.snapshot.replay.fits import Room
 
     target = card_named(name, 0.0).target()

@@ -9,7 +9,7 @@ from oomdoctor.cli.options.running import RunOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.errors import usage_error
-from oomdoctor.runs.emulated import EmulatedGpus, emulated_gpus
+from oomdoctor.runs.devices.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.runs.watched.interpreter import chosen_python, found_command, path_of
 from oomdoctor.runs.watched.request import WatchRequest
 from oomdoctor.runs.watched.session import Weights

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.search.precision import ladder_for
-from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.surveys.planning import PlanOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest
-from oomdoctor.runs.cards import card_named
+from oomdoctor.runs.devices.cards import card_named
 
 
 def recorded_only(request: SurveyRequest) -> SurveyRequest:

@@ -10,8 +10,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -79,7 +79,7 @@ def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None
             write_file(file, render(format_of_file(file.name) or chosen, page))
         except OomDoctorError as error:
             refused = error
-    print_answer(render(chosen, screen(sys.stdout)), utf8=chosen == "json")
+    print_answer(render(chosen, screen(sys.stdout)), utf8=chosen in ("json", "html"))
     if refused is not None:
         say_error(refused.message, refused.hint)
         raise typer.Exit(refused.exit_code)
@@ -108,8 +108,15 @@ def print_answer(text: str, *, utf8: bool = False) -> None:
         BrokenPipeError: the reader of stdout has closed it.
         OomDoctorError: writing fails for another reason, such as a full disk (exit 1).
     """
-    try:
+    with _answering():
         _write_answer(text, utf8=utf8)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Errors of stdout as those of this program."""
+    try:
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -120,6 +127,22 @@ def print_answer(text: str, *, utf8: bool = False) -> None:
             None,
             ExitCode.INTERNAL,
         ) from error
+
+
+def print_content(content: str | bytes) -> None:
+    """Write a whole file to stdout, such as a page or a picture.
+
+    Raises:
+        BrokenPipeError: the reader of stdout has closed it.
+        OomDoctorError: writing fails for another reason, such as a full disk (exit 1).
+    """
+    if isinstance(content, str):
+        print_answer(content, utf8=True)
+        return
+    with _answering():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
 
 
 def _write_answer(text: str, *, utf8: bool) -> None:

@@ -56,7 +56,7 @@ class Pictures:
             from oomdoctor.render.timeline.page import PARTS, page
             from oomdoctor.system.page_parts import page_parts
 
-            output.write_file(self.html, page(timeline, page_parts(PARTS)))
+            output.write_file(self.html, page(timeline, page_parts("timeline", PARTS)))
         if self.png is not None:
             from oomdoctor.render.timeline.png import png
 

@@ -119,6 +119,7 @@ class Progress:
         label, now = event.rung.label if event.rung else "", time.monotonic()
         pace = self._paces["simulation"]
         if event.kind == "simulating":
+            self._finish_rung()  # a probe simulates changes after its ladder
             if self._line is None and not pace.running and not self._simulated:
                 self._print(f"simulating {event.total} configurations")
             pace.start(label, now)
@@ -130,6 +131,7 @@ class Progress:
             text = summary(list(event.attempts)) if event.attempts else event.message
             self._print(f"[{event.index:>{digits}}/{event.total}] {label}: {text or 'no result'}")
         if event.index and event.index == event.total:
+            self._simulated = 0
             self._now = Status("finishing", "", ())
             return
         self._now = Status(

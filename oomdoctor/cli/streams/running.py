@@ -47,6 +47,16 @@ def carry_out(
         raise
 
 
+def delete_old_runs(latest: str) -> None:
+    """Delete what OOMDOCTOR_RUNS_LIMIT no longer keeps, after a run of the name `latest`."""
+    from oomdoctor.cli.streams.output import say
+    from oomdoctor.runs.history.prune import keep_within_limit
+
+    told = keep_within_limit(latest)
+    if told is not None:
+        say(told)
+
+
 def _discard_unused(folder: RunFolder, error: OomDoctorError) -> None:
     """Remove the folder of a run that could not start, for example for lack of a device.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import TRAINING_PHASES, Case
-from oomdoctor.explain.diagnosis.tensors import is_pool_segment
+from oomdoctor.explain.diagnosis.tensors.requested import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
 from oomdoctor.records.facts.outcomes import PHASE_WORDS, RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes

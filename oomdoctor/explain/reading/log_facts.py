@@ -9,7 +9,7 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-from oomdoctor.explain.reading.going_on import LONGEST_QUOTE, GoingOn, Report
+from oomdoctor.explain.reading.failures.going_on import LONGEST_QUOTE, GoingOn, Report
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.settings.logged import SettingsReader
 from oomdoctor.records.diagnosis import LogFacts, MemorySample

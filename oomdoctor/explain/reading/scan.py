@@ -13,17 +13,29 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from oomdoctor.analysis.frames.phase import phase_of, recomputes
-from oomdoctor.explain.reading.clean import Line
 from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message
-from oomdoctor.explain.reading.going_on import MEMORY, Report
-from oomdoctor.explain.reading.incidents import Finding, fold, incidents_of, next_failure, with_rank
+from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
+from oomdoctor.explain.reading.failures.incidents import (
+    Finding,
+    fold,
+    incidents_of,
+    next_failure,
+    with_rank,
+)
+from oomdoctor.explain.reading.failures.look_alikes import (
+    MAY_FAIL,
+    QUOTED,
+    SHUTDOWN,
+    Found,
+    find_look_alike,
+)
+from oomdoctor.explain.reading.failures.quoted import NEAR, Place, quoted
+from oomdoctor.explain.reading.lines.clean import Line
+from oomdoctor.explain.reading.lines.prefixes import Split, number_in, rank_in
+from oomdoctor.explain.reading.lines.traceback import starts_traceback
+from oomdoctor.explain.reading.lines.window import AHEAD, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
-from oomdoctor.explain.reading.look_alikes import MAY_FAIL, QUOTED, SHUTDOWN, Found, find_look_alike
 from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
-from oomdoctor.explain.reading.prefixes import Split, number_in, rank_in
-from oomdoctor.explain.reading.quoted import NEAR, Place, quoted
-from oomdoctor.explain.reading.traceback import starts_traceback
-from oomdoctor.explain.reading.window import AHEAD, Window
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts
 from oomdoctor.records.measurement import OomEvent
 

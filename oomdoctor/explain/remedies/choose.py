@@ -68,6 +68,7 @@ def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> t
             note=None if row.note is None else fill(row.note, values),
             enough=_closes(case, effect),
             changes=case.rung_changes(effect.training),
+            key=key,
         )
         if case.beyond and remedy.enough is not None:
             doubt = 0 if remedy.enough else 2

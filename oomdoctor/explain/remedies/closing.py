@@ -84,6 +84,7 @@ def _remedy(
         enough=False if not closes else None if case.at_least else True,
         parts=() if single else words,
         changes=case.rung_changes(choice.training),
+        key="+".join(lever.key for lever in choice.levers),
     )
     tier: float = max(lever.tier for lever in choice.levers)
     if any(lever.key == "shorter_sequence" for lever in choice.levers):
@@ -113,6 +114,7 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
             "borderline" if tight(case, choice.leaves_bytes) else None,
             choice.leaves_bytes,
             None if case.at_least else True,
+            key="shard",
         )
         found.append(((0, _HARDWARE, 0), remedy))
         break
@@ -121,14 +123,18 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
     card = None if case.at_least else smallest_card(case, case.total)
     if card is not None:
         text = f"{_named(card)} is the smallest card known that holds it as it is"
-        remedy = Remedy(row.change, None, "arithmetic", lines, text, None, case.total, True)
+        remedy = Remedy(
+            row.change, None, "arithmetic", lines, text, None, case.total, True, key=row.key
+        )
         found.append(((0, _HARDWARE, 1), remedy))
     else:
         least = "at least " if case.at_least else ""
         text = f"it needs {least}{format_bytes(case.total)} as it is"
         if not case.at_least:
             text += ", more than any card known"
-        remedy = Remedy(row.change, None, "arithmetic", lines, text, None, case.total, None)
+        remedy = Remedy(
+            row.change, None, "arithmetic", lines, text, None, case.total, None, key=row.key
+        )
         found.append(((1, _HARDWARE, 1), remedy))
     return found
 

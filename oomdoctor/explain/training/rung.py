@@ -7,10 +7,11 @@ from typing import Any
 
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.config import TrainConfig, config_faults
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.diagnosis import SettingValue
 from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
 from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.rung.faults import config_faults
 
 
 def rung_of(training: Training, setup: Setup) -> TrainConfig | None:

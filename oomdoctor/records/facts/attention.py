@@ -18,7 +18,8 @@ class Attention:
     it is imported as and `install` the line to type. `capability` is the range of compute
     capabilities that the package runs on, without an upper end where the second is None.
     `stores_scores` says whether the scores of all pairs of tokens are kept for the backward pass.
-    `stand_in` is the implementation that a simulation builds the model with.
+    `stand_in` is the implementation that a simulation builds the model with. `reads_borders` says
+    whether it takes the borders of the documents in a row, instead of a mask.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Attention:
     stores_scores: bool | None = False
     sixteen_bit_only: bool = False
     stand_in: Literal["sdpa"] | None = None
+    reads_borders: bool = False
     spellings: tuple[str, ...] = ()
 
 
@@ -48,6 +50,7 @@ _ROWS = (
         capability=("8.0", None),
         sixteen_bit_only=True,
         stand_in="sdpa",
+        reads_borders=True,
         spellings=("fa2",),
     ),
     Attention(
@@ -59,9 +62,10 @@ _ROWS = (
         capability=("9.0", "9.0"),
         sixteen_bit_only=True,
         stand_in="sdpa",
+        reads_borders=True,
         spellings=("fa3",),
     ),
-    # Its kernel is compiled for the mask, so what it stores is not known here.
+    # It stores no scores, but repeats keys and values for some numbers of heads.
     Attention("flex_attention", "flex", stores_scores=None),
 )
 
@@ -99,6 +103,7 @@ KERNELS = (
     ("_scaled_dot_product_efficient_attention", "sdpa: memory-efficient"),
     ("_scaled_dot_product_cudnn_attention", "sdpa: cuDNN"),
     ("_scaled_dot_product_fused_attention_overrideable", "sdpa: fused"),
+    ("_flash_attention_forward", "flash_attention_2"),
     ("flash_attn_3", "flash_attention_3"),
     ("flash_attn", "flash_attention_2"),
     ("flex_attention", "flex_attention"),

@@ -41,6 +41,7 @@ class Optimizer:
     `paged` states may leave the device. `gradient_copies` is how many temporaries of the size of
     all gradients a step makes at most. `at_least` names optimizers that need at least as much
     memory for each tensor. `versions` is a pip requirement without which the name does not exist.
+    `layerwise` ones step in the backward pass, parameter by parameter.
     `recipe` is False for names that only appear in logs and configuration files. `spellings` are
     other names for it there.
     """
@@ -48,7 +49,7 @@ class Optimizer:
     name: str
     library: Library
     moments: int | None = None
-    moment_bytes: int | None = None
+    moment_bytes: float | None = None
     paged: bool = False
     gradient_copies: int | None = None
     kernel: Kernel | None = None
@@ -56,6 +57,7 @@ class Optimizer:
     alias_of: str | None = None
     at_least: tuple[str, ...] = ()
     steps_on_host: bool = False
+    layerwise: bool = False
     versions: str | None = None
     recipe: bool = True
     spellings: tuple[str, ...] = ()
@@ -66,9 +68,15 @@ class Optimizer:
         return self.moment_bytes == 1
 
     @property
+    def low_rank(self) -> bool:
+        """Whether it keeps its states for a projection of the gradients."""
+        return self.library in ("galore_torch", "apollo_torch")
+
+    @property
     def lean(self) -> bool:
         """Whether 8-bit AdamW would not make its states smaller (paged states aside)."""
-        return not self.paged and (self.moments == 0 or self.eight_bit)
+        small = self.moment_bytes is not None and self.moment_bytes <= 1
+        return not self.paged and (self.moments == 0 or small)
 
     def device_state_bytes(self, weight_bytes: int) -> int | None:
         """Bytes of state for each parameter that are on the device at least; None if not known."""
@@ -76,7 +84,8 @@ class Optimizer:
             return None
         if self.paged:
             return 0
-        return self.moments * (weight_bytes if self.moment_bytes is None else self.moment_bytes)
+        each = weight_bytes if self.moment_bytes is None else self.moment_bytes
+        return int(self.moments * each)
 
 
 _ROWS = (
@@ -138,8 +147,16 @@ _ROWS = (
     Optimizer("ademamix_8bit", "bitsandbytes", 3, 1, kernel="per-parameter"),
     Optimizer("paged_ademamix_8bit", "bitsandbytes", 3, 1, kernel="per-parameter", paged=True),
     Optimizer("paged_ademamix_32bit", "bitsandbytes", 3, 4, kernel="per-parameter", paged=True),
-    Optimizer("adamw_torch_4bit", "torchao", versions="torchao>=0.4.0"),
-    Optimizer("adamw_torch_8bit", "torchao", versions="torchao>=0.4.0"),
+    # torchao keeps states of fewer than 4,096 entries in the weight's type, and its compiled step
+    # makes two fp32 copies of one parameter at a time.
+    Optimizer(
+        "adamw_torch_8bit", "torchao", 2, 1, kernel="per-parameter", word="adamw8bit-ao",
+        versions="torchao>=0.4.0",
+    ),
+    Optimizer(
+        "adamw_torch_4bit", "torchao", 2, 0.5, kernel="per-parameter", word="adamw4bit-ao",
+        versions="torchao>=0.4.0",
+    ),
     Optimizer("adamw_torch_xla", "torch_xla"),
     Optimizer("adamw_torch_npu_fused", "torch_npu"),
     Optimizer("adamw_apex_fused", "apex", 2, versions="transformers<5"),
@@ -147,9 +164,9 @@ _ROWS = (
     Optimizer("galore_adamw", "galore_torch"),
     Optimizer("galore_adamw_8bit", "galore_torch"),
     Optimizer("galore_adafactor", "galore_torch"),
-    Optimizer("galore_adamw_layerwise", "galore_torch"),
-    Optimizer("galore_adamw_8bit_layerwise", "galore_torch"),
-    Optimizer("galore_adafactor_layerwise", "galore_torch"),
+    Optimizer("galore_adamw_layerwise", "galore_torch", layerwise=True),
+    Optimizer("galore_adamw_8bit_layerwise", "galore_torch", layerwise=True),
+    Optimizer("galore_adafactor_layerwise", "galore_torch", layerwise=True),
     Optimizer("lomo", "lomo_optim"),
     Optimizer("adalomo", "lomo_optim"),
     Optimizer("grokadamw", "grokadamw"),
@@ -157,7 +174,7 @@ _ROWS = (
     Optimizer("schedule_free_adamw", "schedulefree"),
     Optimizer("schedule_free_sgd", "schedulefree"),
     Optimizer("apollo_adamw", "apollo_torch"),
-    Optimizer("apollo_adamw_layerwise", "apollo_torch"),
+    Optimizer("apollo_adamw_layerwise", "apollo_torch", layerwise=True),
     Optimizer("stable_adamw", "torch-optimi", versions="transformers>4.51"),
     # transformers' own AdamW, which it has removed: only old logs name it.
     Optimizer("adamw_hf", "transformers", 2, recipe=False),
@@ -173,6 +190,12 @@ _SPELLINGS = {word: row.name for row in _ROWS for word in (row.name, *row.spelli
 def optimizer_named(name: str) -> Optimizer | None:
     """The row of a name or of one of its spellings; None for an optimizer that has no row."""
     return OPTIMIZERS.get(_SPELLINGS.get(name, ""))
+
+
+def compiles_its_step(name: str) -> bool:
+    """Whether its step runs through torch.compile."""
+    row = optimizer_named(name)
+    return row is not None and row.library == "torchao"
 
 
 def is_paged(name: str) -> bool:

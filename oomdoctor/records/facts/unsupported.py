@@ -68,13 +68,6 @@ UNSUPPORTED = (
     Unsupported("fsdp_version", (1,), "cpu", "FSDP 1 needs a GPU", "use fsdp_version = 2"),
     Unsupported(
         "optimizer",
-        _of("galore_torch", "apollo_torch"),
-        "anywhere",
-        "{value} needs the Trainer's optim_target_modules, which a rung cannot set",
-        "use adamw_bnb_8bit or adafactor",
-    ),
-    Unsupported(
-        "optimizer",
         _of("torch_xla", "torch_npu"),
         "anywhere",
         "{value} runs on XLA or NPU devices only",
@@ -95,17 +88,17 @@ UNSUPPORTED = (
     ),
     Unsupported(
         "optimizer",
-        _of("torchao"),
-        "simulated",
-        "{value} keeps its states in torchao's tensor types, which cannot be simulated",
-        "measure it with probe, or plan with adamw_bnb_8bit",
+        ("galore_adamw_8bit", "galore_adamw_8bit_layerwise"),
+        "cpu",
+        "{value} needs a GPU",
+        "use galore_adamw on the CPU",
     ),
     Unsupported(
         "attention",
         ("flex_attention",),
-        "simulated",
-        "{value} compiles its kernel on the GPU, so it cannot be simulated",
-        "measure it with probe, or plan with sdpa",
+        "cpu",
+        "{value} has no backward pass on the CPU",
+        "use sdpa, or --emulate",
     ),
     Unsupported("fsdp_version", (1,), "simulated", "FSDP 1 cannot be simulated", _EMULATE),
     Unsupported(
@@ -116,7 +109,31 @@ UNSUPPORTED = (
         _EMULATE,
         unless=("zero1", "zero2", "zero3"),
     ),
+    Unsupported(
+        "fp8",
+        ("transformer_engine",),
+        "anywhere",
+        "{value} runs kernels that torch does not see, so oomdoctor has no model of it",
+        "use fp8 = torchao",
+    ),
+    Unsupported("fp8", ("torchao",), "cpu", "FP8 products need a GPU", "use --emulate or plan"),
     Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
+    Unsupported("vllm_gpu_memory_utilization", (), "cpu", "vLLM beside the training needs a GPU"),
+    Unsupported(
+        "library",
+        ("unsloth",),
+        "simulated",
+        "Unsloth compiles its layers for the card, so it cannot be simulated",
+        "a plain plan and probe --emulate run Unsloth itself, if --python has it and a CUDA build "
+        "of torch",
+    ),
+    Unsupported(
+        "library",
+        ("unsloth",),
+        "cpu",
+        "Unsloth needs a CUDA device to be imported",
+        "use --emulate",
+    ),
 )
 
 

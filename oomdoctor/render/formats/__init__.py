@@ -15,7 +15,7 @@ class Style:
 
     `terminal`, `width` and `color` concern the table only: without a terminal it has full-width
     plain rows. `verbose` concerns the table and markdown; JSON and CSV always hold everything.
-    Without `signs` the page is ASCII.
+    Without `signs` the page is ASCII. `rung` is the key of the rung whose charts come first.
     """
 
     terminal: bool
@@ -23,15 +23,20 @@ class Style:
     color: bool
     verbose: bool
     signs: bool = True
+    rung: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its name on the command line, the file endings that choose it, and its module."""
+    """A format: its name on the command line, the file endings that choose it, and its module.
+
+    Lists, such as that of `runs`, have no `page` for a browser.
+    """
 
     name: str
     endings: tuple[str, ...]
     module: str
+    page: bool = False
 
 
 FORMATS = (
@@ -39,17 +44,18 @@ FORMATS = (
     Format("markdown", (".md",), "oomdoctor.render.formats.markdown"),
     Format("csv", (".csv",), "oomdoctor.render.formats.csv_rows"),
     Format("json", (".json",), "oomdoctor.render.formats.json_document"),
+    Format("html", (".html", ".htm"), "oomdoctor.render.html.page", page=True),
 )
 
 
-def format_names() -> tuple[str, ...]:
-    """The names that `--format` takes."""
-    return tuple(row.name for row in FORMATS)
+def format_names(*, pages: bool = True) -> tuple[str, ...]:
+    """The names that `--format` takes; those of `pages` only where there are any."""
+    return tuple(row.name for row in FORMATS if pages or not row.page)
 
 
-def format_endings() -> tuple[str, ...]:
+def format_endings(*, pages: bool = True) -> tuple[str, ...]:
     """The file endings that choose a format."""
-    return tuple(ending for row in FORMATS for ending in row.endings)
+    return tuple(ending for row in FORMATS if pages or not row.page for ending in row.endings)
 
 
 def format_of_file(name: str) -> str | None:

@@ -38,6 +38,10 @@ def _rows(report: Report) -> Iterable[Iterable[Any]]:
         from oomdoctor.render.triage.gathered import gathered_rows
 
         return gathered_rows(report)
+    if report.diff is not None:
+        from oomdoctor.render.history.diff_csv import diff_rows
+
+        return diff_rows(report.diff)
     if report.command == "snapshot":
         from oomdoctor.render.snapshot.blocks_csv import block_rows
 

@@ -1,4 +1,4 @@
-"""The lists: cards, built-in models, recipes, runs."""
+"""The lists: cards, built-in models, recipes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.config import Recipe, TrainConfig
     from oomdoctor.records.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
-    from oomdoctor.system.store.cases import CaseSummary
-    from oomdoctor.system.store.run_list import RunSummary
 
 ListingFormat = Literal["table", "plain", "json"]
 _RUNG_COLUMNS = ("method", "weights_dtype", "autocast_dtype", "optimizer")
@@ -122,69 +120,6 @@ def render_recipe(
     title = f"{recipe.name} ({recipe.source}): {recipe.description}"
     page = [Section(title, (grid(columns, rows),))]
     return render_listing("recipes show", {"recipe": recipe}, page, format, width, color)
-
-
-def render_runs(
-    runs: Sequence[RunSummary],
-    cases: Sequence[CaseSummary],
-    format: ListingFormat,
-    *,
-    width: int = 100,
-    color: bool = False,
-) -> str:
-    """The runs on disk, latest first, and how each ended; then the cases."""
-    rows = tuple(
-        (
-            run.name,
-            run.model or DASH,
-            run.device or DASH,
-            run.status,
-            f"{run.fits} of {run.rungs}" if run.rungs else DASH,
-            _minute(run.started_at),
-            run.problem or "",
-        )
-        for run in runs
-    )
-    columns = (
-        Column("run"),
-        Column("model", 2, detail="model {}"),
-        Column("device", 3, detail="on {}"),
-        Column("status", 1),
-        Column("rungs fit", 1, right=True, detail="{} rungs fit"),
-        Column("started", 3, detail="started {}"),
-        Column("problem", 4, wraps=True),
-    )
-    listed = [{f.name: getattr(run, f.name) for f in fields(run)} for run in runs]
-    content = {"runs": [{**row, "path": str(row["path"])} for row in listed]}
-    content["cases"] = [
-        {**{f.name: getattr(case, f.name) for f in fields(case)}, "path": str(case.path)}
-        for case in cases
-    ]
-    page = [Section("", (grid(columns, rows),))] if rows or not cases else []
-    if cases:
-        page.append(Section("", (_cases(cases),)))
-    return render_listing("show --list", content, page, format, width, color)
-
-
-def _cases(cases: Sequence[CaseSummary]) -> Block:
-    rows = tuple(
-        (case.name, case.command or DASH, _minute(case.started_at), case.problem or "")
-        for case in cases
-    )
-    columns = (
-        Column("case"),
-        Column("command", 2, wraps=True),
-        Column("started", 3, detail="started {}"),
-        Column("problem", 4, wraps=True),
-    )
-    return grid(columns, rows)
-
-
-def _minute(time: str | None) -> str:
-    """`2026-01-02 03:04 UTC` of an ISO time in UTC; other times stay as they are."""
-    if time is None or not time.endswith("+00:00"):
-        return time or DASH
-    return f"{time[:10]} {time[11:16]} UTC"
 
 
 def _other_settings(config: TrainConfig) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.rank import ranked_by
+from oomdoctor.records.config import runs_itself, sequences_per_sample
 from oomdoctor.records.machine import Machine
-from oomdoctor.records.plan import CardPlan
+from oomdoctor.records.planned.plan import CardPlan
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
-from oomdoctor.records.result import Outcome
+from oomdoctor.records.result import Outcome, ProbeResult
 from oomdoctor.render.blocks import Block, Facts
 from oomdoctor.render.words import SWEPT_WORDS, counted
 from oomdoctor.units import format_bytes, format_count, format_seconds
@@ -26,6 +27,7 @@ _EMULATED = (
     "emulated: PyTorch's own allocator on a card that runs no kernels; exact memory, no speeds"
 )
 _ENGINES = "the engine itself ran on the emulated card, one rank for all GPUs"
+_UNSLOTH = "Unsloth itself ran on the emulated card"
 _ALONE = "; one rank stands for all"
 _SIMULATED = "simulated, not measured"
 _ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
@@ -119,16 +121,26 @@ def _engines(report: Report) -> str:
     ]
     sharded = report.machine is not None and report.machine.gpus > 1
     ran = sum(evidence == "emulated" for evidence in shown) if sharded else 0
-    if not ran:
+    unsloth = sum(map(_ran_unsloth, report.results))
+    parts = [f"{counted(ran - unsloth, 'rung')}: {_ENGINES}"] if ran > unsloth else []
+    if unsloth:
+        parts.append(f"{counted(unsloth, 'rung')}: {_UNSLOTH}")
+    if not parts:
         return _SIMULATED
-    rest = len(shown) - ran
-    return f"{counted(ran, 'rung')}: {_ENGINES}" + (f"; {rest} simulated" if rest else "")
+    rest = len(shown) - max(ran, unsloth)
+    return "; ".join(parts) + (f"; {rest} simulated" if rest else "")
+
+
+def _ran_unsloth(result: ProbeResult) -> bool:
+    """Whether Unsloth ran a rung of a plan."""
+    ran = result.evidence == "emulated" and result.measurement is not None
+    return ran and result.config.library == "unsloth"
 
 
 def _checked(report: Report) -> str:
     """How many rungs ran on the emulated card."""
     checked = sum(
-        result.evidence == "emulated" and result.config.sharding == "none"
+        result.evidence == "emulated" and not runs_itself(result.config)
         for result in report.results
     )
     if not checked:
@@ -280,13 +292,17 @@ def _budget(budget: Budget, machine: Machine) -> str:
 
 
 def _training(report: Report, request: SurveyRequest) -> str:
-    tokens = request.sequence_length * request.effective_batch_size
+    pairs = {sequences_per_sample(rung.config) for rung in request.recipe.rungs}
+    sequences = max(pairs) if len(pairs) == 1 else 1
+    tokens = request.sequence_length * request.effective_batch_size * sequences
     gpus = " x GPUs" if request.most_gpus() > 1 else ""
     batch = f"batch {request.effective_batch_size:,} (micro-batch x gradient accumulation{gpus})"
     length = (
         f"sequence length {request.sequence_length:,}, effective {batch}, "
         f"{tokens:,} tokens per optimizer step"
     )
+    if max(pairs, default=1) > 1:
+        length += ", two sequences a pair"
     sweep = request.plan.sweep if request.plan is not None else None
     if sweep is not None and sweep.key == "sequence_length":
         length = f"sequence length {sweep.values[0]:,} to {sweep.values[-1]:,}, effective {batch}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomdoctor.records.plan import CardPick
+from oomdoctor.records.planned.plan import CardPick
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_bytes, format_percent

@@ -5,11 +5,13 @@ from __future__ import annotations
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Facts, Note, Section
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
+from oomdoctor.render.report.bars import bar_sections
 from oomdoctor.render.report.details import detail_sections
 from oomdoctor.render.report.header import header, headline
 from oomdoctor.render.report.plan.sections import plan_sections
 from oomdoctor.render.report.row_lengths import length_sections
 from oomdoctor.render.report.rungs import rung_sections
+from oomdoctor.render.report.yours import your_sections
 
 
 def report_sections(report: Report, *, verbose: bool, plus_minus: str = "±") -> list[Section]:
@@ -20,9 +22,11 @@ def report_sections(report: Report, *, verbose: bool, plus_minus: str = "±") ->
     return [
         Section("", (Note(headline(report), "strong"), *header(report))),
         *error_sections(report),
+        *your_sections(report, verbose=verbose, plus_minus=plus_minus),
         *rung_sections(report, verbose=verbose, plus_minus=plus_minus),
+        *bar_sections(report, verbose=verbose),
         *plan_sections(report, verbose=verbose),
-        *_file_sections(report),
+        *file_sections(report),
         *length_sections(report.lengths, cards=len(report.cards), verbose=verbose),
         *message_sections("Warnings", [warning.message for warning in report.warnings]),
         *(detail_sections(report, plus_minus) if verbose else ()),
@@ -36,7 +40,7 @@ _OPENED_BY = {
 }
 
 
-def _file_sections(report: Report) -> list[Section]:
+def file_sections(report: Report) -> list[Section]:
     """What was recorded, and what opens it."""
     pairs = tuple(
         (one.kind, f"{one.label} at micro-batch {one.micro_batch_size}: {one.path}; {opened}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.rank import ranked_by
-from oomdoctor.records.plan import PlanRemedy
+from oomdoctor.records.planned.plan import PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Block, Facts, Note, Section
@@ -40,11 +40,14 @@ _METHODS = {"full": "Full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
     """One table an outcome; none for a report without results."""
     ranked = set(report.ranking)
-    all_fitting = ranked_results(report)
+    # The rung of --from has a section above.
+    own = report.yours.key if report.yours is not None else None
+    rungs = [result for result in report.results if result.key != own]
+    all_fitting = [result for result in ranked_results(report) if result.key != own]
     apart = [r for r in all_fitting if r.speed_state in _APART and r.key not in ranked]
     fitting = [result for result in all_fitting if result not in apart]
-    missed = [r for r in report.results if r.outcome in too_large(report)]
-    others = [r for r in report.results if r.outcome not in ("fits", *too_large(report))]
+    missed = [r for r in rungs if r.outcome in too_large(report)]
+    others = [r for r in rungs if r.outcome not in ("fits", *too_large(report))]
     sections = []
     each = " on each GPU" if report.machine is not None and report.machine.gpus > 1 else ""
     usable = report.budget.usable_bytes if report.budget is not None else None
@@ -80,22 +83,24 @@ def _fitting(
     notes = [fit_notes(result, planned=is_plan(report)) for result in results]
     marks = borderline_marks(notes)
     shared = [note for note in shared_notes(notes) if note not in marks]
-    ranked = set(report.ranking)
-    fastest = max((r.tokens_per_s or 0.0 for r in results), default=None)
+    places = {key: number for number, key in enumerate(report.ranking, 1)}
+    fastest = max(
+        (r.tokens_per_s or 0.0 for r in report.results if r.outcome == "fits"), default=None
+    )
     if ranked_by(results, "throughput") != "throughput":
         fastest = None  # the fastest may be one without a speed
     rows = [
         Row(
             result,
             plus_minus,
-            place=place if result.key in ranked else None,
+            place=places.get(result.key),
             usable_bytes=usable,
             fastest_tokens_per_s=fastest,
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
             notes=tuple(note for note in own if note not in shared and note not in marks),
             mark=next((marks[note] for note in own if note in marks), ""),
         )
-        for place, (result, own) in enumerate(zip(results, notes, strict=True), 1)
+        for result, own in zip(results, notes, strict=True)
     ]
     grid, same = table(FITS, rows)
     blocks: list[Block] = [grid, *(Note(f"{mark} {text}.") for text, mark in marks.items())]

@@ -51,7 +51,7 @@ class WorkerHost:
         self, python: str, environment: dict[str, str], folder: Path, *, isolated: bool = True
     ) -> None:
         self._python, self._isolated = python, isolated
-        self._environment = environment | {"PYTHONPATH": _python_path(folder)}
+        self._environment = environment | {"PYTHONPATH": python_path(folder)}
         self._log = folder / "host.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
@@ -245,7 +245,7 @@ def _kill_group(pid: int) -> None:
             return
 
 
-def _python_path(folder: Path) -> str:
+def python_path(folder: Path) -> str:
     """A PYTHONPATH that gives this package, and nothing else of ours, to another interpreter."""
     library = folder / "lib"
     library.mkdir(exist_ok=True)

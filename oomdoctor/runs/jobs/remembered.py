@@ -24,9 +24,10 @@ from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero.rung import alone_config
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records import codec
-from oomdoctor.records.config import AUTO, TrainConfig, is_zero
+from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.simulation import OtherLength
 from oomdoctor.system.environment import shaping_variables, simulations_limit
 from oomdoctor.system.evidence import speed_errors

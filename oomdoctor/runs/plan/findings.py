@@ -16,20 +16,22 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
-from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.facts.capability import card_lacks
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs, not_kept
-from oomdoctor.records.fewest import FewestAnswer
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.plan import PlanRemedy, PlanRequest
+from oomdoctor.records.planned.fewest import FewestAnswer
+from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
+from oomdoctor.records.planned.solve import SolveAnswer
 from oomdoctor.records.report import RungFile, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
+from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.simulation import Prediction
-from oomdoctor.records.solve import SolveAnswer
-from oomdoctor.runs import device
-from oomdoctor.runs.cards import Card
+from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.dataset import at_longest
+from oomdoctor.runs.devices import device
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.early_bounds import with_bound
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
@@ -71,6 +73,7 @@ class Findings:
         self.limits: tuple[LengthLimit, ...] = ()
         self.solution: SolveAnswer | None = None
         self.remedies: tuple[PlanRemedy, ...] = ()
+        self.yours: YourRung | None = None
         self.files: tuple[RungFile, ...] = ()
         self.fewest: FewestAnswer | None = None
         self.not_run: dict[Key, str] = {}  # why an engine did not run
@@ -150,7 +153,7 @@ class Findings:
             if self._is_settled(card, task.rung):
                 continue
             has = card.facts.compute_capability if card.facts else None
-            reason = wrong or lacks_capability(config.attention, has)
+            reason = wrong or card_lacks(config, has)
             if reason:
                 attempt = Attempt(config, "unsupported", None, None, None, reason, 0.0)
                 self.attempts[card.name, task.rung.config.key()] = (attempt,)
@@ -168,7 +171,7 @@ class Findings:
         if prediction is not None:
             self.predictions[key] = prediction
             self.attempts[key] = attempts_of_prediction(
-                config, prediction, card.target(), ended.attempt
+                config, prediction, card.target().beside_vllm(config), ended.attempt
             )
             return
         reason = ended.attempt.reason or "the simulation failed without a reason"

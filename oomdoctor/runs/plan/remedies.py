@@ -16,13 +16,15 @@ from oomdoctor.analysis.search.changes import (
     still_shorter,
     why_nothing_fits,
 )
-from oomdoctor.records.config import Rung, config_faults
-from oomdoctor.records.plan import PlanRemedy
+from oomdoctor.records.config import Rung
+from oomdoctor.records.planned.plan import PlanRemedy
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.runs.cards import Card
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.card_picks import METHODS, nearest
+from oomdoctor.runs.plan.cards.picks import METHODS, nearest
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sharded.route import is_unsloth
 from oomdoctor.runs.plan.tasks import Task, job_of
 
 _MOST_SIMULATIONS = 4
@@ -66,7 +68,8 @@ def _cases(known: Findings, card: Card) -> list[_Case]:
     cases = []
     for method in METHODS:
         own = tuple(row for row in rows if row.config.method == method)
-        row = None if any(r.outcome == "fits" for r in own) else nearest(own, method)
+        simulated = tuple(row for row in own if not is_unsloth(row.config))
+        row = None if any(r.outcome == "fits" for r in own) else nearest(simulated, method)
         if row is None:
             continue
         unavailable = frozenset({"loss"} if no_liger else set())

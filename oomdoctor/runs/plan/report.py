@@ -14,9 +14,9 @@ from oomdoctor.records.machine import Machine
 from oomdoctor.records.report import Budget, Report, Simulations, Warn
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.runs import assemble
-from oomdoctor.runs.cards import Card
-from oomdoctor.runs.plan.card_order import in_order
-from oomdoctor.runs.plan.card_picks import card_plan
+from oomdoctor.runs.devices.cards import Card
+from oomdoctor.runs.plan.cards.order import in_order
+from oomdoctor.runs.plan.cards.picks import card_plan
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sweep import sweep_answer
 from oomdoctor.runs.plan.why import why_of
@@ -61,6 +61,7 @@ def report(
         solve=known.solution,
         fewest=known.fewest,
         files=known.files,
+        yours=known.yours,
     )
 
 

@@ -26,10 +26,10 @@ from oomdoctor.records.facts.warnings import (
 )
 from oomdoctor.records.report import Report, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.runs import emulated, startup_errors
 from oomdoctor.runs.assemble import timestamp
-from oomdoctor.runs.cards import Card, card_named, cards_of
 from oomdoctor.runs.dataset import count_rows, other_shapes
+from oomdoctor.runs.devices import emulated, startup_errors
+from oomdoctor.runs.devices.cards import Card, card_named, cards_of
 from oomdoctor.runs.early_bounds import bounds_only, counts_from_config
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
@@ -38,18 +38,25 @@ from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan import host_limits
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.recording import record_snapshot
 from oomdoctor.runs.plan.remedies import find_remedies
 from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.sharded.engines import Engines
 from oomdoctor.runs.plan.sharded.fewest import find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
-from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings
+from oomdoctor.runs.plan.sharded.route import (
+    Chosen,
+    engine_cards,
+    is_sharded,
+    is_unsloth,
+    route_warnings,
+)
 from oomdoctor.runs.plan.sharded.times import estimate_times
-from oomdoctor.runs.plan.solve import solve
+from oomdoctor.runs.plan.solving.longest_row import find_limits, lengths_answer
+from oomdoctor.runs.plan.solving.solve import solve
 from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
+from oomdoctor.runs.plan.yours import find_yours
 from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
@@ -143,11 +150,11 @@ def _predict(
     folder: RunFolder,
     on_event: Listener,
     check: Callable[[], None],
-    opened: Callable[[Card], AbstractContextManager[Engines | None]],
+    opened: Callable[[Card, Chosen], AbstractContextManager[Engines | None]],
 ) -> None:
     """Look at the model and the data file, simulate every rung, and `check` those that matter.
 
-    `opened` gives the engines of several GPUs on a card, None where they cannot run.
+    `opened` gives the engines of the chosen rungs on a card, None where they cannot run.
 
     Raises:
         Stopped: told to stop; what is known stays.
@@ -164,11 +171,15 @@ def _predict(
         return
     known.warnings += route_warnings(known)
     for card in known.cards:
-        with opened(card) as engines:
+        with opened(card, is_sharded) as engines:
             if known.plan.fewest is not None:
                 find_fewest(known, card, engines, simulators, on_event)
-            elif engines is not None:
+                continue
+            if engines is not None:
                 run_ladder(known, card, engines, on_event)
+        with opened(card, is_unsloth) as engines:
+            if engines is not None:
+                run_ladder(known, card, engines, on_event, is_unsloth)
     if known.plan.fewest is not None:
         return
     for card in known.cards:
@@ -178,6 +189,7 @@ def _predict(
         record_snapshot(known, simulators, folder)
     known.keep_limits(find_limits(known, simulators))
     check()
+    known.yours = find_yours(known, simulators)
     known.remedies = find_remedies(known, simulators)
 
 
@@ -216,12 +228,12 @@ def _verify(
 
 @contextmanager
 def _engines(
-    known: Findings, folder: RunFolder, stop: Callable[[], bool], card: Card
+    known: Findings, folder: RunFolder, stop: Callable[[], bool], card: Card, chosen: Chosen
 ) -> Iterator[Engines | None]:
-    if card not in engine_cards(known):
+    if card not in engine_cards(known, chosen):
         yield None
         return
-    with Engines(known, card, folder, stop) as engines:
+    with Engines(known, card, folder, stop, chosen) as engines:
         yield engines
 
 

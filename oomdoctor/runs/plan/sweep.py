@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from oomdoctor.records.config import Rung
-from oomdoctor.records.plan import PlanRequest, Sweep, SweepAnswer, SweepLine, SweptPeak
+from oomdoctor.records.planned.plan import PlanRequest, Sweep, SweepAnswer, SweepLine, SweptPeak
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.plan.tasks import swept
 
 Attempts = Mapping[tuple[str, str], tuple[Attempt, ...]]

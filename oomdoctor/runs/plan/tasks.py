@@ -9,11 +9,11 @@ from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.records.config import Rung
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Inspection, ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.early_bounds import counts_from_config
 
 
@@ -102,11 +102,14 @@ def job_of(
         seed=seed,
         simulation=SimulationRequest(
             micro_batch_sizes=task.sizes,
-            targets=tuple(card.target(plan.interconnect) for card in task.cards),
+            targets=tuple(
+                card.target(plan.interconnect).beside_vllm(task.rung.config) for card in task.cards
+            ),
             stacks=inspection.stacks,
             detail=plan.why is not None,
             every_size=plan.sweep is not None,
             for_later=for_later,
+            curve=plan.ranks and len(task.cards) == 1,
         ),
     )
 

@@ -13,11 +13,11 @@ from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.simulator.predicted_attempts import is_borderline
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, taken_bytes
 from oomdoctor.records.facts.warnings import not_checked
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, PredictedPeak, ProbeJob, ProbeResult
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
@@ -105,6 +105,7 @@ def _attempts(
             budget_bytes=card.usable_bytes,
             seed=known.request.seed,
             timed=False,
+            vllm_bytes=taken_bytes(place.rung.config, card.total_bytes),
         )
 
         def on_phase(phase: str, size: int = size) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oomdoctor.analysis.memory.formula import formula_view
-from oomdoctor.records.plan import PlanRequest, Why
+from oomdoctor.records.planned.plan import PlanRequest, Why
 from oomdoctor.records.result import Inspection, ProbeResult
 from oomdoctor.records.simulation import Prediction
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices.cards import Card
 
 
 def why_of(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, taken_bytes
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import (
     Attempt,
@@ -16,7 +16,7 @@ from oomdoctor.records.result import (
     RecordingRequest,
     Reply,
 )
-from oomdoctor.runs import device, startup_errors
+from oomdoctor.runs.devices import device, startup_errors
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.inspection import on_one_gpu
 from oomdoctor.runs.jobs.launch import Stopped, launch
@@ -149,5 +149,6 @@ class SurveyJobs:
             timed=gpu is None or not gpu.emulated,
             alone=config.world_size > 1 and is_alone(request),
             nodes=request.nodes if config.world_size > 1 else 1,
+            vllm_bytes=taken_bytes(config, gpu.total_bytes) if gpu is not None else 0,
             timing_limit_s=min(device.timing_limit_s(self._setup.device), request.rung_limit_s / 4),
         )

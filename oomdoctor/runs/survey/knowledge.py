@@ -19,13 +19,13 @@ from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.speed.limits import bounded, can_be_true
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, taken_bytes
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.facts.warnings import calibration_ignored
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.device import known_card
+from oomdoctor.runs.devices.device import known_card
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 
@@ -99,6 +99,8 @@ class Knowledge:
         if not self.knows_context:
             assumed = overhead if overhead is not None else context_bytes(self.facts()).likely
             overhead = measured.overhead_bytes
+            if overhead is not None:  # vLLM is not the machine's
+                overhead -= taken_bytes(attempt.config, gpu.total_bytes)
             overhead = overhead if overhead is not None else assumed
             shift = overhead - assumed
         speed = None

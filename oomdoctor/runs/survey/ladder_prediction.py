@@ -10,7 +10,7 @@ from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.config import Rung
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import Attempt, PredictedPeak, ProbeResult
+from oomdoctor.records.result import Attempt, Outcome, PredictedPeak, ProbeResult
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class LadderPrediction:
 
     rungs: dict[str, RungPrediction] = field(default_factory=dict)
     peaks: dict[tuple[str, int], PredictedPeak] = field(default_factory=dict)  # by key and size
+    attempts: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)  # as if each was tried
 
     def keep(
         self, key: str, attempts: Iterable[Attempt], device_type: DeviceType, usable_bytes: int
@@ -31,6 +32,7 @@ class LadderPrediction:
         peaks: dict[int, int] = {}
         rates: dict[int, float] = {}
         limited_by: dict[int, str | None] = {}
+        tried: list[Attempt] = []
         for attempt in attempts:
             size, simulated = attempt.config.micro_batch_size, attempt.measurement
             if not isinstance(size, int) or simulated is None:
@@ -40,6 +42,8 @@ class LadderPrediction:
             tensors = expected.peak_allocated_bytes + (expected.overhead_bytes or 0)
             if attempt.outcome != "fits" and usable_bytes < tensors < peaks[size]:
                 peaks[size] = tensors
+            outcome: Outcome = "fits" if peaks[size] <= usable_bytes else "oom"
+            tried.append(replace(attempt, measurement=expected, outcome=outcome))
             self.peaks[key, size] = PredictedPeak(
                 expected.peak_allocated_bytes,
                 expected.peak_reserved_bytes,
@@ -49,6 +53,7 @@ class LadderPrediction:
                 rates[size] = tokens_per_s(simulated.timing, attempt.config)
                 limited_by[size] = simulated.timing.limited_by
         self.rungs[key] = RungPrediction(peaks, rates, limited_by)
+        self.attempts[key] = tuple(tried)
 
     def beside(self, result: ProbeResult, rung: Rung) -> ProbeResult:
         """The row with its prediction: at its micro-batch size, or at the smallest predicted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from oomdoctor.analysis.memory.overhead import context_bytes, nccl_bytes
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
@@ -11,9 +11,10 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     prediction_for,
     sizes_to_predict,
 )
-from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.warnings import not_kept
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.simulation import SimulationRequest, Target
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
@@ -25,8 +26,13 @@ from oomdoctor.system.store.calibration import Learned
 _HERE = "this device"
 
 
-def predict_ladder(
-    state: SurveyState, learned: Learned | None, *, on_event: Listener, stop: Callable[[], bool]
+def predict_rungs(
+    state: SurveyState,
+    rungs: Sequence[Rung],
+    learned: Learned | None,
+    *,
+    on_event: Listener,
+    stop: Callable[[], bool],
 ) -> LadderPrediction:
     """Simulate the rungs for the survey's device, as far as possible; the rest is left out.
 
@@ -35,7 +41,7 @@ def predict_ladder(
     """
     setup, context = state.setup, state.context
     target = _target(state, learned)
-    jobs = [(rung, _job(rung, state, target)) for rung in state.rungs if _is_open(rung, context)]
+    jobs = [(rung, _job(rung, state, target)) for rung in rungs if _is_open(rung, context)]
     found = LadderPrediction()
     request = state.request
     simulators = Simulators(
@@ -61,12 +67,14 @@ def predict_ladder(
                 prediction = prediction_for(predictions, target.name)
                 if prediction is not None:
                     config = jobs[ended.number][0].config
-                    attempts = attempts_of_prediction(config, prediction, target, ended.attempt)
+                    device = target.beside_vllm(config)
+                    attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
                     found.keep(config.key(), attempts, context.device_type, target.usable_bytes)
     except Stopped:
         pass
     if simulators.memory.failure is not None:
-        state.warn([not_kept(simulators.memory.failure)])
+        warning = not_kept(simulators.memory.failure)
+        state.warn([warning] if warning not in state.warnings else [])
     return found
 
 
@@ -111,7 +119,7 @@ def _job(rung: Rung, state: SurveyState, target: Target) -> ProbeJob:
         seed=state.request.seed,
         simulation=SimulationRequest(
             micro_batch_sizes=sizes,
-            targets=(target,),
+            targets=(target.beside_vllm(rung.config),),
             stacks=inspection.stacks,
             as_cuda=context.device_type == "cuda",
         ),

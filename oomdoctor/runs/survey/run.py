@@ -16,14 +16,16 @@ from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.facts.warnings import quoted, time_limit, unusual_sizes
 from oomdoctor.records.report import Report, SurveyRequest, Warn
-from oomdoctor.runs import assemble, device, emulated, startup_errors
+from oomdoctor.runs import assemble
 from oomdoctor.runs.dataset import count_rows, measured_answer
+from oomdoctor.runs.devices import device, emulated, startup_errors
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.survey.jobs import SurveyJobs, is_alone
 from oomdoctor.runs.survey.knowledge import Knowledge, Origin
-from oomdoctor.runs.survey.predict import predict_ladder
+from oomdoctor.runs.survey.own_changes import try_changes, your_rung
+from oomdoctor.runs.survey.predict import predict_rungs
 from oomdoctor.runs.survey.recording import record_rungs
 from oomdoctor.runs.survey.resume import take_finished
 from oomdoctor.runs.survey.setup import Ending, Stop, SurveySetup
@@ -177,10 +179,13 @@ def _run(
         )
         state.warn(knowledge.warnings)
         state.take_prediction(
-            predict_ladder(state, knowledge.learned, on_event=on_event, stop=ending.is_over)
+            predict_rungs(
+                state, state.rungs, knowledge.learned, on_event=on_event, stop=ending.is_over
+            )
         )
     walk(state, jobs, knowledge, on_event, ending)
     record_rungs(state, jobs, on_event, ending)
+    try_changes(state, jobs, knowledge, on_event, ending)
 
 
 def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> bool:
@@ -232,4 +237,5 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
         interrupted=ending.stop(),
         lengths=measured_answer(state.counted, results, state.request),
         files=state.files,
+        yours=your_rung(state),
     )

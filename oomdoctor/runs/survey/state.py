@@ -22,8 +22,9 @@ from oomdoctor.records.dataset import CountedRows
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.records.report import Budget, RungFile, Warn
 from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
-from oomdoctor.runs import device
+from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.dataset import at_longest
+from oomdoctor.runs.devices import device
 from oomdoctor.runs.early_bounds import counts_from_config, with_bound
 from oomdoctor.runs.position_limit import within_limits
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
@@ -35,6 +36,7 @@ class SurveyState:
 
     Invariants: `attempts` holds every attempt, in order. `request` and `rungs` are those of the
     setup, with sequence lengths adapted to the data file and to the positions of the model.
+    `changed` are the rung of --from with changes, which come after the ladder.
     """
 
     def __init__(self, setup: SurveySetup) -> None:
@@ -58,6 +60,8 @@ class SurveyState:
         self.files: tuple[RungFile, ...] = ()
         self.attempts: dict[str, tuple[Attempt, ...]] = {}  # by config.rung_key()
         self.skipped: dict[str, SkipRung] = {}  # by config.key()
+        self.changed: tuple[Rung, ...] = ()
+        self.yours: YourRung | None = None
 
     def take_inspection(self, inspection: Inspection) -> None:
         """Take what the worker says about the model and the machine."""
@@ -127,23 +131,37 @@ class SurveyState:
         """Leave a rung out."""
         self.skipped[step.rung.config.key()] = step
 
+    def add_change(self, rung: Rung, predictions: Mapping[str, RungPrediction]) -> None:
+        """Add a change of the rung of --from, to be tried next."""
+        self.changed += (rung,)
+        self.correct_predictions({**self.context.predictions, **predictions})
+
+    def take_yours(self, yours: YourRung) -> None:
+        """Take the answer about the rung of --from, as far as it is known."""
+        self.yours = yours
+
     def warn(self, warnings: Iterable[Warn]) -> None:
         """Add warnings."""
         self.warnings = (*self.warnings, *warnings)
 
     def next_step(self) -> NextTry | SkipRung | None:
         """What to do next; None once every rung is settled."""
-        return next_step(self.rungs, self.attempts, self.skipped, self.context)
+        return next_step(self.all_rungs(), self.attempts, self.skipped, self.context)
 
     def still_to_try(self) -> tuple[Rung, ...]:
         """The rungs that have no try yet and will get one, as far as is known."""
-        return still_to_try(self.rungs, self.attempts, self.skipped, self.context)
+        return still_to_try(self.all_rungs(), self.attempts, self.skipped, self.context)
+
+    def all_rungs(self) -> tuple[Rung, ...]:
+        """The ladder, and the changes of the rung of --from."""
+        return (*self.rungs, *self.changed)
 
     def results(self) -> tuple[ProbeResult, ...]:
         """A row for each rung."""
-        return tuple(self.predicted.beside(self._row(rung), rung) for rung in self.rungs)
+        return tuple(self.predicted.beside(self.row(rung), rung) for rung in self.rungs)
 
-    def _row(self, rung: Rung) -> ProbeResult:
+    def row(self, rung: Rung) -> ProbeResult:
+        """The row of one rung, without its prediction."""
         attempts = attempts_of(rung, self.attempts)
         skip = self.skipped.get(rung.config.key())
         evidence: Evidence = "emulated" if self.context.emulated else "measured"

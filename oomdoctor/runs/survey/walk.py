@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
 from oomdoctor.analysis.speed_verdict import may_teach
-from oomdoctor.records.config import Rung, config_faults
+from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.warnings import MEMORY_NOT_FREE
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs import device
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.runs.devices import device
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
@@ -73,6 +74,7 @@ def _tell(
     attempt: Attempt | None = None,
     message: str | None = None,
 ) -> None:
-    index, total = 1 + state.rungs.index(rung), len(state.rungs)
+    rungs = state.all_rungs()
+    index, total = 1 + rungs.index(rung), len(rungs)
     left = sum(one is not rung for one in state.still_to_try())
     on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))

@@ -11,8 +11,8 @@ from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.records.facts.warnings import gpu_unused, not_steady, one_rank, unknown_values
 from oomdoctor.records.inside.run import RankMemory, SmallestGpu
 from oomdoctor.records.report import Report, Warn
-from oomdoctor.runs import emulated
-from oomdoctor.runs.emulated import EmulatedGpus
+from oomdoctor.runs.devices import emulated
+from oomdoctor.runs.devices.emulated import EmulatedGpus
 from oomdoctor.runs.watched.diagnosis import about_a_value
 from oomdoctor.runs.watched.request import WatchRequest, line_of
 from oomdoctor.runs.watched.seen.processes import Process, ran_out, read_events

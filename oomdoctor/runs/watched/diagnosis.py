@@ -9,8 +9,8 @@ from itertools import chain
 
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.evidence import SnapshotEvidence
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.model import ModelRef, ModelSpec

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomdoctor.runs.emulated import EmulatedGpus
+from oomdoctor.runs.devices.emulated import EmulatedGpus
 from oomdoctor.runs.watched.session import Weights
 
 

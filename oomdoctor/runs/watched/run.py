@@ -12,7 +12,7 @@ from oomdoctor import __version__
 from oomdoctor.errors import machine_error
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Report
-from oomdoctor.runs.emulated import EmulatedGpus, check_possible, emulating
+from oomdoctor.runs.devices.emulated import EmulatedGpus, check_possible, emulating
 from oomdoctor.runs.watched.real import gpus_here
 from oomdoctor.runs.watched.report import Seen, report_of
 from oomdoctor.runs.watched.request import WatchRequest, line_of

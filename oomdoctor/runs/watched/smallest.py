@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
 from oomdoctor.analysis.memory.overhead import shares_host_memory
 from oomdoctor.records.inside.run import RankMemory, SmallestGpu
-from oomdoctor.records.plan import PlanRequest
-from oomdoctor.runs.cards import Card, cards_of
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.runs.devices.cards import Card, cards_of
 from oomdoctor.runs.watched.seen.processes import Events
 
 # Kernels for bfloat16 and flash attention need 8.0; a run on such a card may use them.

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -96,8 +96,10 @@ def _create(folder: Path, asked: tuple[str, ...]) -> None:
 
 def _fill(python: Path, asked: tuple[str, ...], helper: Helper) -> None:
     """Install the versions asked for."""
-    if find_spec("pip") is None:
-        if find_spec("ensurepip") is None:
+    # Not importlib.util.find_spec: asked for pip, setuptools turns its own distutils off, and after
+    # that torch.compile fails in this process.
+    if PathFinder.find_spec("pip") is None:
+        if PathFinder.find_spec("ensurepip") is None:
             raise no_pip()
         code, _ = run([str(python), "-m", "ensurepip"], helper)
         if code:

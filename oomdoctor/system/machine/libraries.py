@@ -19,6 +19,7 @@ _SHAPING = (
     *("flash-attn", "flash-attn-3", "triton", "numpy", "safetensors", "tokenizers"),
     *("huggingface-hub", "torchao", "torchvision", "xformers", "deepspeed", "apex", "einops"),
     *("mamba-ssm", "causal-conv1d", "flash-linear-attention", "fla-core", "timm", "sentencepiece"),
+    *("trl", "datasets"),
 )
 _LIMIT_S = 20.0
 EDITABLE = "editable"

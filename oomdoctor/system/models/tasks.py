@@ -21,7 +21,10 @@ TASK_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
     "sequence-classification": ("ForSequenceClassification",),
     "seq2seq-lm": ("ForConditionalGeneration", "MTModel", "WithLMHeadModel"),
     "image-classification": ("ForImageClassification",),
+    "image-text-to-text": (),
 }
+# The models that take images beside text, of which the worker can make batches.
+IMAGE_TEXT_TYPES = ("qwen2_vl", "qwen2_5_vl", "llava", "idefics3", "smolvlm")
 # Keys that only models with other inputs than text have. Images alone are a supported task.
 _SOUND_KEYS = (
     "audio_config",
@@ -53,6 +56,11 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
         OomDoctorError: code "unsupported_task": the model takes other inputs, was made for another
             task, or its inputs do not fit the requested task.
     """
+    image_text = config.get("model_type") in IMAGE_TEXT_TYPES and config.get("vision_config")
+    if image_text and asked in ("auto", "image-text-to-text"):
+        return "image-text-to-text"
+    if asked == "image-text-to-text":
+        raise _unsupported(config, f"is none of {', '.join(IMAGE_TEXT_TYPES)}")
     if foreign := other_input(config):
         raise _unsupported(config, f"takes {foreign}, and no supported task does")
     if asked == "auto":

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from oomdoctor.records.config import AUTO, Rung, TrainConfig, config_faults
+from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
+from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.system.recipes.suggestions import nearest_key, nearest_value
 
 KeyFault: TypeAlias = tuple[str, str]
@@ -20,6 +22,7 @@ KeyFault: TypeAlias = tuple[str, str]
 LABEL = "label"
 # Targets that exist in every architecture: peft's own word, and one that the worker resolves.
 TARGET_WORDS = ("all-linear", "attention")
+NO_NAMES = "none"  # an empty list, as --rung spells it
 _TYPES = frozenset({"weights_dtype", "autocast_dtype"})
 _LONGEST_LABEL = 60
 
@@ -64,17 +67,34 @@ def build_rung(
     sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
     merged |= {key: value for key, value in values.items() if key != LABEL}
-    if micro_batch_size is not None and merged.get("micro_batch_size", AUTO) == AUTO:
+    spread = _spread(values, gpus)
+    if steps_in_backward(TrainConfig(**merged | spread)):
+        merged |= _one_micro_batch(values, merged | spread, micro_batch_size)
+    elif micro_batch_size is not None and merged.get("micro_batch_size", AUTO) == AUTO:
         merged["micro_batch_size"] = micro_batch_size
     if merged.get("method") == "qlora":
         merged.setdefault("quantization", "nf4")
-    spread = _spread(values, gpus)
     config = TrainConfig(**merged | spread)
     follows = _TYPES.isdisjoint(values)
     label = values.get(LABEL)
     if label and "sharding" in spread:
         label += f"+{config.sharding}x{config.world_size}"
     return Rung(label or config.label(), config, follows), config_faults(config)
+
+
+def _one_micro_batch(
+    values: Mapping[str, Any], merged: Mapping[str, Any], asked: int | None
+) -> dict[str, Any]:
+    """The sizes of a rung without accumulation: its whole batch is one micro-batch.
+
+    The size is that of the rung, else the micro-batch size that was `asked` for, else the survey's.
+    """
+    if values.get("micro_batch_size", AUTO) != AUTO:
+        return {}
+    if asked is not None and "effective_batch_size" not in values:
+        return {"micro_batch_size": asked, "effective_batch_size": asked}
+    whole = merged.get("effective_batch_size", TrainConfig().effective_batch_size)
+    return {"micro_batch_size": whole}
 
 
 def is_between_nodes(config: TrainConfig) -> bool:
@@ -119,8 +139,12 @@ def _value_fault(key: str, value: Any) -> str | None:
         near = nearest_value(key, value, RECIPE_NAMES) if isinstance(value, str) else ""
         known = near or f"; known: {', '.join(RECIPE_NAMES)}"
         return f"{_shown(value)} is not an optimizer{known}"
+    listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+    if key == "modules_to_save":
+        if listed:
+            return None
+        return f"must be a list of module names such as embed_tokens, not {_shown(value)}"
     if key == "lora_targets":
-        listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
         if listed or value in TARGET_WORDS:
             return None
         words = ", ".join(f'"{word}"' for word in TARGET_WORDS)
@@ -178,6 +202,8 @@ def _from_word(hint: Any, word: str) -> Any:
             return float(word)
         except ValueError:
             return word
+    if hint == tuple[str, ...] and word == NO_NAMES:
+        return []
     if any(get_origin(kind) is tuple for kind in kinds) and word not in TARGET_WORDS:
         return [name.strip() for name in word.split("+")]
     return word

@@ -2,8 +2,7 @@
 
     <state_dir>/cases/20261123-014500-train-a1b2/case.json, ...
 
-A case is a folder, or a zip file of one. Nothing is ever deleted here, and of a zip file only the
-report is read.
+A case is a folder, or a zip file of one. Of a zip file only the report is read.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import secrets
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
 
@@ -27,17 +25,6 @@ from oomdoctor.system.store.run_folders import exists, folders, slug
 CASE, PAGE = "case.json", "report.txt"
 _MOST_BYTES = 64 * 1024**2  # of a report in a zip file
 _NAMELESS = ("python", "env", "srun", "uv", "poetry", "torchrun", "accelerate", "deepspeed")
-
-
-@dataclass(frozen=True, slots=True)
-class CaseSummary:
-    """One case in the list; `problem` says why it cannot be read, else None."""
-
-    name: str
-    path: Path
-    started_at: str | None
-    command: str | None
-    problem: str | None
 
 
 def cases_dir() -> Path:
@@ -79,7 +66,7 @@ def open_case(name: str) -> tuple[Report, Path]:
     """
     path = _found(name)
     if path is None:
-        raise usage_error("unknown_case", f"{name} is not a case", "oomdoctor show --list")
+        raise usage_error("unknown_case", f"{name} is not a case", "oomdoctor runs")
     if path.is_dir():
         try:
             return read_record(Report, path / CASE), path
@@ -101,20 +88,6 @@ def case_names() -> tuple[str, ...]:
     """The names of all cases in the folder of cases, latest first; reads none of them."""
     found = sorted(folders(cases_dir()), reverse=True)
     return tuple(path.name for path in found if exists(path / CASE))
-
-
-def list_cases() -> tuple[CaseSummary, ...]:
-    """All cases in the folder of cases, latest first."""
-    found = []
-    for name in case_names():
-        path = cases_dir() / name
-        try:
-            report = read_record(Report, path / CASE)
-            command = " ".join(report.command_line)
-            found.append(CaseSummary(path.name, path, report.started_at, command, None))
-        except OomDoctorError as error:
-            found.append(CaseSummary(path.name, path, None, None, error.message))
-    return tuple(found)
 
 
 def pack(case: Path, file: Path) -> int:

@@ -7,20 +7,29 @@ emulated GPU, where no kernel runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.config import is_zero, uses_host
+from oomdoctor.records.config import TrainConfig, is_zero, uses_host
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
+from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import meters, nvml
+from oomdoctor.worker.measuring.kernel_peaks import KernelPeaks
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
 from oomdoctor.worker.protocol.rank import own_device
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
+from oomdoctor.worker.training.batch import (
+    Batch,
+    held_batches,
+    logits_shape,
+    micro_batches,
+    tensors_of,
+)
 from oomdoctor.worker.training.build import Setup, build, import_libraries
 from oomdoctor.worker.training.step import evaluation_step, training_step, whole_step
 from oomdoctor.worker.training.techniques import compilation
@@ -45,15 +54,13 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     if is_zero(job.config):
         nvml.number_devices()
     marks = Marks(progress)
-    import_libraries()
-    with meter.recording():
+    import_libraries(job.config)
+    with meter.recording(), _eager_where_watched(job):
         _enter(meter, progress, "load", "load")
         setup = build(job, device, marks, on_host=meter.on_host)
+        held = held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
         # With accumulation, later micro-steps also hold gradients: two steps show the worst case.
-        count = min(2, job.config.accumulation_steps())
-        batches = micro_batches(
-            job.config, job.model.task, setup.model_config, device, count=count, seed=job.seed
-        )
+        batches = held[: min(2, job.config.accumulation_steps())]
         trace = meter.trace_for_breakdown(*logits_shape(job.config, setup.task, setup.model_config))
         losses: list[float] = []
         for step in MEMORY_STEPS:
@@ -62,9 +69,12 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
             _enter(meter, progress, "eval", "eval")
             _evaluate(setup, job, device)
         _enter(meter, progress, "end", "timing")
-    if device.type == "cuda" and not job.config.compile:  # the trace would see an eager step
-        _trace_step(setup, batches, marks, trace)
     totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
+    kernels = None
+    if device.type == "cuda" and not _compiles(job.config):  # the trace would see an eager step
+        trace.adopt(tensors_of(held), INPUTS)
+        kernels = _trace_step(setup, batches, marks, trace)
+    curve = trace.curve(without="end", peaks=None if kernels is None else kernels.of)
     if device.type == "cuda" and totals.overhead_bytes is None:
         setup.notes.append(
             "the driver does not report the size of the CUDA context, so the peak excludes it"
@@ -74,13 +84,14 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
             "on the CPU, host and device share one memory; offloaded tensors are not counted"
         )
     if not job.timed:
-        return summarise(setup, meter, totals, trace, losses, None, 0)
-    if job.config.compile and device.type == "cpu":
-        compilation.begin_to_compile(setup.model)
+        return summarise(setup, meter, totals, trace, curve, losses, None, 0)
+    if _compiles(job.config) and device.type == "cpu":
+        if job.config.compile:
+            compilation.begin_to_compile(setup.model)
         marks.listen(lambda phase: None)
         training_step(setup, batches, marks)  # this step compiles, so it is not timed
     timing, skipped = time_steps(setup, batches, job, marks)
-    return summarise(setup, meter, totals, trace, losses, timing, skipped)
+    return summarise(setup, meter, totals, trace, curve, losses, timing, skipped)
 
 
 def _enter(meter: meters.Meter, progress: PhaseFile, step: str, phase: str) -> None:
@@ -105,34 +116,57 @@ def _memory_step(
             trace.adopt(gradients(setup), GRADIENTS)
 
     marks.listen(watch)
-    losses = whole_step(setup, batches, marks)
+    whole_step(setup, batches, marks)
     if setup.device.type == "cpu":
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         trace.adopt(weights(setup), WEIGHTS)
-    return float(sum(float(loss) for loss in losses))
+    return setup.books.logged()
 
 
-def _trace_step(setup: Setup, batches: list[Batch], marks: Marks, trace: AllocationTrace) -> None:
+def _eager_where_watched(job: ProbeJob) -> AbstractContextManager[Any]:
+    """On the CPU the trace must see each tensor, so no optimizer may compile its step."""
+    import torch
+
+    if job.device_type != "cpu" or not compiles_its_step(job.config.optimizer):
+        return nullcontext()
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
+
+
+def _compiles(config: TrainConfig) -> bool:
+    """Whether torch.compile makes the model, parts of it or the optimizer's step."""
+    return (
+        config.compile
+        or config.library == "unsloth"
+        or config.attention == "flex_attention"
+        or compiles_its_step(config.optimizer)
+    )
+
+
+def _trace_step(
+    setup: Setup, batches: list[Batch], marks: Marks, trace: AllocationTrace
+) -> KernelPeaks:
     """Run a step under the trace, on CUDA only, to find out what the peak consists of."""
     trace.adopt(weights(setup), WEIGHTS)
     trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
-    trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
 
     def watch(phase: str) -> None:
         trace.enter(phase)
+        trace.tape.enter("steady", phase)
         if phase == "optimizer":
             trace.adopt(gradients(setup), GRADIENTS)
 
     marks.listen(watch)
+    kernels = KernelPeaks(trace)
+    trace.watcher = kernels.note
     with trace.recording():
         training_step(setup, batches, marks)
+    return kernels
 
 
 def _evaluate(setup: Setup, job: ProbeJob, device: torch.device) -> None:
     config = job.config.with_micro_batch(job.eval_batch_size)
-    batch = micro_batches(
-        config, job.model.task, setup.model_config, device, count=1, seed=job.seed
-    )[0]
+    batch = micro_batches(config, setup.task, setup.model_config, device, count=1, seed=job.seed)[0]
     evaluation_step(setup, batch)
 
 
@@ -142,5 +176,6 @@ def gradients(setup: Setup) -> list[torch.Tensor]:
 
 
 def weights(setup: Setup) -> list[torch.Tensor]:
-    """The parameters and buffers of the model."""
-    return [*setup.model.parameters(), *setup.model.buffers()]
+    """The parameters and buffers of the model, and of the reference model if there is one."""
+    models = [model for model in (setup.model, setup.reference) if model is not None]
+    return [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]

@@ -77,6 +77,7 @@ class CpuMeter:
             self.peaks[self._window] = PhaseMemory(peak)
         self._window = (step, phase)
         self.trace.enter(phase)
+        self.trace.tape.enter(step, phase)
 
     def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace:
         self.trace.vocabulary, self.trace.tokens = vocabulary, tokens
@@ -100,7 +101,7 @@ class CudaMeter:
         torch.cuda.set_device(own_device("cuda"))
         torch.zeros(1, device="cuda")  # the context exists only after a first allocation
         torch.cuda.synchronize()
-        self._budget = job.budget_bytes
+        self._budget, self._vllm = job.budget_bytes, job.vllm_bytes
         self._outside_at_start = self._outside_the_allocator()
         self._cap()
 
@@ -112,14 +113,15 @@ class CudaMeter:
         """
         import torch
 
-        if self._budget is None:
+        if self._budget is None and not self._vllm:
             return
         total = torch.cuda.mem_get_info()[1]
-        allowed = self._budget - (self._outside_the_allocator() or 0)
+        budget = total if self._budget is None else self._budget
+        allowed = budget - self._vllm - (self._outside_the_allocator() or 0)
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / total)))
 
     def _overhead(self, managed_bytes: int) -> int | None:
-        """Bytes of the context and the libraries, without paged states.
+        """Bytes of the context and the libraries, with vLLM's, without paged states.
 
         Paged states are on the device only while there is room for them, so the rung does not need
         them there. They are reported separately (`managed_bytes`).
@@ -127,7 +129,7 @@ class CudaMeter:
         outside, start = self._outside_the_allocator(), self._outside_at_start
         if outside is None or start is None:
             return None
-        return max(start, outside - managed_bytes)
+        return max(start, outside - managed_bytes) + self._vllm
 
     def _outside_the_allocator(self) -> int | None:
         import torch

@@ -19,7 +19,7 @@ from oomdoctor.worker.measuring.measure import gradients, weights
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
 from oomdoctor.worker.protocol.rank import own_device
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.batch import Batch, micro_batches
+from oomdoctor.worker.training.batch import Batch, held_batches, tensors_of
 from oomdoctor.worker.training.build import Setup, build, import_libraries
 from oomdoctor.worker.training.step import training_step, whole_step
 
@@ -37,7 +37,7 @@ def record(job: ProbeJob, progress: PhaseFile) -> None:
     """
     assert job.recording is not None
     progress.enter("init")
-    import_libraries()
+    import_libraries(job.config)
     if job.recording.kind == "trace":
         _record_trace(job, job.recording, meters.for_job(job), progress)
     elif job.device_type == "cuda":
@@ -54,9 +54,9 @@ def _record_history(job: ProbeJob, asked: RecordingRequest, progress: PhaseFile)
     history._record_memory_history(max_entries=_MOST_EVENTS, stacks="python")
     try:
         meter = meters.for_job(job)
-        setup, batches, marks = _built(job, meter, progress)
+        setup, held, marks = _built(job, meter, progress)
         for _ in range(_STEPS):
-            whole_step(setup, batches, marks)
+            whole_step(setup, _of_step(held, job), marks)
     finally:
         history._dump_snapshot(asked.file)
         history._record_memory_history(enabled=None)
@@ -76,12 +76,12 @@ def _record_counted(
     with meter.recording():
         try:
             enter("load")
-            setup, batches, marks = _built(job, meter, progress)
+            setup, held, marks = _built(job, meter, progress)
             meter.trace.adopt(weights(setup), WEIGHTS)
-            meter.trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
+            meter.trace.adopt(tensors_of(held), INPUTS)
             marks.listen(_adopting(enter, setup, meter))
             for _ in range(_STEPS):
-                whole_step(setup, batches, marks)
+                whole_step(setup, _of_step(held, job), marks)
                 meter.trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         finally:
             write_snapshot(_allocations(meter.trace.finish()), Path(asked.file))
@@ -124,10 +124,10 @@ def _record_trace(
     activities = [ProfilerActivity.CPU]
     if job.device_type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    setup, batches, marks = _built(job, meter, progress)
-    whole_step(setup, batches, marks)
+    setup, held, marks = _built(job, meter, progress)
+    whole_step(setup, _of_step(held, job), marks)
     with profile(activities=activities, record_shapes=True, profile_memory=True) as profiled:
-        training_step(setup, batches, marks)
+        training_step(setup, _of_step(held, job), marks)
         if job.device_type == "cuda":
             torch.cuda.synchronize()
     profiled.export_chrome_trace(asked.file)
@@ -141,8 +141,10 @@ def _built(
     marks = Marks(progress)
     progress.enter("load")
     setup = build(job, device, marks, on_host=meter.on_host)
-    count = min(2, job.config.accumulation_steps())
-    batches = micro_batches(
-        job.config, job.model.task, setup.model_config, device, count=count, seed=job.seed
-    )
-    return setup, batches, marks
+    held = held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
+    return setup, held, marks
+
+
+def _of_step(held: list[Batch], job: ProbeJob) -> list[Batch]:
+    """The micro-batches to run of those that are held."""
+    return held[: min(2, job.config.accumulation_steps())]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from oomdoctor.analysis.attention_kernel import attention_kernel
 from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.phases import Window, peak_phase, worst_by_phase
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.tracing.trace import AllocationTrace
@@ -19,11 +22,15 @@ def summarise(
     meter: meters.Meter,
     totals: meters.DeviceTotals,
     trace: AllocationTrace,
+    curve: MemoryCurve | None,
     losses: list[float],
     timing: Timing | None,
     skipped: int,
 ) -> Measurement:
-    """Everything that was measured on one rung; `totals` are from after the memory steps."""
+    """Everything that was measured on one rung; `totals` are from after the memory steps.
+
+    `curve` is left out where its peak is not the measured one.
+    """
     windows = {w: memory for w, memory in meter.peaks.items() if w[0] != "end"}
     phases = worst_by_phase(windows)
     highest = peak_phase(phases)
@@ -53,11 +60,13 @@ def summarise(
         ),
         trainable_parameters=trainable,
         parameters=parameters,
-        losses=tuple(losses),
+        # On an emulated GPU a loss may be a quotient of zeros.
+        losses=tuple(filter(math.isfinite, losses)),
         skipped_optimizer_steps=skipped,
         notes=tuple(setup.notes),
         versions=installed_versions(),
         memory_stats=totals.memory_stats,
+        curve=curve if _is_exact(curve, peak_allocated) else None,
     )
 
 
@@ -80,6 +89,13 @@ def _breakdown(
     if missing < 0 or missing > 0.25 * peak_allocated:
         return None
     return breakdown(trace.breakdown(), peak_allocated)
+
+
+def _is_exact(curve: MemoryCurve | None, peak_allocated: int) -> bool:
+    """Whether a curve leads to the peak, which may be in a phase that was not traced."""
+    if curve is None or curve.allocated_bytes[curve.peak] != peak_allocated:
+        return False
+    return all(curve.rest_bytes(moment) >= 0 for moment in range(len(curve.event)))
 
 
 def count_parameters(setup: Setup) -> tuple[int, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.tape import Region, Tape
-from oomdoctor.records.config import is_fsdp
+from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
@@ -13,6 +14,7 @@ from oomdoctor.worker.simulating.instruments import Instruments
 from oomdoctor.worker.simulating.ranks.replicas import note_replica
 from oomdoctor.worker.simulating.shallow import (
     IrregularLayersError,
+    after_frozen,
     depths_of,
     in_units_of,
     is_shallow,
@@ -23,7 +25,15 @@ from oomdoctor.worker.simulating.whole_model import WholeModel
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training.build import Setup, build
 from oomdoctor.worker.training.model_config import load_config
+from oomdoctor.worker.training.objectives.images import TOWERS
+from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.techniques.adapter import without_adapter
+
+if TYPE_CHECKING:
+    pass
+
+REFERENCE = "reference"
+"""The path of a second model, which is not trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,7 @@ def load(
     import torch
 
     instruments.enter("load", "load")
+    job = built_job(job)
     config = load_config(job.model)
     stacks = _stacks(job) if shallow else ()
     if stacks:
@@ -59,12 +70,18 @@ def load(
             config = fewer
     trace = instruments.trace
     setup = build(job, torch.device("cpu"), instruments.marks, config, on_host=trace.paused)
+    assert job.simulation is not None
+    if job.simulation.as_cuda and job.config.objective == "grpo":
+        trace.found_on_host(setup.trainer.reward_weights)  # TRL makes it without a device
     model = without_adapter(setup.model)
     if stacks and not is_shallow(model, config, stacks):
         raise IrregularLayersError
     prefix = next(path for path, module in setup.model.named_modules() if module is model)
     units = {f"{prefix}.{path}" if prefix else path: u for path, u in units_of(stacks).items()}
     instruments.where.follow(setup.model, units)
+    if setup.reference is not None:
+        stacks, units = _with_reference(stacks, units)
+        instruments.where.follow(setup.reference, units, REFERENCE)
     whole = WholeModel(setup.model, units, depths_of(stacks))
     _settle(setup, whole, trace)
     if is_fsdp(job.config):
@@ -77,10 +94,35 @@ def load(
 def _stacks(job: ProbeJob) -> tuple[LayerStack, ...]:
     """The stacks of the job's model, in units that are treated alike."""
     assert job.simulation is not None
-    if job.config.activation_checkpointing != "every_n":
-        return job.simulation.stacks
-    every = job.config.checkpoint_every
-    return tuple(in_units_of(stack, every) for stack in job.simulation.stacks)
+    if is_fsdp(job.config) and _shards_reference(job.config):
+        return ()
+    # The layers of a vision encoder differ in what they attend to, which only its code says.
+    stacks = tuple(
+        stack for stack in job.simulation.stacks if set(TOWERS).isdisjoint(stack.path.split("."))
+    )
+    if job.config.activation_checkpointing == "every_n":
+        stacks = tuple(in_units_of(stack, job.config.checkpoint_every) for stack in stacks)
+    return after_frozen(stacks, job.config.frozen_layers)
+
+
+def _shards_reference(config: TrainConfig) -> bool:
+    """Whether TRL gives a second model to FSDP, also if only to compute log-probabilities before.
+
+    It is one unit, so a single block has the weights of all layers, and few do not stand for all.
+    """
+    before = (config.method, config.objective, config.reference) == ("full", "dpo", "precomputed")
+    return before or has_reference_model(config)
+
+
+def _with_reference(
+    stacks: tuple[LayerStack, ...], units: dict[str, Region]
+) -> tuple[tuple[LayerStack, ...], dict[str, Region]]:
+    """The stacks and units of both models; the layers of the reference are further stacks."""
+    more = {
+        f"{REFERENCE}.{path}": (stack + len(stacks), unit)
+        for path, (stack, unit) in units_of(stacks).items()
+    }
+    return stacks + stacks, units | more
 
 
 def _in_turn(tape: Tape) -> None:
@@ -94,8 +136,15 @@ def _settle(setup: Setup, whole: WholeModel, trace: AllocationTrace) -> None:
     """Give every event of the load to the unit whose parameter it served."""
     tape = trace.tape
     owner: dict[int, Region | None] = {}
-    for named in (setup.model.named_parameters(), setup.model.named_buffers()):
-        for name, tensor in named:
+    models = [("", setup.model)]
+    if setup.reference is not None:
+        models.append((f"{REFERENCE}.", setup.reference))
+    for prefix, model in models:
+        for name, tensor in (
+            (prefix + name, tensor)
+            for named in (model.named_parameters(), model.named_buffers())
+            for name, tensor in named
+        ):
             unit = whole.unit_of(name)
             for block in trace.adopt([tensor], WEIGHTS, unit, name.rpartition(".")[0]):
                 owner[block] = unit
@@ -106,5 +155,6 @@ def _settle(setup: Setup, whole: WholeModel, trace: AllocationTrace) -> None:
     for event in reversed(tape.events):
         if event > 0:
             following = owner.get(event - 1, following)
-            tape.blocks[event - 1].region = following
+            if event - 1 not in trace.lasting:
+                tape.blocks[event - 1].region = following
     tape.regions[:] = [tape.blocks[abs(event) - 1].region for event in tape.events]

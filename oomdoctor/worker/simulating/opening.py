@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from oomdoctor.analysis.memory.zero.setting import setting_of
 from oomdoctor.analysis.simulator.zero.rung import alone_config
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.config import TrainConfig, is_zero, trains_with_trl
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -62,6 +62,8 @@ def _one_rank(job: ProbeJob) -> TrainConfig:
         UnsupportedError: it is not in the model of ZeRO.
     """
     config = job.config
+    if trains_with_trl(config):
+        check_supported(config, job.device_type, simulated=True)
     if config.sharding == "ddp":
         return as_alone(config)
     if not is_zero(config):

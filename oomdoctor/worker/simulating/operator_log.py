@@ -36,6 +36,7 @@ class OperatorLog:
         self.costs: list[Cost] = []
         self.entries: dict[int, Counter[Region | None]] = {}
         self._workspaces: set[str] = set()
+        self._of_load: frozenset[str] | None = None  # the workspaces that the load has taken
         # The same for all calls of a kind: what they cost and what their kernels do with memory.
         self._costs: dict[Kind, OpCost | None] = {}
         self._steps: dict[Kind, tuple[Step, ...]] = {}
@@ -44,7 +45,9 @@ class OperatorLog:
 
     def begin(self) -> None:
         """Begin a recording; the costs of the one before stay with its owner."""
-        self.costs, self.entries, self._workspaces = [], {}, set()
+        if self._of_load is None:
+            self._of_load = frozenset(self._workspaces)
+        self.costs, self.entries, self._workspaces = [], {}, set(self._of_load)
 
     def note(
         self,

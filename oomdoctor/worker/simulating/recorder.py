@@ -6,31 +6,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
+from oomdoctor.records.config import documents_of
 from oomdoctor.records.costs import OpCost
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
+from oomdoctor.worker.simulating.device import image_grids
+from oomdoctor.worker.simulating.device.documents import several_in_a_row
+from oomdoctor.worker.simulating.device.scored import scored
 from oomdoctor.worker.simulating.instruments import Instruments
 from oomdoctor.worker.simulating.load import LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.batch import Batch, logits_shape, micro_batches
+from oomdoctor.worker.training.batch import (
+    Batch,
+    as_on_gpu,
+    logits_shape,
+    micro_batches,
+    tensors_of,
+)
 from oomdoctor.worker.training.implementation import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions
+from oomdoctor.worker.training.objectives.images import grid_of
+from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
 from oomdoctor.worker.training.techniques.scaler import forget_scale
 
 if TYPE_CHECKING:
     import torch
-
-MICRO_BATCHES = 2  # as many inputs as a measurement holds
 
 
 class Recorder:
@@ -45,6 +56,7 @@ class Recorder:
         self._trace = instruments.trace
         # Blocks of gradients, each with the event before which it became its parameter's gradient.
         self._taken: dict[int, int] = {}
+        self._before: dict[str, int] = {}  # what a step finds in the books
         tape = self._trace.tape
         self._begin = (len(tape.blocks), len(tape.events), len(tape.windows))
         if job.config.world_size == 1:
@@ -66,7 +78,6 @@ class Recorder:
         trainable, parameters = self.whole.parameter_counts()
         return RungFacts(
             units=tuple(self.depths.values()),
-            held=MICRO_BATCHES,
             least_bytes=self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes(),
             trainable_parameters=trainable,
             parameters=parameters,
@@ -74,7 +85,7 @@ class Recorder:
                 stack.layers - (real - simulated) * stack.period
                 for stack, (simulated, real) in zip(self.stacks, self.depths.values(), strict=True)
             ),
-            layers=sum(stack.layers for stack in self.request.stacks),
+            layers=sum(stack.layers for stack in self.request.stacks) * self._models(),
             attention=attention_implementation(self.setup),
             notes=tuple(self.setup.notes),
             versions=installed_versions(),
@@ -83,6 +94,10 @@ class Recorder:
             as_cuda=self.request.as_cuda,
             groups=self.whole.groups(),
         )
+
+    def _models(self) -> int:
+        """How many models have layers: the trained one, and a reference."""
+        return 2 if self.setup.reference is not None else 1
 
     def record(self, size: int, card: Card | None = None) -> Recorded:
         """Record one step with one micro-batch of `size` rows, for `card` or the first target."""
@@ -124,16 +139,44 @@ class Recorder:
 
     def _copied(self) -> Tape:
         tape = self._trace.tape
-        return Tape(self._blocks(), list(tape.events), list(tape.regions), list(tape.windows))
+        return Tape(
+            self._blocks(),
+            list(tape.events),
+            list(tape.regions),
+            list(tape.windows),
+            self._carried(),
+        )
 
     def _blocks(self) -> list[TapeBlock]:
         """The blocks of the tape; those with an entry for each parameter are as in all layers."""
         blocks = list(self._trace.tape.blocks)
+        for number in self._before.values():
+            blocks[number] = replace(blocks[number], size=0)  # a first step finds nothing
         for number, units in self._instruments.operators.entries.items():
             block = blocks[number]
             each = block.size // units.total()
             blocks[number] = replace(block, size=each * self.whole.sum_of(units))
         return blocks
+
+    def _leave(self) -> None:
+        """Put in the books what a step before would have left: it shows when it is freed."""
+        import torch
+
+        # One that does not name a device would count as a number on the host.
+        last, norm = (torch.zeros((), device=self.setup.device) for _ in range(2))
+        self.setup.books.last, self.setup.books.norm = last, norm
+        del last, norm
+        self._before = self._in_books()
+
+    def _in_books(self) -> dict[str, int]:
+        """The blocks of what is carried over to the next step."""
+        books = self.setup.books
+        found = {"last": self._trace.part_of(books.last), "norm": self._trace.part_of(books.norm)}
+        return {name: block for name, block in found.items() if block is not None}
+
+    def _carried(self) -> dict[int, int]:
+        left = self._in_books()
+        return {block: left[name] for name, block in self._before.items() if name in left}
 
     def _step(self, size: int, micro_steps: int = 1) -> list[Batch]:
         """Run one step under the trace, and say what is an input, a gradient or a state.
@@ -146,13 +189,15 @@ class Recorder:
         config = self.job.config.with_micro_batch(size)
         batches = micro_batches(
             config,
-            self.job.model.task,
+            setup.task,
             setup.model_config,
             torch.device("cpu"),
-            count=MICRO_BATCHES,
+            count=1,
             seed=self.job.seed,
         )
-        trace.adopt((tensor for batch in batches for tensor in batch.values()), INPUTS)
+        if self.request.as_cuda:
+            batches = [as_on_gpu(batch) for batch in batches]
+        trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 
         def watch(phase: str) -> None:
@@ -163,15 +208,22 @@ class Recorder:
 
         marks.listen(watch)
         self._instruments.enter("batch", "load")  # what a step makes before its first micro-step
-        training_step(setup, batches[:micro_steps], marks)
+        self._leave()
+        several = config.packing != "none" and documents_of(config) * size > 1
+        images = setup.task == "image-text-to-text"
+        # Idefics3 leaves out images that are padding; here none is.
+        share = Fraction(1) if images else scored_share(config)
+        grid = grid_of(config, setup.model_config) if images else None
+        with several_in_a_row(several), scored(share), image_grids.known(batches, grid):
+            training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         return batches
 
     def _rewind(self) -> None:
         """Forget the step: drop states, gradients and the scale; cut the tape back to the load."""
-        optimizer = self.setup.trainer.optimizer
-        getattr(optimizer, "optimizer", optimizer).state.clear()
+        optimizers.forget_states(self.setup.trainer.optimizer)
         self.setup.model.zero_grad()
+        self.setup.books.close()
         forget_scale(self.setup.trainer.accelerator)
         self._instruments.enter("load", "load")
         blocks, events, windows = self._begin
@@ -186,7 +238,8 @@ class Recorder:
         }
 
         def became(parameter: torch.nn.Parameter) -> None:
-            block = self._trace.block_of(parameter.grad)
+            # A step in the backward pass has freed it already.
+            block = None if parameter.grad is None else self._trace.block_of(parameter.grad)
             if block is None:
                 return
             self._taken[block] = len(self._trace.tape.events)

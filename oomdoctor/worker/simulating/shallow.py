@@ -48,6 +48,22 @@ def in_units_of(stack: LayerStack, every: int) -> LayerStack:
     return replace(stack, period=period, units=(stack.layers - stack.prefix) // period)
 
 
+def after_frozen(stacks: tuple[LayerStack, ...], frozen: int) -> tuple[LayerStack, ...]:
+    """The stacks with the first `frozen` layers of all in their prefixes: they have no gradients.
+
+    `frozen` counts through all stacks, as `freeze` does.
+    """
+    found = []
+    for stack in stacks:
+        here = min(frozen, stack.layers)
+        frozen -= here
+        skipped = -(-max(0, here - stack.prefix) // stack.period)
+        prefix = min(stack.prefix + skipped * stack.period, stack.layers)
+        units = (stack.layers - prefix) // stack.period
+        found.append(replace(stack, prefix=prefix, units=units))
+    return tuple(found)
+
+
 def is_shallow(
     model: PreTrainedModel, config: PretrainedConfig, stacks: tuple[LayerStack, ...]
 ) -> bool:

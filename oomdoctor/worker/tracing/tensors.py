@@ -25,7 +25,7 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
     Of a tensor that is sharded over ranks, the part of this rank.
     """
-    yield local_part(tensor)
+    yield from inner_tensors(local_part(tensor))
     state = getattr(tensor, "quant_state", None)
     while state is not None:
         for name in ("absmax", "code", "offset"):
@@ -37,6 +37,21 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         part = getattr(tensor, name, None)
         if hasattr(part, "untyped_storage"):
             yield part
+
+
+def made_of_tensors(kind: type) -> bool:
+    """Whether tensors of this class hold others, whose operators come one by one."""
+    return kind.__name__ == "DTensor" or kind.__module__.startswith("torchao.")
+
+
+def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that a tensor of torchao is made of; any other tensor itself."""
+    if not type(tensor).__module__.startswith("torchao."):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from inner_tensors(getattr(tensor, name))
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

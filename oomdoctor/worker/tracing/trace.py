@@ -14,14 +14,16 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY
 from oomdoctor.worker.tracing.categories import category_of
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
 from oomdoctor.worker.tracing.storages import resized_storages
-from oomdoctor.worker.tracing.tensors import plain_tensors, tensors_in
+from oomdoctor.worker.tracing.tensors import local_part, made_of_tensors, plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class AllocationTrace:
         self.made_of: dict[int, int] = {}  # while loading: block -> the block it was made from
         self.region_of_operator: Region | None = None
         self.stream = 0  # the one that allocates now
+        self.lasting: set[int] = set()  # blocks that stay until the process ends
         self._optimizer = OptimizerWalk()
         self._peak_event = 0
         self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
@@ -124,6 +127,28 @@ class AllocationTrace:
             block = self.tape.blocks[abs(event) - 1]
             totals[block.category] += block.size if event > 0 else -block.size
         return totals
+
+    def curve(
+        self, without: str = "", peaks: Callable[[Sequence[Stretch]], Sequence[int]] | None = None
+    ) -> MemoryCurve | None:
+        """How memory rose and fell in the windows of the tape; None if there are none.
+
+        What happened in a step `without` is left out; it comes last. `peaks` gives the allocator's
+        peaks of parts of the tape.
+        """
+        windows = [window for window in self.tape.windows if window[1] != without]
+        ends = [start for start, step, _ in self.tape.windows if step == without]
+        events = self.tape.events[: ends[0] if ends else None]
+        parts = stretches(windows, len(events)) if windows else []
+        if not parts:
+            return None
+        of_events = [self.tape.blocks[abs(event) - 1] for event in events]
+        changes = [
+            block.allocated if event > 0 else -block.allocated
+            for event, block in zip(events, of_events, strict=True)
+        ]
+        names = [block.category for block in of_events]
+        return memory_curve(changes, names, parts, None if peaks is None else peaks(parts))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -245,7 +270,7 @@ class AllocationTrace:
 
     def note_lasting(self, name: str, size: int) -> None:
         """Record a block that stays until the process ends, such as a workspace."""
-        self.note_hidden(TapeBlock(size, TEMPORARY, name))
+        self.lasting.add(self.note_hidden(TapeBlock(size, TEMPORARY, name)))
 
     def note_hidden(self, block: TapeBlock) -> int:
         """Record the birth of a block outside the layers that no operator shows."""
@@ -284,6 +309,10 @@ class AllocationTrace:
             return None
         known = self._known.get(tensor.untyped_storage()._cdata)
         return None if known is None else known[0]
+
+    def part_of(self, tensor: torch.Tensor | None) -> int | None:
+        """The block of a tensor's storage; of one that is sharded, that of this rank's part."""
+        return None if tensor is None else self.block_of(local_part(tensor))
 
     def _known_block(self, tensor: Any) -> TapeBlock | None:
         number = self.block_of(tensor)
@@ -334,6 +363,13 @@ class AllocationTrace:
     def _check(self, size: int) -> None:
         if self.limit is not None and self.live + size > self.limit:
             raise out_of_memory(size, self.limit, self.live)
+
+    def found_on_host(self, tensor: torch.Tensor) -> None:
+        """A tensor that was counted is not memory of the device."""
+        known = self._known.pop(tensor.untyped_storage()._cdata, None)
+        if known is not None:
+            self._bury(known[0])
+            self._leave_out(tensor)
 
     def _leave_out(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -386,8 +422,8 @@ def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if any(kind.__name__ == "DTensor" for kind in types):
-                return NotImplemented  # the operators on the part of this rank come here in turn
+            if any(map(made_of_tensors, types)):
+                return NotImplemented  # the operators on what it holds come here in turn
             if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
                 return func(*args, **(kwargs or {}))  # it only finds the shape of a result
             trace.begins()

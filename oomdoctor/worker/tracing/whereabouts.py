@@ -43,11 +43,15 @@ class Whereabouts:
         self._places: list[Place] = []
         self._backward = False
 
-    def follow(self, model: Module, units: Mapping[str, Region]) -> None:
-        """Hook every module of `model`; `units` has the repeating layers by path."""
-        self._units = units
-        self._last = set({stack: path for path, (stack, _) in units.items()}.values())
-        for path, module in model.named_modules():
+    def follow(self, model: Module, units: Mapping[str, Region], prefix: str = "") -> None:
+        """Hook every module of `model`; `units` has the repeating layers by path.
+
+        Paths of another model begin with `prefix`.
+        """
+        self._units = {**self._units, **units}
+        self._last |= set({stack: path for path, (stack, _) in units.items()}.values())
+        for name, module in model.named_modules():
+            path = f"{prefix}.{name}" if prefix and name else prefix or name
             if path in units and hasattr(module, "_get_fsdp_state"):
                 # FSDP gathers a layer's weights in a hook, which belongs to the layer too.
                 module.register_forward_pre_hook(self._entering(path), prepend=True)

@@ -6,17 +6,27 @@ for every micro-batch size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import (
+    TrainConfig,
+    held_micro_batches,
+    sequences_per_sample,
+    trains_with_trl,
+)
 from oomdoctor.records.model import Task
+from oomdoctor.worker.training.objectives.completions import completions_of, scored_in_step
+from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
+from oomdoctor.worker.training.objectives.packing import joined, row_of
+from oomdoctor.worker.training.objectives.preference import pairs_of
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig
 
 MASKED_SHARE = 0.15  # of tokens have a label in masked language modelling (BERT, section 3.1)
-Batch = dict[str, "torch.Tensor"]
+Batch = dict[str, Any]  # tensors, and numbers that a kernel takes
 
 
 def micro_batches(
@@ -31,15 +41,84 @@ def micro_batches(
     """`count` micro-batches on `device`, as a Trainer's collator would return them.
 
     Text: `input_ids`, `attention_mask` and `labels` of (micro-batch, sequence length), int64.
+    With packing, one row and where its documents begin (see `joined`).
     Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
     """
     size = config.micro_batch_size
     assert isinstance(size, int)
-    whole = _whole_batch(config, task, model_config, size * count, seed)
-    return [
-        {name: tensor[i * size : (i + 1) * size].to(device) for name, tensor in whole.items()}
+    each = size * sequences_per_sample(config)
+    whole = _whole_batch(config, task, model_config, each * count, seed)
+    if config.packing != "none":
+        tensors, numbers = joined(whole["input_ids"], config, count)
+        return [
+            {name: row_of(name, tensor, i).to(device) for name, tensor in tensors.items()} | numbers
+            for i in range(count)
+        ]
+    batches: list[Batch] = [
+        {
+            name: tensor[i * part : (i + 1) * part].to(device)
+            for name, tensor in whole.items()
+            for part in (len(tensor) // count,)
+        }
         for i in range(count)
     ]
+    if config.objective == "grpo":
+        scored = scored_in_step(config, device)
+        for batch in batches:
+            batch["num_items_in_batch"] = scored
+    return batches
+
+
+def held_batches(
+    config: TrainConfig,
+    task: Task,
+    model_config: PretrainedConfig,
+    device: torch.device,
+    *,
+    seed: int,
+) -> list[Batch]:
+    """All micro-batches that `device` holds during a step; the first ones are those of the step."""
+    count = config.accumulation_steps()
+    batches = micro_batches(config, task, model_config, device, count=count, seed=seed)
+    ahead = held_micro_batches(config, on_cpu=device.type == "cpu") - count
+    return batches + [_copied(batches[0]) for _ in range(ahead)]
+
+
+def _copied(batch: Batch) -> Batch:
+    """A copy of a batch; names of one tensor stay names of one."""
+    made: dict[Any, torch.Tensor] = {}
+    copied = dict(batch)
+    for name, value in batch.items():
+        if hasattr(value, "untyped_storage"):
+            key = _memory_of(value)
+            made[key] = copied[name] = made[key] if key in made else value.clone()
+    return copied
+
+
+def as_on_gpu(batch: Batch) -> Batch:
+    """The batch as its copy on a GPU, where each name has its own tensor."""
+    seen: set[Any] = set()
+    copied = dict(batch)
+    for name, value in batch.items():
+        if hasattr(value, "untyped_storage"):
+            if _memory_of(value) in seen:
+                copied[name] = value.clone()
+            seen.add(_memory_of(value))
+    return copied
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+
+
+def tensors_of(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
+    """The tensors with rows of batches, which may also have numbers."""
+    for batch in batches:
+        yield from (
+            value
+            for value in batch.values()
+            if hasattr(value, "untyped_storage") and value.dim() > 0
+        )
 
 
 def _whole_batch(
@@ -58,7 +137,14 @@ def _whole_batch(
         }
     text = model_config.get_text_config()
     shape = (rows, config.sequence_length)
-    ids = torch.randint(_first_plain_token(text), text.vocab_size, shape, generator=generator)
+    first, end = _first_plain_token(text), plain_tokens(model_config, text.vocab_size)
+    ids = torch.randint(first if first < end else 0, end, shape, generator=generator)
+    if task == "image-text-to-text":
+        return with_images(ids, config, model_config, generator)
+    if config.objective == "grpo":
+        return completions_of(ids, config)
+    if config.objective != "default":
+        return pairs_of(ids, config)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if task == "sequence-classification":
         batch["labels"] = torch.randint(model_config.num_labels, (rows,), generator=generator)
@@ -75,7 +161,9 @@ def logits_shape(
     config: TrainConfig, task: Task, model_config: PretrainedConfig
 ) -> tuple[int, int]:
     """(vocabulary, tokens of a micro-batch) if the model returns scores per token, else (0, 0)."""
-    if task not in ("causal-lm", "masked-lm", "seq2seq-lm"):
+    # TRL never has the scores of all tokens at once.
+    scored = ("causal-lm", "masked-lm", "seq2seq-lm", "image-text-to-text")
+    if task not in scored or trains_with_trl(config):
         return 0, 0
     size = config.micro_batch_size
     assert isinstance(size, int)

@@ -8,35 +8,54 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, uses_host
+from oomdoctor.records.config import (
+    TrainConfig,
+    is_fsdp,
+    is_zero,
+    steps_in_backward,
+    trains_with_trl,
+    uses_host,
+)
 from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.training import optimizers
+from oomdoctor.worker.training import optimizers, unsloth
+from oomdoctor.worker.training.books import Books, open_books
 from oomdoctor.worker.training.loading import load_model, quantization_notes
 from oomdoctor.worker.training.model_config import load_config
+from oomdoctor.worker.training.objectives.completions import generation_notes
+from oomdoctor.worker.training.objectives.images import freeze_vision
+from oomdoctor.worker.training.objectives.packing import check_packing
+from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.sharding.engines import engine_arguments
 from oomdoctor.worker.training.sharding.prepare import prepare
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.techniques import compilation, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
+from oomdoctor.worker.training.techniques.fp8 import convert_linear_layers
+from oomdoctor.worker.training.techniques.freezing import freeze
 from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
+from oomdoctor.worker.training.trainers.phased import OnPhase, phased
+from oomdoctor.worker.training.trainers.trl import (
+    arguments_class,
+    objective_arguments,
+    trl_trainer,
+)
 
 if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, Trainer, TrainingArguments
-
-OnPhase = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -44,7 +63,8 @@ class Setup:
     """A training that is ready to step.
 
     accelerate has prepared `model`; `trainer` owns the optimizer and the rest. `fell_back_to_eager`
-    is whether the architecture has no sdpa attention.
+    is whether the architecture has no sdpa attention. `reference` is a second model that is not
+    trained.
     """
 
     model: torch.nn.Module
@@ -54,14 +74,18 @@ class Setup:
     config: TrainConfig
     model_config: PretrainedConfig
     notes: list[str]
+    books: Books
     fell_back_to_eager: bool = False
+    reference: torch.nn.Module | None = None
 
 
-def import_libraries() -> None:
+def import_libraries(config: TrainConfig | None = None) -> None:
     """Import libraries before the rung's memory is watched.
 
     Some of their modules make tables when they are imported, which are not memory of the device.
     """
+    if config is not None and config.library == "unsloth" and unsloth.is_installed():
+        unsloth.import_unsloth()
     for name in ("bitsandbytes", "peft"):
         with suppress(ImportError):
             importlib.import_module(name)
@@ -83,6 +107,7 @@ def build(
     Raises:
         UnsupportedError: a library, the device or the architecture cannot do what the rung asks.
     """
+    job = built_job(job)
     config = job.config
     simulated = job.mode == "simulate"
     check_supported(config, job.device_type, simulated=simulated)
@@ -91,36 +116,87 @@ def build(
         notes.append("no time is predicted: the bandwidth to host memory is unknown")
     if config.compile:
         notes += compilation.prepare(device, simulated=simulated)
+    elif compiles_its_step(config.optimizer):
+        notes += compilation.prepare_step(device, simulated=simulated)
     if config.allocator == "expandable_segments" and device.type == "cuda":
         _set_expandable_segments()
     model_config = model_config or load_config(job.model)
     arguments = _arguments(config, job, device)  # DeepSpeed shards a model while it is built
-    model, attention = load_model(job, model_config, device, on_host)
-    fell_back = attention != config.attention
+    by_unsloth = config.library == "unsloth"
+    fell_back = False
+    if by_unsloth:
+        model = unsloth.load_model(job, model_config, device, notes)
+    else:
+        model, attention = load_model(job, model_config, device, on_host)
+        fell_back = attention != config.attention
     if fell_back:
         notes.append("the architecture has no sdpa attention; it falls back to eager")
     if config.quantization != "none":
         notes += quantization_notes(model)
     model.config.use_cache = False
-    if config.method != "full":
+    check_packing(model, config, job.model.task, notes)
+    notes += generation_notes(config, job.model)
+    if config.vision == "frozen":
+        freeze_vision(model)
+    if config.frozen_layers:
+        freeze(model, config.frozen_layers, notes)
+    trainer: Trainer | None = None
+    adapted = partial(add_adapter, config=config, task=job.model.task)
+    if trains_with_trl(config):
+        trainer = trl_trainer(
+            model,
+            arguments,
+            config,
+            adapted=adapted,
+            reference=lambda: load_model(job, model_config, device, on_host)[0],
+            on_phase=on_phase,
+        )
+        model = trainer.model
+    elif config.method != "full" and by_unsloth:
+        model = unsloth.add_adapter(model, config)
+    elif config.method != "full":
         with on_host() if is_fsdp(config) else nullcontext():
-            model = add_adapter(model, config, job.model.task)
+            model = adapted(model)
+    if config.method != "full":
         check_scalable(model, config)
+    if config.fp8 == "torchao":
+        convert_linear_layers(model, notes, simulated=simulated)
     if config.loss == "liger":
         liger.apply_kernels(model, notes)
-    enable_checkpointing(model, config, on_host, notes)
+    if not by_unsloth:
+        enable_checkpointing(model, config, on_host, notes)
     if config.offload == "activations":
         keep_activations_on_host(model, on_host)
-    trainer = _trainer(model, arguments, config, job, on_phase)
+    if trainer is None:
+        trainer = _trainer(model, arguments, on_phase)
+    _finish(trainer, arguments, config, job)
     if config.sharding == "none":
         optimizer = optimizers.create(trainer)
+        if simulated and config.optimizer == "apollo_adamw":
+            notes.append(optimizers.APOLLO_NOTE)
+        if simulated and job.device_type == "cuda" and config.optimizer.startswith("galore"):
+            notes.append(optimizers.GALORE_NOTE)
         if config.offload == "optimizer":
             optimizer = optimizers.moved_to_host(optimizer, on_host, notes)
+        elif config.optimizer_in_backward:
+            optimizer = optimizers.moved_to_backward(trainer, optimizer, notes)
         model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
     else:
         model, optimizer = prepare(trainer, config)
     trainer.optimizer, trainer.model_wrapped = optimizer, model
-    return Setup(model, trainer, device, job.model.task, config, model_config, notes, fell_back)
+    reference = getattr(trainer, "ref_model", None)
+    return Setup(
+        model,
+        trainer,
+        device,
+        job.model.task,
+        config,
+        model_config,
+        notes,
+        open_books(device),
+        fell_back,
+        reference,
+    )
 
 
 def _set_expandable_segments() -> None:
@@ -131,21 +207,21 @@ def _set_expandable_segments() -> None:
 
 def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> TrainingArguments:
     """The Trainer's arguments of a rung. With several GPUs this connects the ranks."""
-    from transformers import TrainingArguments
-
     size = config.micro_batch_size
     assert isinstance(size, int)
     computes: set[str] = {config.autocast_dtype}
+    if config.library == "unsloth":
+        computes = {unsloth.autocast_dtype(config)}
     if is_zero(config):  # it trains 16-bit weights in mixed precision
         computes.add(config.weights_dtype)
     try:
-        return TrainingArguments(
+        return arguments_class(config)(
             output_dir=str(Path(tempfile.gettempdir()) / "oomdoctor-unused"),
             per_device_train_batch_size=size,
             per_device_eval_batch_size=job.eval_batch_size,
             gradient_accumulation_steps=config.accumulation_steps(),
             optim=config.optimizer,
-            max_grad_norm=1.0,
+            max_grad_norm=0.0 if steps_in_backward(config) else 1.0,
             bf16="bfloat16" in computes,
             fp16="float16" in computes and not _scaled(config, job),
             use_cpu=device.type == "cpu",
@@ -155,7 +231,9 @@ def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> Trai
             disable_tqdm=True,
             save_strategy="no",
             seed=job.seed,
+            **optimizers.arguments(config),
             **engine_arguments(config, dtype_bytes(config.weights_dtype)),
+            **objective_arguments(config),
         )
     except (ValueError, ImportError, TypeError) as error:
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
@@ -167,30 +245,23 @@ def _scaled(config: TrainConfig, job: ProbeJob) -> bool:
 
 
 def _trainer(
-    model: torch.nn.Module,
-    arguments: TrainingArguments,
-    config: TrainConfig,
-    job: ProbeJob,
-    on_phase: OnPhase | None,
+    model: torch.nn.Module, arguments: TrainingArguments, on_phase: OnPhase | None
 ) -> Trainer:
     from transformers import Trainer
 
-    class PhasedTrainer(Trainer):  # type: ignore[misc]
-        """transformers' Trainer; it also says when the forward pass of its step ends."""
-
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            result = super().compute_loss(*args, **kwargs)
-            if on_phase is not None and self.model.training:
-                on_phase("backward")
-            return result
-
     try:
-        trainer = PhasedTrainer(model=model, args=arguments)
+        trainer: Trainer = phased(Trainer, on_phase)(model=model, args=arguments)
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
+    return trainer
+
+
+def _finish(
+    trainer: Trainer, arguments: TrainingArguments, config: TrainConfig, job: ProbeJob
+) -> None:
+    """Set what `Trainer.train` would set before its first step."""
     # Liger's kernels are in the model already. With this set, evaluation skips the logits.
     arguments.use_liger_kernel = config.loss == "liger"
     if _scaled(config, job):
         scale_gradients(trainer.accelerator)
     trainer.current_gradient_accumulation_steps = arguments.gradient_accumulation_steps
-    return trainer

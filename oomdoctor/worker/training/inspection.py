@@ -28,6 +28,7 @@ _PACKAGES = (
     "flash-attn",
     "liger-kernel",
     "triton",
+    "trl",
 )
 
 

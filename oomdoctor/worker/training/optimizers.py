@@ -6,18 +6,43 @@ keeps 32-bit states for embeddings), so nothing here repeats those choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.tracing.tensors import inner_tensors
+from oomdoctor.worker.training.techniques.in_backward import stepped_in_backward
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
     from transformers import Trainer
+
+
+APOLLO_NOTE = (
+    "the optimizer step is predicted from the first one; later ones of APOLLO make one more copy "
+    "of a gradient"
+)
+
+GALORE_NOTE = (
+    "what cuSOLVER needs to factor a gradient is not counted, because only cuSOLVER knows it; the "
+    "predicted peak of the optimizer step is a lower bound"
+)
+
+
+def arguments(config: TrainConfig) -> dict[str, Any]:
+    """What GaLore and APOLLO need of the Trainer's arguments: the layers, and the rank."""
+    row = optimizer_named(config.optimizer)
+    if row is None or not row.low_rank:
+        return {}
+    return {
+        "optim_target_modules": "all-linear",
+        "optim_args": f"rank={config.optimizer_rank}",
+    }
 
 
 def moved_to_host(optimizer: Optimizer, on_host: OnHost, notes: list[str]) -> Optimizer:
@@ -33,6 +58,12 @@ def moved_to_host(optimizer: Optimizer, on_host: OnHost, notes: list[str]) -> Op
         "because it copies the gradients before they are clipped"
     )
     return on_host_optimizer(optimizer, on_host)
+
+
+def moved_to_backward(trainer: Trainer, optimizer: Optimizer, notes: list[str]) -> Optimizer:
+    """The Trainer's optimizer, with its updates in the backward pass."""
+    kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    return stepped_in_backward(optimizer, kind, settings, notes)
 
 
 def create(trainer: Trainer) -> Optimizer:
@@ -73,12 +104,29 @@ def _try_on_cpu(trainer: Trainer) -> None:
 
 def state_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """Every tensor in the optimizer's states: moments, block constants and step counters."""
-    for state in getattr(optimizer, "optimizer", optimizer).state.values():
-        for value in state.values():
+    for state in (state for own in _each(optimizer) for state in own.state.values()):
+        for kept in state.values():
+            # GaLore and APOLLO keep a projection, which is an object.
+            value = {0: kept.ortho_matrix} if hasattr(kept, "ortho_matrix") else kept
             if hasattr(value, "untyped_storage"):
-                yield value
+                yield from inner_tensors(value)
             elif isinstance(value, dict):
                 yield from (v for v in value.values() if hasattr(v, "untyped_storage"))
+
+
+def _each(optimizer: Optimizer) -> Iterable[Optimizer]:
+    """The optimizer; the layerwise ones of transformers have one for each parameter."""
+    plain = getattr(optimizer, "optimizer", optimizer)
+    return (getattr(plain, "optimizer_dict", None) or {0: plain}).values()
+
+
+def forget_states(optimizer: Optimizer) -> None:
+    """Drop all states but the seeds that APOLLO gives its parameters when it is made."""
+    for own in _each(optimizer):
+        seeds = {p: state["seed"] for p, state in own.state.items() if "seed" in state}
+        own.state.clear()
+        for parameter, seed in seeds.items():
+            own.state[parameter]["seed"] = seed
 
 
 def managed_bytes(optimizer: Optimizer) -> int:

@@ -2,7 +2,7 @@
 
 It does what transformers does: `Trainer.training_step` for each micro-batch (with the loss scaled
 for accumulation, autocast and accelerate's gradient scaler), then clipping, the optimizer and
-zero_grad, as in the Trainer's inner loop.
+zero_grad, as in the Trainer's inner loop. It holds what that loop holds (`books`).
 """
 
 from __future__ import annotations
@@ -23,54 +23,53 @@ Mark = Callable[[str], None]
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
-def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.Tensor]:
-    """Run one optimizer step over all micro-batches; returns their detached losses.
+def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
+    """Run one optimizer step over all micro-batches; `setup.books` has its loss.
 
     It calls `mark` with "forward" before each micro-batch and with "optimizer" after the last
     backward pass. The Trainer of `build` adds "backward" in between. As in the Trainer, the loss of
     a micro-batch is already divided, so the losses of one step add up to its mean.
     """
-    trainer, model = setup.trainer, setup.model
+    trainer, model, books = setup.trainer, setup.model, setup.books
     trainer.current_gradient_accumulation_steps = len(batches)
     trainer.args.gradient_accumulation_steps = len(batches)
     samples, items = trainer.get_batch_samples(iter(batches), len(batches), setup.device)
-    losses = []
     for number, inputs in enumerate(samples, 1):
         mark("forward")
         last = number == len(batches)
         trainer.accelerator.gradient_state._set_sync_gradients(last)
         with nullcontext() if last else without_reduction(trainer, model):
-            loss = trainer.training_step(model, inputs, items)
-        _keep_books(trainer, loss, inputs)
-        losses.append(loss)
+            # The loss of the micro-batch before lives until this one is there.
+            books.last = trainer.training_step(model, inputs, items)
+        books.enter_loss()
+        trainer.floating_point_ops(inputs)  # it walks all parameters, which takes time
     mark("optimizer")
-    trainer.accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
+    books.norm = None
+    books.norm = _clipped(trainer, model)
     trainer.optimizer.step()
     model.zero_grad()
-    return losses
 
 
-def whole_step(setup: Setup, batches: list[Batch], mark: Mark) -> list[torch.Tensor]:
-    """Run `training_step` until the gradient scaler does not skip the optimizer; its losses.
+def whole_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
+    """Run `training_step` until the gradient scaler does not skip the optimizer.
 
     A skipped first step creates no optimizer states, so it would show too little memory.
     """
-    losses = training_step(setup, batches, mark)
+    training_step(setup, batches, mark)
     for _ in range(MAX_SKIPPED):
         if not setup.trainer.accelerator.optimizer_step_was_skipped:
             break
-        losses = training_step(setup, batches, mark)
-    return losses
+        setup.books.logged()  # only the last step counts
+        training_step(setup, batches, mark)
 
 
-def _keep_books(trainer: Trainer, loss: torch.Tensor, inputs: Batch) -> None:
-    """Do what the Trainer's loop does after each micro-step, because it takes time on a GPU.
-
-    The check for a NaN loss waits for the device, and the count of operations walks all parameters
-    (`logging_nan_inf_filter`, `floating_point_ops`).
-    """
-    bool(loss.isnan() or loss.isinf())
-    trainer.floating_point_ops(inputs)
+def _clipped(trainer: Trainer, model: torch.nn.Module) -> torch.Tensor | None:
+    """The norm of the gradients as the Trainer keeps it, after clipping."""
+    if not trainer.args.max_grad_norm:
+        return None
+    norm = trainer.accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
+    kept: torch.Tensor | None = None if trainer.is_deepspeed_enabled else norm
+    return kept  # of DeepSpeed's, the Trainer keeps a Python number
 
 
 def evaluation_step(setup: Setup, batch: Batch) -> float:

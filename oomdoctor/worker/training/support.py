@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
-from oomdoctor.records.facts.attention import ATTENTIONS, lacks_capability
+from oomdoctor.records.config import (
+    TrainConfig,
+    is_fsdp,
+    is_zero,
+    steps_in_backward,
+)
+from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.capability import card_lacks
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.facts.unsupported import Where, unsupported
+from oomdoctor.system.environment import is_emulating
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 
@@ -24,6 +31,11 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         reason = unsupported(config, where)
         if reason is not None:
             raise UnsupportedError(reason)
+    if steps_in_backward(config) and config.accumulation_steps() > 1:
+        raise UnsupportedError(
+            "a step in the backward pass cannot accumulate gradients; make effective_batch_size "
+            "the micro-batch size"
+        )
     row = OPTIMIZERS.get(config.optimizer)
     if config.offload == "optimizer" and (row is None or not row.steps_on_host):
         raise UnsupportedError(
@@ -33,6 +45,8 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         )
     if config.loss == "liger" and not (_installed("liger_kernel") and _installed("triton")):
         raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
+    if config.library == "unsloth" and not _installed("unsloth"):
+        raise UnsupportedError("needs Unsloth: pip install unsloth")
     if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
         raise UnsupportedError("only fsdp and zero3 can keep the weights in host memory")
     if is_zero(config) and not simulated and not _installed("deepspeed"):
@@ -41,7 +55,17 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         raise UnsupportedError("quantized weights need bitsandbytes: pip install bitsandbytes")
     if config.method != "full" and not _installed("peft"):
         raise UnsupportedError("LoRA needs peft: pip install peft")
+    if config.fp8 == "torchao" and not _installed("torchao"):
+        raise UnsupportedError("fp8 needs torchao: pip install torchao")
+    if is_emulating() and row is not None and row.library == "galore_torch":
+        raise UnsupportedError(
+            f"{row.name} computes an SVD with cuSOLVER, which the emulated GPU does not have; use "
+            "apollo_adamw, or measure it on a real GPU"
+        )
     if not simulated:
+        lacking = card_lacks(config, _capability()) if device_type != "cpu" else None
+        if lacking is not None:
+            raise UnsupportedError(lacking)
         _check_attention(config, device_type)
 
 
@@ -51,9 +75,6 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
         return
     if device_type == "cpu":
         raise UnsupportedError(f"{row.name} needs a GPU")
-    lacking = lacks_capability(config.attention, _capability())
-    if lacking is not None:
-        raise UnsupportedError(lacking)
     if not _installed(row.module):
         raise UnsupportedError(
             f"{row.name} needs the package {row.package} ({row.install}); "

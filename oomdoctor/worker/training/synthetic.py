@@ -280,7 +280,9 @@ def _quantized_parameter(
 def _fake_quantized(value: torch.Tensor, kind: str, settings: dict[str, Any]) -> torch.nn.Parameter:
     """A plain parameter with the attributes of bitsandbytes' parameter classes.
 
-    These classes cannot wrap fake tensors, and the layers only look for the attributes.
+    These classes cannot wrap fake tensors, and the layers only look for the attributes. The bytes
+    are stored as integers, whatever type was asked for, which takes as much: peft casts every
+    16-bit parameter that does not have the class of bitsandbytes.
     """
     import bitsandbytes
     import torch
@@ -295,7 +297,7 @@ def _fake_quantized(value: torch.Tensor, kind: str, settings: dict[str, Any]) ->
         blocksize=settings["blocksize"],
         compress_statistics=settings["compress_statistics"],
         quant_type=settings["quant_type"],
-        quant_storage=settings["quant_storage"],
+        quant_storage=torch.uint8,
     )
     parameter = torch.nn.Parameter(stored, requires_grad=False)
     vars(parameter).update(settings, quant_state=state, bnb_quantized=True)

@@ -28,7 +28,7 @@ from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.recorder import MICRO_BATCHES, Recorder
+from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
 
 SEEDS = range(5)
@@ -180,7 +180,7 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
     """The rung's events at each length, from a recording of its own."""
     job = recorder.job
     assert job.simulation is not None
-    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
     facts = recorder.facts()
     resized = workspaces(card, facts.torch_release, facts.workspace_setting)
     for length in lengths:
@@ -190,7 +190,11 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
     accumulates = job.config.accumulation_steps() > 1
     return [
         rung.layout(
-            length, accumulates=accumulates, resized=resized, capability=card.compute_capability
+            length,
+            accumulates=accumulates,
+            held=job.config.accumulation_steps(),
+            resized=resized,
+            capability=card.compute_capability,
         )
         for length in lengths
     ]
@@ -262,13 +266,30 @@ def played(step: Step, lengths: Iterator[int], allocator: CachingAllocator) -> i
     """
     parts = step.first
     absent: set[int] = set()
+    live: dict[int, int] = {}
+    heirs = _heirs(step)
     try:
         for length in lengths:
-            _play(step, parts, itertools.chain((length,), lengths), allocator, absent)
+            _play(step, parts, itertools.chain((length,), lengths), allocator, absent, live)
+            if parts is step.steady:
+                live |= {found: live.pop(left) for found, left in heirs.items() if left in live}
             parts = step.steady
     except OutOfDeviceMemory:
         pass
     return allocator.peak_reserved_bytes
+
+
+def _heirs(step: Step) -> dict[int, int]:
+    """The blocks that the steady step finds from the one before, and what it leaves in their place.
+
+    The step that is played again finds what it has left itself, such as the last loss.
+    """
+    events = [event for part in step.steady for event in part.events]
+    born = {event for event in events if event > 0}
+    freed = {-event for event in events if event < 0}
+    left = {step.origin[event - 1]: event for event in born - freed}
+    found = [event for event in freed - born if step.origin[event - 1] in left]
+    return {event: left[step.origin[event - 1]] for event in found}
 
 
 def _play(
@@ -277,12 +298,15 @@ def _play(
     lengths: Iterator[int],
     allocator: CachingAllocator,
     absent: set[int],
+    live: dict[int, int],
 ) -> None:
     """One step; each of its micro-steps takes the next length, or at their end the last one.
 
-    `absent` are births of blocks that their kernels did not take.
+    `absent` are births of blocks that their kernels did not take. `live` are the names that the
+    allocator has for the births of other blocks, because a block of the step before may still live.
     """
     allocate, free, origin = allocator.allocate, allocator.free, step.origin
+    name = max(live.values(), default=0)
     length = next(lengths)
     following, sizes = itertools.chain((length,), lengths), step.sizes.at(length)
     for part in parts:
@@ -294,9 +318,11 @@ def _play(
         for event in part.events:
             if event < 0:
                 if -event not in absent:
-                    free(-event)
+                    free(live.pop(-event))
             elif sizes[origin[event - 1]]:
                 absent.discard(event)
-                allocate(event, sizes[origin[event - 1]])
+                name += 1
+                live[event] = name
+                allocate(name, sizes[origin[event - 1]])
             else:
                 absent.add(event)

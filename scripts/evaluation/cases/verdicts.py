@@ -33,7 +33,7 @@ from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import Prediction, Target
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.evidence import peak_errors
 

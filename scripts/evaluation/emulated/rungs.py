@@ -74,6 +74,30 @@ _METHODS = {
         "activation_checkpointing=full"
     ),
     "expandable": "allocator=expandable_segments",
+    "packed": "packing=packed,document_length=100",
+    "padding-free": "packing=padding_free,method=lora",
+    "dora": "method=lora,use_dora=true",
+    "dora-qlora": "method=qlora,quantization=nf4,use_dora=true,activation_checkpointing=full",
+    "fp8": "fp8=torchao",
+    "fp8-ckpt": "fp8=torchao,activation_checkpointing=full",
+    "chunked": "loss=chunked",
+    "chunked-amp16": "loss=chunked,weights_dtype=float32,autocast_dtype=float16",
+    "apollo": "optimizer=apollo_adamw",
+    "apollo-layerwise": "optimizer=apollo_adamw_layerwise,effective_batch_size=4",
+    "flex": "attention=flex_attention",
+    "flex-lora": "attention=flex_attention,method=lora",
+    "flex-ckpt": "attention=flex_attention,activation_checkpointing=full",
+    "flex-packed": "attention=flex_attention,packing=packed,document_length=100",
+    "reward": "objective=reward",
+    "dpo": "objective=dpo",
+    "dpo-ckpt": "objective=dpo,activation_checkpointing=full,completion_length=1024",
+    "dpo-qlora": "objective=dpo,method=qlora,quantization=nf4,activation_checkpointing=full",
+    "dpo-fp16": "objective=dpo,method=lora,weights_dtype=float16,autocast_dtype=float16",
+    "dpo-precomputed": (
+        "objective=dpo,reference=precomputed,weights_dtype=float32,autocast_dtype=bfloat16"
+    ),
+    "grpo-kl": "objective=grpo,reference=kl",
+    "grpo-lora": "objective=grpo,method=lora,activation_checkpointing=full",
 }
 
 _A100, _H100, _4090, _T4 = CARDS
@@ -81,6 +105,11 @@ _A100, _H100, _4090, _T4 = CARDS
 _PLAN: dict[str, tuple[tuple[str, str], ...]] = {
     "HuggingFaceTB/SmolLM2-135M": (
         (_A100, "full:512x4 full:2048x8 amp:2048x2 foreach:2048x1 8bit:2048x4 adafactor:1024x4"),
+        (_A100, "packed:512x4 padding-free:512x4 reward:512x4 dpo:512x4 grpo-kl:512x4"),
+        (_A100, "dora:512x4 chunked:1024x4 apollo:512x4 apollo-layerwise:512x4"),
+        (_A100, "flex:1024x4 flex-ckpt:1024x4 flex-packed:512x4"),
+        (_H100, "fp8:512x4"),
+        (_T4, "chunked-amp16:512x4"),
         (_A100, "sgd:2048x4 lion:2048x2 paged:2048x2 rmsprop:1024x2 eager:1024x2 liger:2048x4"),
         (_H100, "full:8192x1 every:2048x4 ckpt-attn:2048x2 ckpt-mlp:2048x2 lora-drop:2048x4"),
         (_T4, "fp32:512x2 amp16:1024x4 fp16-lora:1024x4 fp16-qlora:2048x2 ckpt:2048x2"),
@@ -91,9 +120,15 @@ _PLAN: dict[str, tuple[tuple[str, str], ...]] = {
         (_4090, "full:1024x2 ckpt-8bit:2048x4 lora:2048x2 qlora-paged:2048x4 liger:2048x4"),
         (_T4, "ckpt:512x1 ckpt:2048x1 amp16:512x1 fp16-lora:1024x2 fp16-qlora:2048x4"),
         (_H100, "full:4096x2 ckpt:8192x2"),
+        (_A100, "dpo-ckpt:2048x8"),
+        (_4090, "dora-qlora:1024x4 fp8:1024x2 flex-lora:2048x2"),
+        (_H100, "fp8-ckpt:2048x2"),
+        (_T4, "dpo-fp16:512x2"),
     ),
     "meta-llama/Llama-3.2-1B": (
         (_A100, "full:2048x2 ckpt:4096x4 lora:2048x4 qlora:512x8 8bit:2048x2"),
+        (_4090, "flex:512x2"),
+        (_A100, "dpo-qlora:1024x2 dpo-precomputed:1024x4 grpo-lora:1024x4"),
         (_H100, "full:4096x2 ckpt-liger:8192x4 lora-drop:2048x4 paged:2048x2"),
         (_4090, "lora-ckpt:4096x2 ckpt-paged:2048x2 qlora-ckpt:2048x8 int8:2048x2 full:512x1"),
     ),
@@ -167,5 +202,13 @@ def _values(settings: str) -> Iterator[tuple[str, Any]]:
     kinds = {field.name: field.type for field in fields(TrainConfig)}
     for item in settings.split(","):
         key, value = item.split("=")
-        is_number = key == "micro_batch_size" or kinds[key] == "int"
-        yield key, int(value) if is_number else float(value) if kinds[key] == "float" else value
+        yield key, _value("int" if key == "micro_batch_size" else str(kinds[key]), value)
+
+
+def _value(kind: str, word: str) -> Any:
+    """A word as the type of its key; names are joined by a plus."""
+    if kind == "bool":
+        return word == "true"
+    if kind.startswith("tuple"):
+        return tuple(word.split("+"))
+    return {"int": int, "float": float}.get(kind, str)(word)

@@ -64,7 +64,7 @@ def _whole_on_device(_: TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _overlapped(_: TrainConfig) -> Iterator[None]:
-    from oomdoctor.worker.training.sharding import engines
+    from oomdoctor.stacks import engines
 
     settings_of = engines.zero_settings
 
@@ -110,20 +110,20 @@ def _loss_of_lit_gpt(config: TrainConfig) -> Iterator[None]:
 def _longest_first(_: TrainConfig) -> Iterator[None]:
     from oomdoctor.worker.measuring import measure
 
-    made = measure.micro_batches
+    made = measure.held_batches
 
-    def micro_batches(*given: Any, **options: Any) -> list[dict[str, Any]]:
+    def held_batches(*given: Any, **options: Any) -> list[dict[str, Any]]:
         first, *others = made(*given, **options)
         shorter = [{name: t[:, :_USUAL_TOKENS] for name, t in one.items()} for one in others]
         return [first, *shorter]
 
-    with mock.patch.object(measure, "micro_batches", micro_batches):
+    with mock.patch.object(measure, "held_batches", held_batches):
         yield
 
 
 @contextlib.contextmanager
 def _idle_host(_: TrainConfig) -> Iterator[None]:
-    from oomdoctor.worker.training.sharding import engines
+    from oomdoctor.stacks import engines
 
     settings_of = engines.zero_settings
 

@@ -36,7 +36,8 @@ def lit_gpt(config: TrainConfig) -> Iterator[None]:
         yield
 
 
-def _freeze_all_but_lora(model: Any, _: TrainConfig, __: str) -> Any:
+def _freeze_all_but_lora(model: Any, config: TrainConfig, task: str) -> Any:
+    del config, task
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora" in name)
     return model

@@ -9,7 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from oomdoctor.records.config import (
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.dtypes import TRAINED_NAMES
+from oomdoctor.records.rung.choices import (
     Attention,
     AutocastDtype,
     Checkpointing,
@@ -17,10 +19,8 @@ from oomdoctor.records.config import (
     KbitPrepare,
     Method,
     Quantization,
-    TrainConfig,
-    config_faults,
 )
-from oomdoctor.records.facts.dtypes import TRAINED_NAMES
+from oomdoctor.records.rung.faults import config_faults
 from published.code import NotExpressibleError, Row, is_qwen_1, keeps_gradients, release_of
 
 Word = TypeVar("Word")

@@ -13,7 +13,7 @@ from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.plan import PlanRequest, Sweep
 
 FITS, OOM = result("a", "fits"), result("b", "oom", missed_by_bytes=GIB)
 SKIPPED = result("c", "skipped", reason="too big", missed_by_bytes=GIB)
@@ -50,6 +50,8 @@ def test_after_a_fit_the_run_can_be_shown():
         "oomdoctor show run-1 --verbose",
         "oomdoctor show run-1 --format json",
     )
+    page = next_commands((FITS, OOM), request(), "run-1", pages=True)
+    assert page == ("oomdoctor show run-1 --verbose", "oomdoctor show run-1 --html report.html")
 
 
 def test_an_unfinished_survey_can_go_on():

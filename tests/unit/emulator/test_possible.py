@@ -108,3 +108,17 @@ def test_the_documentation_makes_the_same_small_build() -> None:
     page = (Path(__file__).parents[3] / "docs" / "emulation.md").read_text(encoding="utf-8")
     for line in SMALL_BUILD.replace(" && ", "\n").splitlines():
         assert f"\n{line}\n" in page
+
+
+def test_torch_may_lie_in_a_folder_that_a_pth_file_names(tmp_path: Path) -> None:
+    below = tmp_path / "below" / "lib" / "python3.12" / "site-packages"
+    (below / "torch" / "lib").mkdir(parents=True)
+    (below / "torch" / "lib" / "libtorch_cuda.so").touch()
+    above = tmp_path / "above" / "lib" / "python3.12" / "site-packages"
+    above.mkdir(parents=True)
+    python = tmp_path / "above" / "bin" / "python"
+    assert not lacks_cuda_libraries(python)
+    (above / "below.pth").write_text(f"# packages\nimport site\n\n{below}\n")
+    assert lacks_cuda_libraries(python)
+    (below / "torch" / "lib" / "libcudart.so.13").touch()
+    assert not lacks_cuda_libraries(python)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.remedies import sets
 from oomdoctor.explain.remedies.row import smaller_batches
 from oomdoctor.explain.training.known import Given

@@ -11,8 +11,8 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
 from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.explain.memory.held import saving
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.inside.categories import CategoryBytes

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.codec import CodecError, from_json, loads, to_json
+from oomdoctor.records.codec import CodecError, dumps, from_json, loads, to_json
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
 
@@ -100,3 +101,11 @@ def _within(part: Any, whole: Any) -> bool:
     if isinstance(part, list):
         return len(part) == len(whole) and all(map(_within, part, whole))
     return part == whole
+
+
+def test_a_long_row_of_numbers_is_a_line_and_a_text_is_left_as_it_is():
+    numbers = tuple(range(-3, 40))
+    curve = MemoryCurve(9, numbers, numbers, {"[\n  1,\n  2": numbers}, (), 0)
+    text = dumps(curve)
+    assert f'"event": {list(numbers)},\n' in text
+    assert loads(MemoryCurve, text) == curve

@@ -10,7 +10,7 @@ import pytest
 from oomdoctor.analysis.memory.bounds import state_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling, state_width
 from oomdoctor.analysis.memory.shape import size_in
-from oomdoctor.records.config import Attention, Dtype, TrainConfig
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.architectures import (
     FAMILIES,
     ROLES,
@@ -31,6 +31,7 @@ from oomdoctor.records.facts.optimizers import (
 )
 from oomdoctor.records.facts.unsupported import UNSUPPORTED, Unsupported, unsupported
 from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.rung.choices import Attention, Dtype
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from example_gpu import gpu_report
@@ -15,7 +14,6 @@ from oomdoctor.render.lists import listing
 from oomdoctor.render.lists.environment import Environment, render_environment
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
-from oomdoctor.system.store.run_list import RunSummary
 from oomdoctor.units import GIB
 
 CARD = GpuFacts(
@@ -40,17 +38,6 @@ MODEL = CatalogueModel(
     auto_class="AutoModelForCausalLM",
     parameters=1_234_000_000,
     notes="",
-)
-RUN = RunSummary(
-    name="20260102-030405-model-x7",
-    path=Path("/runs/20260102-030405-model-x7"),
-    started_at="2026-01-02T03:04:05+00:00",
-    model="org/model-1B",
-    device="cuda",
-    status="ok",
-    fits=3,
-    rungs=10,
-    problem=None,
 )
 ENVIRONMENT = Environment(
     gpus=(
@@ -126,14 +113,6 @@ def test_one_recipe() -> None:
     assert value["recipe"]["rungs"][3]["config"]["optimizer"] == "paged_adamw_8bit"
 
 
-def test_runs() -> None:
-    row = _row(listing.render_runs((RUN,), (), "plain"), RUN.name)
-    assert re.search(r"org/model-1B\s+cuda\s+ok\s+3 of 10\s+2026-01-02 03:04 UTC$", row)
-    value = json.loads(listing.render_runs((RUN,), (), "json"))
-    assert value["runs"][0]["path"] == "/runs/20260102-030405-model-x7"
-    assert value["runs"][0].keys() == RunSummary.__dataclass_fields__.keys()
-
-
 def test_environment() -> None:
     text = render_environment(ENVIRONMENT, "plain")
     assert "driver 570.86.15; 100 GiB of host memory available" in text
@@ -157,8 +136,3 @@ def test_the_environment_fits_the_terminal(width: int) -> None:
     text = render_environment(ENVIRONMENT, "table", width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "GPU-00000000-0000-0000-0000-000000000001" in text
-
-
-def test_nothing_to_list() -> None:
-    for format in ("table", "plain"):
-        assert listing.render_runs((), (), format) == "nothing to list\n"

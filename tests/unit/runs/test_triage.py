@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import ExitCode
-from oomdoctor.explain.reading.clean import Line
+from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.slurm.triage import TriageKey
 from oomdoctor.runs import triage as runs

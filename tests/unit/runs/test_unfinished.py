@@ -11,13 +11,14 @@ from example_reports import REPORTS
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import Failure
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.unfinished import keeping, stored_report
-from oomdoctor.system.store import run_folders, run_list
+from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
+from oomdoctor.system.store.stored import stored_runs
 
 _HOLD = """
 import sys, time
@@ -54,7 +55,7 @@ def test_while_it_runs_the_rungs_so_far_are_shown(folder, report):
     folder.write_partial(report)
     with folder.running():
         shown = stored_report(folder)
-        (row,) = run_list.list_runs()
+        (row,) = stored_runs()
     assert shown.status == row.status == "running"
     assert shown.results[-1].reason == "not tried yet; lower bound 1.00 GiB"
     assert shown.results[:-1] == report.results[:-1]
@@ -75,7 +76,7 @@ def test_a_killed_run_keeps_what_it_found(folder, report):
     shown = stored_report(folder)
     assert (shown.status, shown.exit_code) == ("interrupted", ExitCode.INTERRUPTED)
     assert shown.next_commands == (f"oomdoctor probe --resume {folder.name}",)
-    assert run_list.list_runs()[0].status == "interrupted"
+    assert next(stored_runs()).status == "interrupted"
 
 
 def test_the_final_report_takes_its_place(folder, report):

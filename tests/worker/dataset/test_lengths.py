@@ -18,7 +18,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.dataset import LengthDistribution, LengthsRequest
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.dataset import count_rows
 from oomdoctor.runs.events import SurveyEvent

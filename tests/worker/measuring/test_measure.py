@@ -53,6 +53,28 @@ def test_phases_steps_and_breakdown_agree() -> None:
     assert result.attention_kernel == "sdpa: flash (CPU)"
 
 
+@pytest.mark.parametrize("changes", [{}, {"method": "lora", "effective_batch_size": 4}])
+def test_the_curve_leads_to_the_peak(changes: dict[str, object]) -> None:
+    result = measured(tiny_job("dense", **changes))
+    curve, parts = result.curve, result.breakdown
+    assert curve is not None and parts is not None
+    assert curve.allocated_bytes[curve.peak] == result.peak_allocated_bytes
+    at_peak = {name: sizes[curve.peak] for name, sizes in curve.by_category.items()}
+    assert sum(at_peak.values()) == result.peak_allocated_bytes
+    for name in ("weights", "gradients", "optimizer", "activations", "logits"):
+        assert at_peak.get(name, 0) == getattr(parts, f"{name}_bytes")
+    ends = [*(phase.moment for phase in curve.phases[1:]), len(curve.event)]
+    seen: dict[tuple[str, str], int] = {}
+    for phase, end in zip(curve.phases, ends, strict=True):
+        top = max(curve.allocated_bytes[phase.moment : end])
+        seen[phase.step, phase.phase] = max(top, seen.get((phase.step, phase.phase), 0))
+    for step, phases in (("first", result.first_step), ("steady", result.steady)):
+        for name, memory in phases.items():
+            # A phase may begin at the highest sum that is alive in it.
+            assert seen[step, name] <= memory.peak_allocated_bytes
+    assert result.peak_allocated_bytes in seen.values()
+
+
 def test_measuring_twice_gives_the_same_bytes() -> None:
     first, second = measured(tiny_job("dense")), measured(tiny_job("dense"))
     assert first.phases == second.phases

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_steps import quick, simulated_peaks, simulation_job
 from tiny_models import tiny_job
 
-from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
+from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES
@@ -25,7 +26,6 @@ from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.recorder import MICRO_BATCHES
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model
 
@@ -78,37 +78,12 @@ def _quantises_on_cpu() -> bool:
     return bool(available())
 
 
-def simulation_job(job: ProbeJob, sizes: tuple[int, ...] = (2,), **changes: Any) -> ProbeJob:
-    request = SimulationRequest(sizes, (), **changes)
-    return replace(job, mode="simulate", simulation=request)
-
-
-def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[str, str], int]:
-    """Unrounded peaks of tensor bytes by (step, phase)."""
-    shallow = bool(changes.get("stacks"))
-    with simulated_rung(
-        simulation_job(job, **changes), PhaseFile(None), shallow=shallow
-    ) as recorder:
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, MICRO_BATCHES)
-        recorded = recorder.record(size)
-        rung.add(size, recorded.tape, recorded.taken)
-    accumulates = size < job.config.effective_batch_size
-    layout = rung.layout(size, accumulates=accumulates)
-    return {
-        window: peak for window, (_, peak) in phase_peak_positions(layout, rounded=False).items()
-    }
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
     """Libraries make a few tables at their first use, which later measurements do not see."""
     measure(quick(tiny_job("dense")), PhaseFile(None))
     if _quantises_on_cpu():
         measure(quick(tiny_job("dense", **_QLORA)), PhaseFile(None))
-
-
-def quick(job: ProbeJob) -> ProbeJob:
-    return replace(job, timing_limit_s=0.01, min_timed_steps=1, max_timed_steps=1)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +210,7 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
 def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str) -> None:
     job = simulation_job(tiny_job("dense", **_QLORA, kbit_prepare=prepare))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
         for size in (1, 2):  # the load stays on the tape
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)
@@ -246,13 +221,13 @@ def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
     job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung({}, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+        rung = RecordedRung({}, CATEGORIES_OF_STEPS)
         for size in (2, 61):
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)
         assert rung.is_line(2, 61)
         told = rung.layout(8, (2, 61), accumulates=True)
-        itself = RecordedRung({}, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+        itself = RecordedRung({}, CATEGORIES_OF_STEPS)
         recorded = recorder.record(8)
         itself.add(8, recorded.tape, recorded.taken)
     assert told.events == itself.layout(8, accumulates=True).events
@@ -275,7 +250,8 @@ def test_categories_add_up_to_the_living_bytes_at_every_event() -> None:
         assert sum(totals.values()) == sum(tape.blocks[b - 1].size for b in alive)
     assert totals["weights"] > 0
     assert totals["optimizer"] > 0
-    assert totals["gradients"] == totals["activations"] == totals["logits"] == 0
+    assert totals["gradients"] == totals["logits"] == 0
+    assert totals["activations"] == 4  # the last loss
 
 
 LARGE = Target(
@@ -289,6 +265,34 @@ def devices(*targets: Target, number: int = -1) -> tuple[DevicePrediction, ...]:
     job = replace(job, simulation=SimulationRequest((1, 2), targets))
     (prediction,) = simulate(job, PhaseFile(None))
     return prediction.sizes[number].devices
+
+
+@pytest.mark.parametrize("target", [LARGE, SMALL])
+@pytest.mark.parametrize("allocator", ["default", "expandable_segments"])
+def test_the_size_that_is_shown_has_a_curve_with_its_peak(target: Target, allocator: str) -> None:
+    job = simulation_job(tiny_job("dense", allocator=allocator, job_device_type="cuda"), (1, 2, 4))
+    assert job.simulation is not None
+    request = replace(job.simulation, targets=(target,), curve=True)
+    (prediction,) = simulate(replace(job, simulation=request), PhaseFile(None))
+    (drawn,) = [one for one in prediction.sizes if one.measurement.curve is not None]
+    fitting = [one for one in prediction.sizes if one.devices[0].fits]
+    assert drawn in fitting if fitting else drawn is prediction.sizes[0]
+    measured, curve = drawn.measurement, drawn.measurement.curve
+    assert curve is not None and measured.breakdown is not None
+    assert curve.allocated_bytes[curve.peak] == measured.peak_allocated_bytes
+    assert curve.by_category["weights"][curve.peak] >= measured.breakdown.weights_bytes
+    assert all(curve.rest_bytes(moment) >= 0 for moment in range(len(curve.event)))
+    ends = [*(phase.moment for phase in curve.phases[1:]), len(curve.event)]
+    for phase, end in zip(curve.phases, ends, strict=True):
+        top = max(curve.allocated_bytes[phase.moment : end])
+        assert top <= measured.phases[phase.phase].peak_allocated_bytes
+    assert {phase.step for phase in curve.phases} >= {"load", "first", "steady"}
+
+
+def test_no_curve_is_made_that_nobody_asked_for() -> None:
+    job = simulation_job(tiny_job("dense"), (2,))
+    (prediction,) = simulate(job, PhaseFile(None))
+    assert prediction.sizes[0].measurement.curve is None
 
 
 def test_recordings_that_cannot_be_written_do_not_cost_the_answer(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_after_the_limit_was_crossed_the_count_is_still_right() -> None:
     assert trace.live == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["new", "view", "copy", "drop"]), st.integers(1, 300)),

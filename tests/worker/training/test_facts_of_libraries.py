@@ -41,10 +41,13 @@ def test_size_of_each_dtype(name: str) -> None:
 
 def _stepped(name: str, dtype: str) -> Any:
     """A tiny model's optimizer after one step with random gradients."""
+    if OPTIMIZERS[name].layerwise:
+        pytest.skip("it steps in the backward pass; test_low_rank.py has it")
     setup = build(tiny_job("dense", optimizer=name, weights_dtype=dtype), CPU)
     for parameter in setup.model.parameters():
         parameter.grad = torch.randn_like(parameter)
-    setup.trainer.optimizer.step()
+    with torch.compiler.set_stance("force_eager"):  # torchao would compile for a minute
+        setup.trainer.optimizer.step()
     return setup
 
 
@@ -54,14 +57,14 @@ def test_each_optimizer_keeps_what_its_row_says_or_says_why_not(name: str) -> No
     try:
         setup = _stepped(name, "bfloat16")
     except UnsupportedError as error:
-        assert name in str(error)
+        assert name in str(error) or "torch.compile" in str(error)
         assert (row.library, row.recipe) != ("torch", True), "torch's own run anywhere"
         return
     least = row.device_state_bytes(2)
     held = sum(t.numel() * t.element_size() for t in state_tensors(setup.trainer.optimizer))
     trained = sum(p.numel() for p in setup.model.parameters())
     assert least is None or held >= least * trained
-    if row.moments and not row.eight_bit:  # bitsandbytes keeps small 8-bit states in 32 bits
+    if row.moments and (row.moment_bytes or 4) > 1:  # small low-bit states are larger
         assert least is not None
         assert held <= least * trained * 1.01
 

@@ -13,7 +13,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs.startup_errors import inspection_error
+from oomdoctor.runs.devices.startup_errors import inspection_error
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError

@@ -132,3 +132,30 @@ def test_where_deepspeed_changes_modules_another_process_makes_the_checkpoint(
 def _run_here(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["-c", *words[3:]])
     exec(words[2], {})
+
+
+def test_the_stand_in_is_served_where_the_models_class_would_ignore_its_file(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    facts = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    (model / "config.json").write_text(json.dumps(CONFIG | facts))
+    code = """
+import sys
+from pathlib import Path
+import transformers.models.auto.tokenization_auto as auto
+from oomdoctor.monitor.inside.weights.serve import serve_in
+serve_in(auto.__name__, Path(sys.argv[2]))
+tokenizer = auto.AutoTokenizer.from_pretrained(sys.argv[1], use_fast=True, padding_side="left")
+assert len(tokenizer) == 300 and tokenizer.padding_side == "left"
+assert len(tokenizer("x" * 400, add_special_tokens=False).input_ids) == 100
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, model, tmp_path / "served"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 Parts = dict[str, int]
+Course = list[tuple[str, Parts]]
+"""What is held at moments of a load and a step, in their order, with the phase of each."""
 
 
 def together(base: Parts, more: Parts) -> Parts:

@@ -1,4 +1,4 @@
-"""The allocated peak of a GPU under ZeRO, by phase and category."""
+"""What a GPU holds under ZeRO, by category: moment by moment, and at the peak of each phase."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.zero.partitions import deciding_ranks
+from oomdoctor.analysis.memory.zero.parts import Course, Parts, size_of
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, setting_of
-from oomdoctor.analysis.memory.zero.stage_three import phases_of_stage_three
-from oomdoctor.analysis.memory.zero.stages_one_two import phases_of_stages_one_two
+from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three
+from oomdoctor.analysis.memory.zero.stages_one_two import course_of_stages_one_two
 from oomdoctor.records.config import TrainConfig
 
 
@@ -52,18 +53,36 @@ def zero_peaks(
     return peaks_of(setting_of(config), parameters, beside, rank)
 
 
+def zero_course(
+    config: TrainConfig, parameters: Sequence[Parameter], beside: Beside, rank: int
+) -> Course:
+    """What a rank of a training with ZeRO holds, moment by moment; errors as `zero_peaks`."""
+    return course_of(setting_of(config), parameters, beside, rank)
+
+
 def peaks_of(
     setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
 ) -> ZeroPeaks:
     """The same for a setting that is already in DeepSpeed's terms."""
-    if setting.stage == 3:  # all ranks are alike, except for padding
-        return _named(rank or 0, phases_of_stage_three(setting, parameters, beside))
-    ranks = deciding_ranks(setting.ranks) if rank is None else (rank,)
-    found = [
-        _named(one, phases_of_stages_one_two(setting, parameters, beside, one)) for one in ranks
-    ]
+    # In stage 3 all ranks are alike, except for padding.
+    all_ranks = (0,) if setting.stage == 3 else deciding_ranks(setting.ranks)
+    ranks = all_ranks if rank is None else (rank,)
+    found = [_highest(one, course_of(setting, parameters, beside, one)) for one in ranks]
     return max(found, key=lambda peaks: peaks.peak_bytes)
 
 
-def _named(rank: int, phases: Mapping[str, Mapping[str, int]]) -> ZeroPeaks:
-    return ZeroPeaks(rank, {name: ZeroPeak(parts) for name, parts in phases.items()})
+def course_of(
+    setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int
+) -> Course:
+    """What a rank holds, moment by moment; the highest of a phase is its peak."""
+    if setting.stage == 3:
+        return course_of_stage_three(setting, parameters, beside)
+    return course_of_stages_one_two(setting, parameters, beside, rank)
+
+
+def _highest(rank: int, course: Course) -> ZeroPeaks:
+    phases: dict[str, Parts] = {}
+    for phase, parts in course:
+        if phase not in phases or size_of(parts) > size_of(phases[phase]):
+            phases[phase] = parts
+    return ZeroPeaks(rank, {phase: ZeroPeak(parts) for phase, parts in phases.items()})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import state_width
 from oomdoctor.analysis.speed.throughput import compute_dtype
-from oomdoctor.records.config import AUTO, TrainConfig
+from oomdoctor.records.config import TrainConfig, has_reference_model
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.rung.choices import AUTO
 
 # DeepSpeed's defaults (runtime/zero/config.py), in elements.
 REDUCE_BUCKET = 500_000_000
@@ -63,6 +65,8 @@ class Setting:
 
     `short` is the type of weights and gradients, `states` what the optimizer keeps of each element
     beside its fp32 copy of the weights, `copies` the temporaries of its step in fp32 gradients.
+    `reference` is a second model without gradients (TRL's `prepare_deepspeed`), which a step runs
+    or which is only kept: stage 3 splits it too, the others leave it whole on each rank.
     """
 
     stage: int
@@ -77,6 +81,7 @@ class Setting:
     recomputes: bool
     optimizer_on_host: bool
     weights_on_host: bool
+    reference: Literal["none", "kept", "run"] = "none"
 
 
 def setting_of(config: TrainConfig) -> Setting:
@@ -104,4 +109,12 @@ def setting_of(config: TrainConfig) -> Setting:
         recomputes=config.activation_checkpointing != "none",
         optimizer_on_host=config.offload in ("optimizer", "parameters"),
         weights_on_host=config.offload == "parameters",
+        reference=_reference(config),
     )
+
+
+def _reference(config: TrainConfig) -> Literal["none", "kept", "run"]:
+    """GRPO asks its reference before the step, while it scores completions."""
+    if not has_reference_model(config):
+        return "none"
+    return "kept" if config.objective == "grpo" else "run"

@@ -4,7 +4,8 @@ What a GPU holds, by DeepSpeed's stage3.py and partitioned_param_coordinator.py:
 
     always      the shards of the weights and of their gradients; the fp32 copy of the shard and the
                 optimizer's states of it; the bucket; small parameters as a whole. What is on the
-                host is not here
+                host is not here. Of a reference model, the shards; what it gathers for its own
+                forward pass is there while the step runs it
     passes      gathered weights. Prefetching gathers ahead through the rest of the forward pass and
                 the backward pass, until `max_live_parameters` are there. So a smaller model is
                 gathered as a whole. Without prefetching, weights stay if they are used again within
@@ -17,10 +18,10 @@ What a GPU holds, by DeepSpeed's stage3.py and partitioned_param_coordinator.py:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from oomdoctor.analysis.memory.zero.partitions import gathered_shard
-from oomdoctor.analysis.memory.zero.parts import Parts, size_of, together
+from oomdoctor.analysis.memory.zero.parts import Course, Parts, size_of, together
 from oomdoctor.analysis.memory.zero.setting import (
     MAX_LIVE,
     MAX_REUSE_DISTANCE,
@@ -39,31 +40,36 @@ from oomdoctor.records.facts.categories import (
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
 
 
-def phases_of_stage_three(
+def course_of_stage_three(
     setting: Setting, parameters: Sequence[Parameter], beside: Beside
-) -> Mapping[str, Mapping[str, int]]:
-    """The bytes at the peak of each phase, by category."""
+) -> Course:
+    """The bytes by category, from the load to the step of the optimizer."""
     trained = [p for p in parameters if p.trained]
     shard = gathered_shard(trained, setting.ranks)
     small = sum(p.elements for p in parameters if p.elements < setting.persistence)
     whole = sum(p.elements for p in parameters)
     shards = 0 if setting.weights_on_host else gathered_shard(parameters, setting.ranks)
     on_host = setting.optimizer_on_host
+    frozen = 0 if setting.reference == "none" else shards
+    kept = small if setting.reference == "run" else 0
     base = {
-        WEIGHTS: (shards + small) * setting.short,
+        WEIGHTS: (shards + frozen + small + kept) * setting.short,
         GRADIENTS: 0 if on_host else shard * setting.short,
         OPTIMIZER: 0 if on_host else shard * (FLOAT32_BYTES + setting.states),
         TEMPORARY: setting.bucket * setting.short,
     }
     live = live_elements(setting, parameters) * setting.short
     largest = max((p.elements for p in trained), default=0) * setting.short
-    forward = {WEIGHTS: live, ACTIVATIONS: beside.forward_bytes}
-    return {
-        "load": _load(setting, shards, shard, largest, base),
-        "forward": together(base, forward),
-        "backward": together(base, _backward(setting, trained, whole - small, live, beside)),
-        "optimizer": together(base, _optimizer(setting, shard, beside)),
-    }
+    asked = live if setting.reference == "run" else 0
+    forward = {WEIGHTS: live + asked, ACTIVATIONS: beside.forward_bytes}
+    backward = _backward(setting, trained, whole - small, live, beside)
+    return [
+        ("load", _load(setting, shards + frozen, shard, largest, base)),
+        ("forward", together(base, {WEIGHTS: 0, ACTIVATIONS: beside.kept_bytes})),
+        ("forward", together(base, forward)),
+        *(("backward", together(base, moment)) for moment in backward),
+        ("optimizer", together(base, _optimizer(setting, shard, beside))),
+    ]
 
 
 def live_elements(setting: Setting, parameters: Sequence[Parameter]) -> int:
@@ -97,17 +103,17 @@ def _load(setting: Setting, shards: int, shard: int, largest: int, base: Parts) 
 
 def _backward(
     setting: Setting, trained: Sequence[Parameter], gathered: int, live: int, beside: Beside
-) -> Parts:
+) -> list[Parts]:
     """Gradients come from the last parameter to the first; weights are released behind them."""
     learning = sum(p.elements for p in trained)
-    candidates = [{WEIGHTS: live, TEMPORARY: 0, ACTIVATIONS: beside.held_from(0, 1)}]
+    moments = [{WEIGHTS: live, TEMPORARY: 0, ACTIVATIONS: beside.held_from(0, 1)}]
     filled = made = 0
     for parameter in reversed(trained):
         size = parameter.elements
         held = beside.held_from(made, made + size)
         left = round(gathered * (1 - made / learning)) * setting.short
         flushed = filled if filled and filled + size > setting.bucket else 0
-        candidates.append(
+        moments.append(
             {
                 WEIGHTS: min(live, left),
                 TEMPORARY: flushed * setting.short,
@@ -116,10 +122,8 @@ def _backward(
         )
         filled = size + (0 if flushed else filled)
         made += size
-    candidates.append(
-        {WEIGHTS: 0, TEMPORARY: filled * setting.short, ACTIVATIONS: beside.kept_bytes}
-    )
-    return max(candidates, key=size_of)
+    moments.append({WEIGHTS: 0, TEMPORARY: filled * setting.short, ACTIVATIONS: beside.kept_bytes})
+    return moments
 
 
 def _optimizer(setting: Setting, shard: int, beside: Beside) -> Parts:

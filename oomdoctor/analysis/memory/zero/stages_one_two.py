@@ -2,8 +2,9 @@
 
 What a GPU holds, by DeepSpeed's stage_1_and_2.py:
 
-    always      all weights, in one flat buffer; with states on the GPU the fp32 copy of the shard
-                and its optimizer states; with states on the host a buffer for one gradient
+    always      all weights, in one flat buffer; all of a reference model, which has stage 0; with
+                states on the GPU the fp32 copy of the shard and its optimizer states; with states
+                on the host a buffer for one gradient
     backward    the bucket (`setup_buckets`), into which gradients are copied. When it is full, its
                 slices are flattened once more to be reduced (`allreduce_bucket`). Gradients of what
                 this rank owns a part of are kept, whole (`grads_in_partition`). Stage 1 keeps all
@@ -14,10 +15,10 @@ What a GPU holds, by DeepSpeed's stage_1_and_2.py:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from oomdoctor.analysis.memory.zero.partitions import owned, shard_elements
-from oomdoctor.analysis.memory.zero.parts import Parts, size_of, together
+from oomdoctor.analysis.memory.zero.parts import Course, Parts, together
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting
 from oomdoctor.records.facts.categories import (
     ACTIVATIONS,
@@ -29,18 +30,19 @@ from oomdoctor.records.facts.categories import (
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
 
 
-def phases_of_stages_one_two(
+def course_of_stages_one_two(
     setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int
-) -> Mapping[str, Mapping[str, int]]:
-    """The bytes at the peak of each phase, by category, on one rank."""
+) -> Course:
+    """The bytes by category on one rank, from the load to the step of the optimizer."""
     trained = [p for p in parameters if p.trained]
     total = sum(p.elements for p in parameters)
     learning = sum(p.elements for p in trained)
     shard = shard_elements(learning, setting.ranks)
     mine = owned(trained, setting.ranks, rank)
     kept = sum(trained[number].elements for number in mine) * setting.short
+    frozen = 0 if setting.reference == "none" else total * setting.short
     base = {
-        WEIGHTS: total * setting.short,
+        WEIGHTS: total * setting.short + frozen,
         OPTIMIZER: 0 if setting.optimizer_on_host else shard * (FLOAT32_BYTES + setting.states),
         TEMPORARY: _for_one_gradient(setting, trained),
     }
@@ -48,12 +50,14 @@ def phases_of_stages_one_two(
         backward = _backward_of_one(setting, trained, beside, kept)
     else:
         backward = _backward_of_two(setting, trained, beside, mine, kept)
-    return {
-        "load": _load(setting, total, learning, shard, base),
-        "forward": together(base, _forward(setting, learning, kept, beside)),
-        "backward": together(base, backward),
-        "optimizer": together(base, _optimizer(setting, trained, shard, kept, beside)),
-    }
+    forward = together(base, _forward(setting, learning, kept, beside))
+    return [
+        ("load", _load(setting, learning, shard, base)),
+        ("forward", forward | {ACTIVATIONS: beside.kept_bytes}),
+        ("forward", forward),
+        *(("backward", together(base, moment)) for moment in backward),
+        ("optimizer", together(base, _optimizer(setting, trained, shard, kept, beside))),
+    ]
 
 
 def _for_one_gradient(setting: Setting, trained: Sequence[Parameter]) -> int:
@@ -61,9 +65,9 @@ def _for_one_gradient(setting: Setting, trained: Sequence[Parameter]) -> int:
     return largest * setting.short if setting.optimizer_on_host else 0
 
 
-def _load(setting: Setting, total: int, learning: int, shard: int, base: Parts) -> Parts:
+def _load(setting: Setting, learning: int, shard: int, base: Parts) -> Parts:
     """Flattening doubles what is trained; later the fp32 copy and zeros for its gradients."""
-    weights = total * setting.short
+    weights = base[WEIGHTS]
     flattening = learning * setting.short
     if setting.optimizer_on_host:
         later = max(shard * setting.short, base[TEMPORARY])
@@ -88,16 +92,14 @@ def _forward(setting: Setting, learning: int, kept: int, beside: Beside) -> Part
 
 def _backward_of_one(
     setting: Setting, trained: Sequence[Parameter], beside: Beside, kept: int
-) -> Parts:
+) -> list[Parts]:
     """All gradients exist at the end of the last backward pass; only then they are reduced."""
     learning = sum(p.elements for p in trained)
     bucket = setting.bucket * setting.short
     all_gradients = learning * setting.short
     copied = min(setting.bucket, learning) * setting.short
     reduced = 0 if setting.optimizer_on_host else max(0, kept - copied)
-    candidates = [
-        {GRADIENTS: all_gradients + reduced, TEMPORARY: bucket, ACTIVATIONS: beside.kept_bytes}
-    ]
+    moments: list[Parts] = []
     made = 0
     for parameter in reversed(trained):
         size = parameter.elements
@@ -105,7 +107,7 @@ def _backward_of_one(
         # Without earlier micro-batches the bucket is made after the first gradient. With them, each
         # gradient exists beside the sum that it is added to.
         gradients = all_gradients if setting.accumulates else made * setting.short
-        candidates.append(
+        moments.append(
             {
                 GRADIENTS: gradients,
                 TEMPORARY: bucket if made or setting.accumulates else 0,
@@ -113,7 +115,8 @@ def _backward_of_one(
             }
         )
         made += size
-    return max(candidates, key=size_of)
+    end = {GRADIENTS: all_gradients + reduced, TEMPORARY: bucket, ACTIVATIONS: beside.kept_bytes}
+    return [*moments, end]
 
 
 def _backward_of_two(
@@ -122,17 +125,17 @@ def _backward_of_two(
     beside: Beside,
     mine: frozenset[int],
     kept: int,
-) -> Parts:
+) -> list[Parts]:
     """Gradients come from the last parameter to the first; a full bucket is reduced at once."""
     on_host = setting.optimizer_on_host
     before = kept if setting.accumulates and not on_host else 0
     bucket = setting.bucket * setting.short
-    candidates: list[Parts] = []
+    moments: list[Parts] = []
     filled = made = own = 0
     touches = False
 
     def add(extra: int, held: int) -> None:
-        candidates.append(
+        moments.append(
             {
                 GRADIENTS: before + own,
                 TEMPORARY: bucket + extra * setting.short,
@@ -144,7 +147,7 @@ def _backward_of_two(
         size = trained[number].elements
         held = beside.held_from(made, made + size)
         if not made:  # the bucket is made after the first gradient
-            candidates.append({GRADIENTS: before, TEMPORARY: 0, ACTIVATIONS: held})
+            moments.append({GRADIENTS: before, TEMPORARY: 0, ACTIVATIONS: held})
         if filled and filled + size > setting.bucket:
             add(filled, held)
             own, filled, touches = kept if touches and not on_host else own, 0, False
@@ -157,7 +160,7 @@ def _backward_of_two(
     if touches and not on_host:
         own = kept
     add(0, beside.kept_bytes)
-    return max(candidates, key=size_of)
+    return moments
 
 
 def _optimizer(

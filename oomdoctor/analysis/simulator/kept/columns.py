@@ -90,6 +90,7 @@ def _columns_of(tape: Tape) -> dict[str, Any]:
             {str(number): block.stream for number, block in enumerate(blocks) if block.stream},
         ],
         "events": tape.events,
+        "carried": list(tape.carried.items()),
         "regions": regions.of(tape.regions),
         "texts": list(texts.numbers),
         "units": list(regions.numbers),
@@ -143,7 +144,10 @@ def _tape_of(columns: dict[str, Any], windows: list[Mark]) -> Tape:
     of_events = _named(columns["regions"], units)
     if len(of_events) != len(events):
         raise ValueError("events without a unit")
-    return Tape(blocks, events, of_events, windows)
+    carried = {checked(int, found): checked(int, left) for found, left in columns["carried"]}
+    if not all(0 <= number < len(blocks) for pair in carried.items() for number in pair):
+        raise ValueError("a block that does not exist is carried over")
+    return Tape(blocks, events, of_events, windows, carried)
 
 
 def cost_columns(recorded: Recorded) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from oomdoctor.analysis.simulator.recorded import (
 )
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.codec import from_json, to_json
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES
 
 T = TypeVar("T")
@@ -191,10 +192,10 @@ def _read(section: bytes, read: Callable[[Any], T]) -> T:
         raise ValueError(f"damaged recordings: {error}") from error
 
 
-def _numbers(value: Floors | Played | Held | bool) -> Any:
+def _numbers(value: Floors | Played | Held | MemoryCurve | bool) -> Any:
     if isinstance(value, bool):
         return value
-    if isinstance(value, Held):
+    if isinstance(value, Held | MemoryCurve):
         return to_json(value)
     if isinstance(value, Floors):
         return [value.floor, [[*w, size] for w, size in value.by_window.items()], dict(value.parts)]
@@ -202,11 +203,11 @@ def _numbers(value: Floors | Played | Held | bool) -> Any:
     return [*peaks, [[*window, *both] for window, both in value.memory.items()]]
 
 
-def _found(value: Any) -> Floors | Played | Held | bool:
+def _found(value: Any) -> Floors | Played | Held | MemoryCurve | bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, dict):
-        return from_json(Held, value)
+        return from_json(MemoryCurve, value) if "event" in value else from_json(Held, value)
     if len(value) == 3:
         floor, windows, parts = value
         return Floors(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from oomdoctor.analysis.simulator.recorded import Computed, Floors, Held, Played, Recorded
+from oomdoctor.records.curve import MemoryCurve
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class Store:
         if isinstance(found, kind):
             return found
         made = compute()
-        self.computed[key] = cast("Floors | Played | Held | bool", made)
+        self.computed[key] = cast("Floors | Played | Held | MemoryCurve | bool", made)
         return made
 
     def is_line(self, one: Recorded, other: Recorded, check: Callable[[], bool]) -> bool:

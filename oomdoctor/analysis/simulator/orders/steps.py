@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from oomdoctor.analysis.simulator.tape import EMPTIED, Order, Tape, TapeBlock
 
@@ -18,7 +19,8 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str)
     The second does what the first did, but its gradients are added to the existing ones: `taken`
     has, for the block of each gradient, the event before which it is added and dies. A copy of a
     block that outlives the micro-step dies with the original; a block that is never freed is not
-    copied. `temporary` is the category of the second gradients.
+    copied, unless it is carried over: then the second micro-step frees the original. `temporary` is
+    the category of the second gradients.
     """
     spans = [span for span in tape.spans() if span[2] == "first"]
     start, end = spans[0][0], spans[1][1]
@@ -26,7 +28,8 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str)
     due: dict[int, list[int]] = {}
     for block, position in taken.items():
         due.setdefault(position, []).append(block + 1)
-    double = Tape(blocks=list(tape.blocks))
+    double = Tape(blocks=list(tape.blocks), carried=dict(tape.carried))
+    left_in = {left: found for found, left in tape.carried.items()}
     copies: dict[int, int] = {}  # event of a birth -> index of the copy
     entered: dict[int, list[tuple[str, str]]] = {}
     for position, step, phase in tape.windows:
@@ -39,12 +42,18 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str)
                     double.died(copies.pop(birth), tape.blocks[birth - 1].region)
             if position == end:
                 return
-            for window in entered.get(position, ()):
-                double.enter(*window)
+            for step, phase in entered.get(position, ()):
+                if step == "first":  # a window without events may begin there too
+                    double.enter(step, phase)
             event, region = tape.events[position], tape.regions[position]
             if event < 0:
                 if -event in copies:
                     double.died(copies.pop(-event), region)
+                elif -event - 1 in tape.carried:
+                    double.died(tape.carried[-event - 1], region)
+            elif event - 1 in left_in:
+                left = double.born(tape.blocks[event - 1], region)
+                double.carried[left_in[event - 1]] = left
             elif event - 1 in taken:
                 copies[event] = double.born(
                     replace(tape.blocks[event - 1], category=temporary), region
@@ -67,20 +76,33 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str)
 _BATCH = "batch"  # the window in which a step makes what its first micro-step needs
 
 
-def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradients: str) -> Order:
+def with_steady_step(
+    order: Order,
+    blocks: list[TapeBlock],
+    states: str,
+    gradients: str,
+    carried: Mapping[int, int] = MappingProxyType({}),
+) -> Order:
     """The order, followed by its training step again, now with existing optimizer states.
 
     `states` and `gradients` are the categories of optimizer states and gradients. A block that is
-    never freed is not made again, except gradients, which `zero_grad` frees. What a step makes
-    before its first micro-step is in the phase before it, as in a measurement: the load, or the end
-    of the first step.
+    never freed is not made again, except gradients, which `zero_grad` frees, and what is carried
+    over (`Tape.carried`): the steady step frees what the first one left. What a step makes before
+    its first micro-step is in the phase before it, as in a measurement: the load, or the end of the
+    first step.
     """
     src = order.origin
     immortal = set(range(1, len(src) + 1)).difference([-e for e in order.events if e < 0])
     again = [blocks[source].category != states for source in range(len(blocks))]
     made = [False, *map(again.__getitem__, src)]  # by block: whether it is made again
     for block in immortal:
-        made[block] = made[block] and blocks[src[block - 1]].category == gradients
+        source = src[block - 1]
+        kept = blocks[source].category == gradients or source in carried.values()
+        made[block] = made[block] and kept
+    left = {source: block for block, source in enumerate(src, 1) if source in carried.values()}
+    heirs = [left.get(carried.get(source, -1), 0) for source in src]
+    for block, heir in enumerate(heirs, 1):
+        made[block] = made[block] and not heir
     ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
     events, origin = list(order.events), list(src)
     load = order.windows[0][1:]
@@ -92,8 +114,9 @@ def with_steady_step(order: Order, blocks: list[TapeBlock], states: str, gradien
     def repeat(start: int, end: int) -> None:
         for event in order.events[start:end]:
             if event < 0:
-                if renamed[-event]:
-                    events.append(-renamed[-event])
+                freed = renamed[-event] or heirs[-event - 1]
+                if freed:
+                    events.append(-freed)
             elif made[event]:
                 origin.append(src[event - 1])
                 renamed[event] = len(origin)

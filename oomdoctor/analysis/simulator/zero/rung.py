@@ -10,7 +10,15 @@ from typing import cast
 from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.closed_form import trained_bytes
 from oomdoctor.analysis.memory.phases import peak_phase
-from oomdoctor.analysis.memory.zero import Parameter, ZeroPeak, ZeroPeaks, zero_peaks
+from oomdoctor.analysis.memory.zero import (
+    Beside,
+    Parameter,
+    ZeroPeak,
+    ZeroPeaks,
+    curve_of,
+    zero_course,
+    zero_peaks,
+)
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.playback import Layout
@@ -21,10 +29,12 @@ from oomdoctor.analysis.simulator.zero.beside import beside_of
 from oomdoctor.analysis.speed.communication import with_communication
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.analysis.speed.traffic import at_most_packed
-from oomdoctor.records.config import Dtype, TrainConfig
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
+from oomdoctor.records.rung.choices import Dtype
 from oomdoctor.records.simulation import PhasePeak, Target
 
 NOTE = (
@@ -70,8 +80,11 @@ def peaks_beside(config: TrainConfig, layout: Layout, parameters: Sequence[Param
     Raises:
         ValueError: the states of the optimizer are not known, or the weights are quantized.
     """
-    gradient_bytes = trained_bytes(config.method, compute_dtype(config))
-    return zero_peaks(config, parameters, beside_of(layout, gradient_bytes))
+    return zero_peaks(config, parameters, _beside(config, layout))
+
+
+def _beside(config: TrainConfig, layout: Layout) -> Beside:
+    return beside_of(layout, trained_bytes(config.method, compute_dtype(config)))
 
 
 def zero_measurement(alone: Measurement, peaks: ZeroPeaks) -> Measurement:
@@ -112,7 +125,7 @@ class ZeroSizes:
     ) -> None:
         self._config, self._facts = config, recordings.facts
         alone = alone_config(config.with_micro_batch(1))  # no size accumulates then
-        self._alone = Sizes(alone, recordings, card, errors, store)
+        self._alone = Sizes(alone, recordings, card, errors, store, held_by=config)
         self._peaks: dict[int, ZeroPeaks] = {}
         self.least_bytes = 0  # that of the whole model says nothing about a rank
 
@@ -137,6 +150,12 @@ class ZeroSizes:
     def measurement(self, size: int, replayed: Played | None) -> Measurement:
         """The record that a measurement would give, on a device without a limit."""
         return zero_measurement(self._alone.measurement(size, replayed), self._peaks_at(size))
+
+    def curve(self, size: int) -> MemoryCurve | None:
+        """The moments of the model of DeepSpeed's buffers on the rank that needs the most."""
+        config, rank = self._config.with_micro_batch(size), self._peaks_at(size).rank
+        beside = _beside(config, self._alone.layout(size))
+        return curve_of(zero_course(config, self._parameters, beside, rank))
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """The peak of each phase by category; its single allocations are not known."""

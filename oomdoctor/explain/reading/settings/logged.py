@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from oomdoctor.explain.reading.prefixes import split_line
+from oomdoctor.explain.reading.lines.prefixes import split_line
 from oomdoctor.explain.reading.settings.names import LOG_KEYS
 from oomdoctor.records.diagnosis import SettingValue
 

@@ -17,6 +17,8 @@ def _watch() -> None:
 
         if os.environ.get("OOMDOCTOR_ALONE"):
             _alone()
+        if os.environ.get("OOMDOCTOR_EMULATED"):
+            after_import("unsloth_zoo.tokenizer_utils", _unsloth)
         after_import("torch", _torch)
         after_import("transformers.trainer", _trainer)
         after_import("transformers", _transformers)
@@ -64,6 +66,12 @@ def _pipeline_engine() -> None:
     from oomdoctor.monitor.inside.engines import mark_steps
 
     mark_steps("deepspeed.runtime.pipe.engine")
+
+
+def _unsloth() -> None:
+    from oomdoctor.monitor.inside.unsloth import trust_embeddings
+
+    trust_embeddings()
 
 
 def _run_hidden() -> None:

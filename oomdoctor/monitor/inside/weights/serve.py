@@ -33,6 +33,7 @@ CLASSES = {
 }
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "tf_model.h5", "flax_model.msgpack")
 _MARK = "oomdoctor-synthetic"
+_STAND_IN = "oomdoctor-tokenizer"  # beside a tokenizer that is a stand-in
 
 
 def serve() -> None:
@@ -66,10 +67,20 @@ def _wrap(owner: Any, folder: Path) -> None:
         if served is not None:
             options.pop("revision", None)
             options.pop("subfolder", None)
+            if owner.__name__ == "AutoTokenizer" and (served / _STAND_IN).exists():
+                return _stand_in(served, *rest, **options)
         return function(cls, name if served is None else str(served), *rest, **options)
 
     from_pretrained.__wrapped_by_oomdoctor__ = True  # type: ignore[attr-defined]
     owner.from_pretrained = classmethod(from_pretrained)
+
+
+def _stand_in(served: Path, *rest: Any, **options: Any) -> Any:
+    """The stand-in as its file says; the class of some models, such as Qwen2, ignores the file."""
+    from transformers import PreTrainedTokenizerFast
+
+    options.pop("use_fast", None)
+    return PreTrainedTokenizerFast.from_pretrained(str(served), *rest, **options)
 
 
 def served_folder(name: str, folder: Path, revision: str | None = None) -> Path | None:
@@ -124,6 +135,7 @@ def make(name: str, target: Path, revision: str | None) -> None:
         # The file of a config leaves out what its class says, such as BERT's padding token.
         given = {key: value for key, value in spec.config.items() if value is not None}
         write_tokenizer(target, {**config.to_dict(), **given})
+        (target / _STAND_IN).touch()
     (target / _MARK).write_text(json.dumps({"id": spec.id, "source": spec.source}))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-from oomdoctor.records.plan import CardPick, CardPlan
+from oomdoctor.records.planned.plan import CardPick, CardPlan
 from oomdoctor.render.words import money
 from oomdoctor.units import DASH, format_bytes, format_rate, format_seconds
 

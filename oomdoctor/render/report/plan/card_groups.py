@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.plan import CardPick, CardPlan
+from oomdoctor.records.planned.plan import CardPick, CardPlan
 from oomdoctor.render.report.plan.card_cells import METHODS, pick_of
 from oomdoctor.render.words import card_name
 from oomdoctor.units import format_percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from oomdoctor.records.plan import CardPick, CardPlan, PlanRequest
+from oomdoctor.records.planned.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
 from oomdoctor.render.report.notes import own_data_note

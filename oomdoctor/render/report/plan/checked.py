@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.config import runs_itself
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
@@ -38,7 +39,7 @@ def checked_sections(report: Report) -> list[Section]:
 
 def is_checked(result: ProbeResult) -> bool:
     """Whether a rung was predicted, and then ran on the emulated card."""
-    return result.evidence == "emulated" and result.config.sharding == "none"
+    return result.evidence == "emulated" and not runs_itself(result.config)
 
 
 def _row(result: ProbeResult, usable: int | None) -> tuple[str, ...]:

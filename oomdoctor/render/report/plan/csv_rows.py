@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from oomdoctor.records.fewest import FewestAnswer, FewestLine
-from oomdoctor.records.plan import CardPick, CardPlan, SweepAnswer
+from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine
+from oomdoctor.records.planned.plan import CardPick, CardPlan, SweepAnswer
+from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
 from oomdoctor.records.report import Report
-from oomdoctor.records.solve import SolveAnswer, SolveLine
 
 _CARD = (
     "name",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
+from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
 from oomdoctor.render.blocks import Column, Grid, Note, Section
 from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes

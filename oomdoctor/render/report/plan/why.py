@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.inside.categories import CATEGORY_WORDS
-from oomdoctor.records.plan import FormulaView, Why
+from oomdoctor.records.planned.plan import FormulaView, Why
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent

@@ -1,8 +1,9 @@
-"""Run engines for several GPUs on the emulated card: one rank each, two at a time.
+"""Run the engines of rungs on the emulated card: one process each, two at a time.
 
-The card has room for any rung, so a rung that does not fit still says what it needs. A rung close
-to the limit runs again with the limit of the real card, where the allocator gives back what it
-holds beyond the tensors.
+For several GPUs one rank runs, and the card has room for any rung, so a rung that does not fit
+still says what it needs. A rung close to the limit runs again with the limit of the real card,
+where the allocator gives back what it holds beyond the tensors. Unsloth sizes its buffers by the
+free memory, so for it the card is as large as the real one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, taken_bytes
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs import emulated
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices import emulated
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sharded.route import Chosen, is_sharded, is_unsloth
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
@@ -42,16 +44,24 @@ class Ran:
 
 
 class Engines:
-    """Worker hosts that see one emulated card; a context manager that ends them.
+    """Worker hosts that see one emulated card, for the `chosen` rungs of a plan; a context manager
+    that ends them.
 
     Invariant: a host works on one rung at a time. Each sees its own emulated GPUs, because ranks
     of two rungs would take memory from each other.
     """
 
     def __init__(
-        self, known: Findings, card: Card, folder: RunFolder, stop: Callable[[], bool]
+        self,
+        known: Findings,
+        card: Card,
+        folder: RunFolder,
+        stop: Callable[[], bool],
+        chosen: Chosen = is_sharded,
     ) -> None:
         self._known, self._card, self._folder, self._stop = known, card, folder, stop
+        self._configs = [rung.config for rung in known.ladder(card) if chosen(rung.config)]
+        self._has_room = not any(map(is_unsloth, self._configs))
         self._hosts: list[WorkerHost] = []
         self._idle: queue.SimpleQueue[WorkerHost] = queue.SimpleQueue()
         self._naming = threading.Lock()
@@ -59,10 +69,11 @@ class Engines:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        python, rungs = self._known.request.python, self._known.ladder(self._card)
-        most = max(min(rung.config.world_size, rung.config.gpus_per_node) for rung in rungs)
-        roomy = replace(self._card, total_bytes=_ROOM * self._card.total_bytes)
-        gpus = emulated.EmulatedGpus(roomy, most, alone=True)
+        python = self._known.request.python
+        most = max(min(config.world_size, config.gpus_per_node) for config in self._configs)
+        room = _ROOM if self._has_room else 1
+        card = replace(self._card, total_bytes=room * self._card.total_bytes)
+        gpus = emulated.EmulatedGpus(card, most, alone=True)
         with ExitStack() as opening:
             for lane in range(min(_LANES, len(os.sched_getaffinity(0)))):
                 place = self._folder.path / f"engines-{lane}"
@@ -70,7 +81,7 @@ class Engines:
                 seen = opening.enter_context(emulated.emulating(gpus, python, place))
                 uuids = ",".join(emulated.uuid_of(index) for index in range(most))
                 environment = worker_environment(uuids) | _ONE_THREAD | seen
-                if not any(rung.config.compile for rung in rungs):
+                if not any(config.compile or is_unsloth(config) for config in self._configs):
                     environment |= _COMPILES_NOTHING
                 host = opening.enter_context(WorkerHost(python, environment, place))
                 host.start()  # they load their libraries at the same time
@@ -116,8 +127,9 @@ class Engines:
         host = self._idle.get()
         try:
             on_start(number)
-            attempt = self._launched(host, rung, usable_bytes, None)
-            if _is_close(attempt, usable_bytes):
+            limit = None if self._has_room else usable_bytes
+            attempt = self._launched(host, rung, usable_bytes, limit)
+            if self._has_room and _is_close(attempt, usable_bytes):
                 limited = self._launched(host, rung, usable_bytes, usable_bytes)
                 attempt = limited if limited.outcome == "fits" else attempt
         finally:
@@ -141,6 +153,7 @@ class Engines:
             seed=request.seed,
             timed=False,
             alone=config.world_size > 1,
+            vllm_bytes=taken_bytes(config, self._card.total_bytes),
         )
         attempt, _ = launch(
             host,

@@ -12,11 +12,12 @@ from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.fewest_gpus import FewestGpus
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size, too_big
-from oomdoctor.records.config import Rung, TrainConfig, config_faults
-from oomdoctor.records.fewest import FewestAnswer, FewestLine, GpuRange, GpuTry
+from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine, GpuRange, GpuTry
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Evidence
-from oomdoctor.runs.cards import Card
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings

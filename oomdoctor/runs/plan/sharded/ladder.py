@@ -1,4 +1,4 @@
-"""The sharded rungs of a plan: for each the largest micro-batch size that fits, by its engine.
+"""Rungs of a plan that run: for each the largest micro-batch size that fits, by its engine.
 
 All searches advance together, one size at a time, so that rungs run side by side. A rung whose
 lower bound is above the usable memory does not run.
@@ -12,15 +12,16 @@ from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.search.with_room import Tried, next_with_room
-from oomdoctor.records.config import Rung, config_faults
-from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.config import Rung
+from oomdoctor.records.facts.capability import card_lacks
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.cards import Card
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import Engines
-from oomdoctor.runs.plan.sharded.route import is_sharded, was_stopped_by_host
+from oomdoctor.runs.plan.sharded.route import Chosen, is_sharded, is_unsloth, was_stopped_by_host
 
 
 @dataclass(slots=True)
@@ -40,10 +41,16 @@ class _Search:
         return next_with_room(self.sizes, tried, usable_bytes, self.spared_bytes)
 
 
-def run_ladder(known: Findings, card: Card, engines: Engines, on_event: Listener) -> None:
-    """Run the sharded rungs of a card and keep what they need.
+def run_ladder(
+    known: Findings,
+    card: Card,
+    engines: Engines,
+    on_event: Listener,
+    chosen: Chosen = is_sharded,
+) -> None:
+    """Run the `chosen` rungs of a card and keep what they need.
 
-    A rung that its engine cannot run is left to the simulation.
+    A rung that its engine cannot run is left to the simulation, unless it is one of Unsloth.
 
     Raises:
         Stopped: told to stop; what is known stays.
@@ -53,7 +60,7 @@ def run_ladder(known: Findings, card: Card, engines: Engines, on_event: Listener
     searches = [
         _Search(rung, _sizes(rung, context), _gradient_bytes(rung, context))
         for rung in known.ladder(card)
-        if is_sharded(rung.config) and _may_run(known, card, rung, context)
+        if chosen(rung.config) and _may_run(known, card, rung, context)
     ]
     total = len(searches)
     ended: set[int] = set()
@@ -99,6 +106,8 @@ def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...])
         known.keep_run(card, rung, attempts)
     elif len(attempts) > 1:
         known.keep_run(card, rung, attempts[:-1])
+    elif is_unsloth(rung.config):
+        known.keep_run(card, rung, attempts)  # why it does not run
     else:
         known.not_run[card.name, rung.config.key()] = last.reason or "not supported"
 
@@ -108,7 +117,7 @@ def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
     smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
     faults = config_faults(smallest)
     reason = "; ".join(f"{key} {what}" for key, what in faults)
-    reason = reason or lacks_capability(rung.config.attention, context.compute_capability) or ""
+    reason = reason or card_lacks(rung.config, context.compute_capability) or ""
     if reason:
         attempt = Attempt(smallest, "unsupported", None, None, None, reason, 0.0)
         known.attempts[card.name, rung.config.key()] = (attempt,)

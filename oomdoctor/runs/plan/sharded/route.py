@@ -1,19 +1,24 @@
-"""How a plan answers for a rung on several GPUs: by its engine, or by simulation.
+"""How a plan answers for a rung: by its own engine on the emulated card, or by simulation.
 
-The engine (FSDP, DDP, DeepSpeed) runs its own code on the emulated card with one rank, and its peak
-is exact. That needs an interpreter whose torch has a CUDA build. Elsewhere, and for questions that
-take many runs, the rung is simulated.
+The engine of several GPUs (FSDP, DDP, DeepSpeed) runs its own code there with one rank, and its
+peak is exact. That needs an interpreter whose torch has a CUDA build. Elsewhere, and for questions
+that take many runs, the rung is simulated. Unsloth compiles its layers for the card, so it runs
+there or not at all.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.warnings import engines_not_run
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs import emulated
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices import emulated
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.plan.findings import Findings
+
+Chosen = Callable[[TrainConfig], bool]
 
 
 def is_sharded(config: TrainConfig) -> bool:
@@ -21,13 +26,18 @@ def is_sharded(config: TrainConfig) -> bool:
     return config.sharding != "none"
 
 
-def engine_cards(known: Findings) -> tuple[Card, ...]:
-    """The cards on which the engines of the plan's rungs run; none if all rungs are simulated."""
+def is_unsloth(config: TrainConfig) -> bool:
+    """Whether Unsloth trains a rung."""
+    return config.library == "unsloth"
+
+
+def engine_cards(known: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:
+    """The cards on which the `chosen` rungs of the plan run; none if they are all simulated."""
     plan = known.plan
     asks_more = plan.why is not None or plan.sweep is not None or plan.solve is not None
     if asks_more or known.request.snapshot is not None or known.shapes:
         return ()
-    if not any(is_sharded(rung.config) for rung in known.rungs):
+    if not any(chosen(rung.config) for rung in known.rungs):
         return ()
     if emulated.why_not(known.request.python) is not None or emulated.is_inside():
         return ()

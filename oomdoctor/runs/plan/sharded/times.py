@@ -1,7 +1,7 @@
 """Times for rungs that their engines ran: the emulated card runs no kernels, so they are estimated.
 
 The rung is also simulated at the micro-batch size that its engine fits. That gives the estimate of
-its speed.
+its speed. Unsloth cannot be simulated, so its rungs have none.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import replace
 from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.cards import Card
+from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sharded.route import is_unsloth
 from oomdoctor.runs.plan.tasks import Task, job_of
 
 
@@ -27,6 +28,8 @@ def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event
     assert known.inspection is not None
     tasks = []
     for rung in known.ladder(card):
+        if is_unsloth(rung.config):
+            continue
         row = known.row(card, rung)
         if known.was_run(card, rung) and row.outcome == "fits" and row.micro_batch_size:
             tasks.append(Task(rung, (row.micro_batch_size,), (card,)))
@@ -45,7 +48,9 @@ def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event
         prediction = prediction_for(predictions, card.name)
         if prediction is None:
             continue
-        found = attempts_of_prediction(task.rung.config, prediction, card.target(), ended.attempt)
+        config = task.rung.config
+        target = card.target().beside_vllm(config)
+        found = attempts_of_prediction(config, prediction, target, ended.attempt)
         simulated = {one.config.micro_batch_size: one.measurement for one in found}
         key = card.name, task.rung.config.key()
         ran = tuple(

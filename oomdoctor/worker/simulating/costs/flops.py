@@ -39,7 +39,9 @@ def flop_formula(func: OpOverload, name: str) -> Flops | None:
         return _bitsandbytes_flops(func, name)
     if name in GROUPED_MATMULS:
         return lambda args, _, __: _grouped_flops(args[0].shape, args[1].shape)
-    if "scaled_dot_product" in name:
+    if name in ("_flash_attention_forward", "_flash_attention_backward"):
+        return _document_flops(func, backward="backward" in name)
+    if "scaled_dot_product" in name or name.startswith("flex_attention"):
         return _attention_flops(func, backward="backward" in name)
     formula = flop_registry.get(func.overloadpacket)
     if formula is None:
@@ -99,6 +101,22 @@ def _attention_flops(func: OpOverload, *, backward: bool) -> Flops:
         widths = 3 * width + 2 * value_width if backward else width + value_width
         given = args[causal] if causal < len(args) else kwargs.get("is_causal", False)
         return float(2 * pairs * widths) / (2 if given else 1)
+
+    return flops
+
+
+def _document_flops(func: OpOverload, *, backward: bool) -> Flops:
+    """The products of attention within the documents of a row, which count as equally long."""
+    query, value, borders, longest, causal = (
+        position_of(func, name) for name in ("query", "value", "cum_seq_q", "max_q", "is_causal")
+    )
+
+    def flops(args: Sequence[Any], _: Mapping[str, Any], __: Any) -> float:
+        _, heads, width = args[query].shape
+        pairs = (args[borders].numel() - 1) * args[longest] ** 2 * heads
+        value_width = args[value].shape[2]
+        widths = 3 * width + 2 * value_width if backward else width + value_width
+        return float(2 * pairs * widths) / (2 if args[causal] else 1)
 
     return flops
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.simulating.cuda import (
@@ -15,9 +15,11 @@ from oomdoctor.worker.simulating.cuda import (
     dropout,
     emptied_cache,
     flash_package,
+    flex,
     host_numbers,
     liger,
     paged_states,
+    trl_kernels,
 )
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.device import layer_norm, sums
@@ -44,10 +46,14 @@ def as_on_cuda(
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
             stack.enter_context(flash_package.simulated_attention())
+        if config.attention == "flex_attention":
+            stack.enter_context(flex.simulated_attention())
         if config.quantization != "none" and config.kbit_prepare == "peft":
             stack.enter_context(emptied_cache.noted(trace))
         if is_paged(config.optimizer):
             stack.enter_context(paged_states.paged_states(trace, managed))
+        if trains_with_trl(config):
+            stack.enter_context(trl_kernels.simulated_kernels())
         if config.loss == "liger":
             stack.enter_context(liger.simulated_kernels(choices))
         yield

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
+from oomdoctor.worker.simulating.cuda.flex import kept_of
 from oomdoctor.worker.simulating.cuda.kernels import rules as kernels
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
 from oomdoctor.worker.tracing.steps import Lasting, Passing, Step
@@ -58,8 +59,11 @@ class Choices:
         return found
 
     def workspaces(self, func: OpOverload, args: Sequence[Any]) -> tuple[Lasting | Passing, ...]:
-        """The cuBLAS workspaces that an operator needs; their names are those of all cards."""
-        return workspaces_of(func, args, self.card)
+        """The cuBLAS workspaces that an operator needs, and what a compiler keeps of its inputs.
+
+        Their names are those of all cards.
+        """
+        return (*workspaces_of(func, args, self.card), *kept_of(func, args))
 
     @property
     def _others(self) -> set[Card]:

@@ -70,9 +70,14 @@ def _forward(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers integrations/flash_attention.py; inputs are (batch, heads, length, size)."""
+    """transformers integrations/flash_attention.py; inputs are (batch, heads, length, size).
+
+    `cu_seq_lens_q` are the borders of documents, of which the longest has `max_length_q` tokens.
+    """
     import torch
 
     if query.dtype == torch.float32:
@@ -83,6 +88,36 @@ def _forward(
         dtype = torch.get_autocast_dtype("cpu") if autocast else next(iter(halves), torch.bfloat16)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if cu_seq_lens_q is not None and max_length_q is not None:
+        tensors = (query, key, value)
+        return _of_documents(tensors, cu_seq_lens_q, max_length_q, dropout, causal, scaling), None
     grouped = key.shape[1] != query.shape[1]
     call = Call(query, key, value, None, dropout, causal, scaling, grouped)
     return run("flash", call).transpose(1, 2), None
+
+
+def _of_documents(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    borders: torch.Tensor,
+    longest: int,
+    dropout: float,
+    causal: bool,
+    scaling: float | None,
+) -> torch.Tensor:
+    """`flash_attn_varlen_func` on a row of documents, which are (tokens, heads, size) to it."""
+    import torch
+
+    query, key, value = (
+        tensor.transpose(1, 2).reshape(-1, tensor.shape[1], tensor.shape[3]) for tensor in tensors
+    )
+    size = query.shape[-1]
+    scale = scaling if scaling is not None else size**-0.5
+    if size % 8:
+        short = -size % 8
+        query, key, value = (
+            torch.nn.functional.pad(tensor, (0, short)) for tensor in (query, key, value)
+        )
+    out = torch.ops.aten._flash_attention_forward(
+        query, key, value, borders, borders, longest, longest, dropout, causal, False, scale=scale
+    )[0]
+    return out[..., :size].view(tensors[0].shape[0], -1, *out[..., :size].shape[-2:])

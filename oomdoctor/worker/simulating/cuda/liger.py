@@ -51,7 +51,7 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
         import torch
 
         # There is no GPU to launch a kernel on.
-        enter(replaced(launcher, "__getitem__", lambda *_: _launch))
+        enter(replaced(launcher, "__getitem__", lambda *_: launch))
         # Liger asks if the gradient of the loss is 1. It is not: the Trainer divides by the tokens.
         enter(replaced(torch, "equal", lambda *_: False))
         # Liger selects the GPU of a tensor, and there is no GPU.
@@ -82,7 +82,7 @@ def no_driver_needed() -> contextlib.AbstractContextManager[None]:
     return replaced(driver, "active", SimpleNamespace(get_benchmarker=lambda: None))
 
 
-def _launch(*args: Any, **kwargs: Any) -> None:
+def launch(*args: Any, **kwargs: Any) -> None:
     """Stand in for a kernel: every tensor passed to it counts as read and written once.
 
     That is too much for tensors that are only read or only written, and too little for the

@@ -6,19 +6,21 @@ knows more about some tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomdoctor.worker.simulating.device import known_values, layer_norm, sums
+from oomdoctor.worker.simulating.device import known_values, layer_norm, scored, sums
 
 if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
-_TRUE = ("aten.all", "aten.eq")
+_TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
 _NAME = "_oomdoctor_answer"
+_negative = False
 
 
 Note = Callable[[Sequence[Any], Any], None]  # of the arguments and the result
@@ -45,8 +47,12 @@ def answers_of(func: OpOverload) -> Answers | None:
         before = _read
     elif func is torch.ops.aten.nonzero.default:
         before = _positions
+    elif func is torch.ops.aten.index.Tensor:
+        before = scored.selected
     elif func is torch.ops.aten.add.Tensor:
         before = sums.sum_of_gradients
+    elif func is torch.ops.aten.index_put.default:
+        before = sums.gradient_of_index
     elif func is torch.ops.aten.native_layer_norm.default:
         before = layer_norm.normalized
     after: list[Note] = []
@@ -82,7 +88,18 @@ def _positions(args: Sequence[Any]) -> torch.Tensor | None:
 
 
 def _holds(_: Sequence[Any], result: Any) -> None:
-    setattr(result, _NAME, True)
+    setattr(result, _NAME, not _negative)
+
+
+@contextmanager
+def negative() -> Iterator[None]:
+    """What code asks for in this context does not hold."""
+    global _negative
+    before, _negative = _negative, True
+    try:
+        yield
+    finally:
+        _negative = before
 
 
 def _no_overflow(args: Sequence[Any], _: Any) -> None:

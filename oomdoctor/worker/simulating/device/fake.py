@@ -13,7 +13,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.worker.simulating.device import bitsandbytes, known_values
+from oomdoctor.worker.simulating.device import (
+    bitsandbytes,
+    known_values,
+    quantized_dora,
+    torchao_states,
+)
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice, mode_class
 from oomdoctor.worker.simulating.replacing import replaced
 
@@ -32,6 +37,7 @@ def simulated_device(*, cuda: bool) -> Iterator[SimulatedDevice]:
         for replacement in _replacements(cuda=cuda):
             stack.enter_context(replacement)
         mode = stack.enter_context(mode_class()())
+        mode.wrappers = torchao_states.classes()
         yield mode
 
 
@@ -54,6 +60,8 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         yield replaced(experts, "_can_use_grouped_mm", _is_bfloat16)
     yield known_values.one_hot_masks_known()
     yield from bitsandbytes.replacements(cuda=cuda)
+    yield from quantized_dora.replacements()
+    yield from torchao_states.replacements(cuda=cuda)
     for place in (_foreach_utils, optimizer):
         # torch uses foreach and fused kernels only for tensor types that it knows.
         types = [*place._foreach_supported_types, FakeTensor]

@@ -48,9 +48,13 @@ class Observer(Protocol):
 
 
 class SimulatedDevice(Protocol):
-    """The mode, as its users see it. `sharded` is the class of tensors sharded over ranks."""
+    """The mode, as its users see it. `sharded` is the class of tensors sharded over ranks.
+
+    `wrappers` are further classes of tensors that hold others.
+    """
 
     sharded: type | None
+    wrappers: frozenset[type]
 
     def observed_by(self, observer: Observer) -> Any:
         """A context in which the observer sees every operator, but not what it calls in turn."""
@@ -92,6 +96,11 @@ def mode_class() -> Any:
             super().__init__()
             self._observer = observer
 
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            # A copied module has copies of what its fake tensors know, and this is among it.
+            del memo
+            return self
+
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # nothing is compiled, and each call would take longer
@@ -117,8 +126,14 @@ def mode_class() -> Any:
             self._maker = Maker(self)
             self._observer: Observer | None = None
             self.sharded: type | None = None
+            self.wrappers: frozenset[type] = frozenset()
             self._inside = False
             self._kind: Kind | None = None
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            # A copied module has copies of what its fake tensors know, and this is among it.
+            del memo
+            return self
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -141,7 +156,8 @@ def mode_class() -> Any:
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if self.sharded in types:  # the operators on its part come here in turn
+            # The operators on what such a tensor holds come here in turn.
+            if self.sharded in types or not self.wrappers.isdisjoint(types):
                 return NotImplemented
             if func is device_of:  # a tensor asks for its device; nothing happens on it
                 return args[0].fake_device

@@ -1,4 +1,4 @@
-"""Add gradients in place where autograd does, which it never does while a dispatch mode is active.
+"""Write gradients in place where autograd does, which it never does under a dispatch mode.
 
 A tensor that was used twice has two gradients. The engine adds the second to the first in place if
 nobody else holds the first (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`, torch
@@ -45,6 +45,21 @@ def sum_of_gradients(args: Sequence[Any]) -> torch.Tensor | None:
     one, other = args
     alike = one.shape == other.shape and one.dtype == other.dtype
     return one if alike and _is_dense(one) else None
+
+
+def gradient_of_index(args: Sequence[Any]) -> torch.Tensor | None:
+    """The zeros that the gradient of an indexed tensor is written to; None outside autograd.
+
+    `args` are those of `aten::index_put`. FunctionsManual.cpp `index_backward` writes into the
+    zeros that it has made, but under a dispatch mode it makes a second tensor.
+    """
+    import torch
+
+    if _in_place is None or torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
+        return None
+    accumulates = len(args) > 3 and args[3]
+    zeros: torch.Tensor = args[0]
+    return zeros if accumulates else None
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

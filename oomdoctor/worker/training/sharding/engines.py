@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
-
-_MIB = 1 << 20
-_STRATEGIES = {"fsdp": "full_shard", "fsdp_grad_op": "shard_grad_op", "hybrid": "hybrid_shard"}
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.stacks.engines import engine_settings
 
 
 def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, Any]:
@@ -18,49 +16,10 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, Any]
 
     `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
     """
-    if config.sharding == "none":
-        return {}
-    found: dict[str, Any] = {}
-    if config.sync_each_batch:
-        found["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-    if config.sharding == "ddp" and config.bucket_elements:
-        found["ddp_bucket_cap_mb"] = max(1, config.bucket_elements * gradient_bytes // _MIB)
-    if is_fsdp(config):
-        found |= {"fsdp": _fsdp_word(config), "fsdp_config": fsdp_settings(config)}
-        if config.sharding == "hybrid" and config.fsdp_version == 2:
-            found["parallelism_config"] = _mesh(config)
-        if config.offload == "parameters":
-            found["ddp_backend"] = "cuda:nccl,cpu:gloo"  # gradients are clipped on the host
-    if is_zero(config):
-        found["deepspeed"] = zero_settings(config)
+    found = engine_settings(config, gradient_bytes)
+    if config.sharding == "hybrid" and config.fsdp_version == 2:
+        found["parallelism_config"] = _mesh(config)
     return found
-
-
-def _fsdp_word(config: TrainConfig) -> str:
-    """What turns FSDP on. transformers before 5 knows only the names of strategies."""
-    offload = " offload" if config.offload == "parameters" else ""
-    by_mesh = config.sharding == "hybrid" and config.fsdp_version == 2
-    strategy = "full_shard" if by_mesh else _STRATEGIES[config.sharding]
-    return f"{strategy} auto_wrap{offload}"
-
-
-def fsdp_settings(config: TrainConfig) -> dict[str, Any]:
-    """`fsdp_config` of a rung: each layer is a unit, and the first rank loads the weights."""
-    settings: dict[str, Any] = {
-        "version": config.fsdp_version,
-        "cpu_ram_efficient_loading": True,
-        "cpu_offload": config.offload == "parameters",
-    }
-    if config.fsdp_version == 2:
-        settings["reshard_after_forward"] = config.sharding != "fsdp_grad_op"
-        return settings
-    return settings | {
-        "reshard_after_forward": _STRATEGIES[config.sharding],
-        "backward_prefetch": "no_prefetch" if config.prefetch == "none" else "backward_pre",
-        "forward_prefetch": config.prefetch == "forward",
-        "use_orig_params": True,
-        "sync_module_states": True,
-    }
 
 
 def _mesh(config: TrainConfig) -> Any:
@@ -69,36 +28,3 @@ def _mesh(config: TrainConfig) -> Any:
 
     nodes = config.world_size // config.gpus_per_node
     return ParallelismConfig(dp_replicate_size=nodes, dp_shard_size=config.gpus_per_node)
-
-
-def zero_settings(config: TrainConfig) -> dict[str, Any]:
-    """DeepSpeed's configuration of a rung; what it does not name has DeepSpeed's default.
-
-    16-bit training keeps weights of the optimizer in fp32, as DeepSpeed always does.
-    """
-    computes = {config.weights_dtype, config.autocast_dtype}
-    stage: dict[str, Any] = {"stage": int(config.sharding[-1])}
-    if config.bucket_elements:
-        stage["reduce_bucket_size"] = config.bucket_elements
-        stage["allgather_bucket_size"] = config.bucket_elements
-    if config.prefetch == "none" and config.sharding == "zero3":
-        stage["stage3_prefetch_bucket_size"] = 0
-    if config.offload in ("optimizer", "parameters"):
-        stage["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if config.offload == "parameters":
-        stage["offload_param"] = {"device": "cpu", "pin_memory": True}
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "bf16": {"enabled": "bfloat16" in computes},
-        "fp16": {"enabled": "float16" in computes},
-        "zero_optimization": stage,
-        "zero_allow_untested_optimizer": True,
-        # DeepSpeed's own Adam on the host is compiled when it is first used.
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    if config.reduce_dtype != "default":
-        words = {"float32": "fp32", "bfloat16": "bf16"}
-        settings["communication_data_type"] = words[config.reduce_dtype]
-    return settings

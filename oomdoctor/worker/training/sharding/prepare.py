@@ -37,7 +37,7 @@ def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Opt
         trainer._wrap_model(trainer.model)  # it only chooses DDP's settings
         model, optimizer = accelerator.prepare(trainer.model, optimizer)
         return model, optimizer
-    plugin = _plugin(trainer)
+    plugin = fsdp_plugin(trainer)
     _check_version(plugin, config)
     _set_precision(plugin, config)
     if config.fsdp_version == 1:
@@ -50,7 +50,7 @@ def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Opt
     return model, optimizer
 
 
-def _plugin(trainer: Trainer) -> Any:
+def fsdp_plugin(trainer: Trainer) -> Any:
     """accelerate's settings of FSDP, which it leaves out where there is no accelerator."""
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 

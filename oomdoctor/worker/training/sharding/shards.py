@@ -53,6 +53,32 @@ def _load(
     return model
 
 
+@contextmanager
+def moved_with_values() -> Iterator[None]:
+    """Let FSDP 2 make a declared model on the device, where it would move one with weights.
+
+    It moves all of a unit before it shards it (`_move_states_to_device`). Memory of the host that
+    nothing has touched would come as zeros, and not be seen where host and device are one.
+    """
+    from torch.distributed.fsdp._fully_shard import _fsdp_init
+
+    move = _fsdp_init._move_states_to_device
+
+    def made(parameters: list[Any], buffers: list[torch.Tensor], device: torch.device) -> None:
+        import torch
+
+        for parameter in parameters:
+            value = torch.empty_like(parameter.data, device=device)
+            parameter.data = value.normal_(std=STANDARD_DEVIATION)
+        move([], buffers, device)
+
+    _fsdp_init._move_states_to_device = made
+    try:
+        yield
+    finally:
+        _fsdp_init._move_states_to_device = move
+
+
 def fill(model: torch.nn.Module) -> None:
     """Give random values to the parts that a rank holds, in place."""
     import torch

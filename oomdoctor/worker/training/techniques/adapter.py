@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.objectives.images import TOWERS
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -40,6 +41,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
             for name, module in model.named_modules():
                 if "norm" in name.rsplit(".", 1)[-1].lower():
                     module.to(torch.float32)
+    _check_saved(model, config)
     targets: str | list[str]
     if config.lora_targets == "attention":
         targets = _attention_targets(model)
@@ -56,12 +58,50 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
                 lora_dropout=config.lora_dropout,
                 target_modules=targets,
                 task_type=_PEFT_TASKS.get(task),
+                **_extensions(config),
             ),
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TypeError) as error:
         if "out of memory" in str(error):
             raise
         raise UnsupportedError(f"peft cannot put LoRA on {targets}: {error}") from error
+
+
+def _extensions(config: TrainConfig) -> dict[str, Any]:
+    """What a rung adds to LoRA; only what it names, so that older versions of peft still work."""
+    found: dict[str, Any] = {}
+    if config.use_dora:
+        found["use_dora"] = True
+    if config.use_rslora:
+        found["use_rslora"] = True
+    if config.vision == "frozen":
+        found["exclude_modules"] = rf".*\b({'|'.join(TOWERS)})\b.*"
+    if config.modules_to_save:
+        found["modules_to_save"] = list(config.modules_to_save)
+    return found
+
+
+def _check_saved(model: Module, config: TrainConfig) -> None:
+    """peft ignores names that match no module, so a typing error would train nothing more."""
+    names = {part for name, _ in model.named_modules() for part in (name, name.rsplit(".", 1)[-1])}
+    for wanted in config.modules_to_save:
+        if wanted not in names:
+            raise UnsupportedError(
+                f"the model has no module {wanted}; modules_to_save needs names such as "
+                f"{' and '.join(_trained_whole(model)) or 'score'}"
+            )
+
+
+def _trained_whole(model: Module) -> list[str]:
+    """The names of the embeddings and the output head."""
+    import torch
+
+    found = []
+    for name, module in model.named_modules():
+        last = name.rsplit(".", 1)[-1]
+        if isinstance(module, torch.nn.Embedding) or module is model.get_output_embeddings():
+            found.append(last)
+    return list(dict.fromkeys(found))
 
 
 def without_adapter(model: Module) -> PreTrainedModel:

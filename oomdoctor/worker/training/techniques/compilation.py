@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 _SIMULATED = (
     "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"
 )
+_STEP_ON_CPU = (
+    "memory is measured on the eager step of the optimizer, which takes more than the compiled "
+    "one, because on the CPU the tensors of compiled kernels cannot be counted"
+)
 _ON_CPU = (
     "memory is measured on the eager step, because on the CPU the tensors of compiled kernels "
     "cannot be counted; times are measured on the compiled step"
@@ -31,6 +35,14 @@ def prepare(device: torch.device, *, simulated: bool) -> list[str]:
         return [_SIMULATED]
     _try_compiler(device)
     return [_ON_CPU] if device.type == "cpu" else []
+
+
+def prepare_step(device: torch.device, *, simulated: bool) -> list[str]:
+    """The same for an optimizer that compiles its step; a simulation models what it takes."""
+    if simulated:
+        return []
+    _try_compiler(device)
+    return [_STEP_ON_CPU] if device.type == "cpu" else []
 
 
 def begin_to_compile(model: torch.nn.Module) -> None:
@@ -60,7 +72,9 @@ def _try_compiler(device: torch.device) -> None:
         with _disable_current_modes():
             torch.compile(add_one, backend="inductor")(torch.ones(8, device=device))
     except (RuntimeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # The first line may only say who raised it.
+        reason = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
         needed = "a C++ compiler" if device.type == "cpu" else "Triton and a C compiler"
         raise UnsupportedError(
             f"torch.compile cannot run here ({reason}); it needs {needed} and Python's headers, "

@@ -57,7 +57,7 @@ def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     steps=STEPS,
     limit=st.none() | st.sampled_from((60 * MIB, 120 * MIB, 180 * MIB)),
@@ -85,7 +85,7 @@ def test_both_replays_agree(
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=STEPS, more=st.sampled_from((0, MIB, 50 * MIB)))
 def test_a_limit_that_is_never_reached_changes_nothing(
     name: str, steps: list[int], more: int

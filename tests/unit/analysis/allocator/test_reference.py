@@ -340,7 +340,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=STEPS, capacity=st.sampled_from((100 * MIB, 200 * MIB, 4 * GIB)))
 def test_the_fast_allocator_is_the_plain_one(name: str, steps: list[int], capacity: int) -> None:
     text, limit = CONFIGURATIONS[name]
@@ -390,7 +390,7 @@ def _plain_spans(plain: _Reference) -> list[tuple[int, int, bool]]:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_what_always_holds(name: str, steps: list[int]) -> None:
     text, limit = CONFIGURATIONS[name]

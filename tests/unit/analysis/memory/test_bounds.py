@@ -31,6 +31,8 @@ N = COUNTS.total
         ({"optimizer": "sgd"}, 4),
         ({"optimizer": "lomo"}, 2),  # may never hold all gradients
         ({"offload": "optimizer"}, 4),
+        ({"optimizer_in_backward": True}, 6),  # no gradients wait for the step
+        ({"frozen_layers": 2}, 2),  # which parameters are trained is not known
         ({"method": "lora"}, 2),
         ({"method": "lora", "weights_dtype": "float32"}, 4),
     ],
@@ -127,3 +129,23 @@ def test_less_of_everything_is_never_a_higher_floor(linear, embedding, rest, dty
     nf4 = size(method="qlora", quantization="nf4", weights_dtype=dtype, kbit_prepare="none")
     assert full >= lora >= nf4 >= 0
     assert full <= 16 * counts.total
+
+
+def test_a_reference_model_counts_once_more_as_weights():
+    plain = TrainConfig(micro_batch_size=1)
+    dpo = replace(plain, objective="dpo")
+    weights = 2 * COUNTS.total
+    own = lower_bound(plain, COUNTS, None).size_bytes
+    assert lower_bound(dpo, COUNTS, None).size_bytes == own + weights
+    assert "reference model" in lower_bound(dpo, COUNTS, None).arithmetic
+    precomputed = replace(dpo, reference="precomputed")
+    assert lower_bound(precomputed, COUNTS, None).size_bytes == own
+    lora = replace(plain, method="lora")
+    adapters = replace(lora, objective="dpo")
+    assert lower_bound(adapters, COUNTS, None) == lower_bound(lora, COUNTS, None)
+
+
+def test_a_reward_model_has_no_output_head():
+    reward = TrainConfig(micro_batch_size=1, method="lora", objective="reward")
+    found = lower_bound(reward, COUNTS, None).size_bytes
+    assert found == 2 * (COUNTS.total - COUNTS.embedding // 2)

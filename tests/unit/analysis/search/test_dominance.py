@@ -17,6 +17,9 @@ TURING = replace(AMPERE, compute_capability="7.5")
 FP32 = {"weights_dtype": "float32"}
 AMP = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
 EVERY_4 = {"activation_checkpointing": "every_n", "checkpoint_every": 4}
+PACKED = {"packing": "packed"}
+DPO = {"objective": "dpo"}
+WHOLE = {"micro_batch_size": 2, "effective_batch_size": 2}
 LORA = {"method": "lora"}
 NF4 = {"method": "qlora", "quantization": "nf4"}
 
@@ -41,6 +44,7 @@ def config(**values):
         ({"attention": "eager"}, {}, "attention"),
         ({"attention": "eager"}, {"attention": "flash_attention_2"}, "attention"),
         ({"sequence_length": 1024}, {"sequence_length": 1024, "loss": "liger"}, "loss"),
+        ({"sequence_length": 8192}, {"sequence_length": 8192, "loss": "chunked"}, "loss"),
         ({"optimizer": "adamw_torch"}, {}, "optimizer"),
         ({"optimizer": "adamw_8bit"}, {"optimizer": "paged_adamw_8bit"}, "optimizer"),
         ({"optimizer": "adamw_bnb_8bit"}, {"optimizer": "lion_8bit"}, "optimizer"),
@@ -52,10 +56,16 @@ def config(**values):
         (AMP, {}, "weights_dtype"),
         ({**LORA, "lora_rank": 64}, LORA, "lora_rank"),
         ({**LORA, "lora_dropout": 0.1}, LORA, "lora_dropout"),
+        ({**LORA, "use_dora": True}, LORA, "use_dora"),
+        ({**LORA, "modules_to_save": ("lm_head",)}, LORA, "modules_to_save"),
+        ({"frozen_layers": 1}, {"frozen_layers": 2}, "frozen_layers"),
+        (WHOLE, {**WHOLE, "optimizer_in_backward": True}, "optimizer_in_backward"),
         ({**NF4, "double_quant": False}, NF4, "double_quant"),
         (NF4, {**NF4, "kbit_prepare": "norms"}, "kbit_prepare"),
         ({"sequence_length": 1024}, {}, "sequence_length"),
         ({"micro_batch_size": 2}, {}, "micro_batch_size"),
+        ({**FP32, "document_length": 64}, {}, "weights_dtype"),
+        (DPO, {**DPO, "reference": "precomputed"}, "reference"),
     ],
 )  # fmt: skip
 def test_what_needs_more(more, less, respect):
@@ -68,6 +78,15 @@ def test_what_needs_more(more, less, respect):
     [
         ({}, {}),
         (LORA, {}),
+        (LORA, {**LORA, "use_rslora": True}),
+        # foreach makes temporaries of the gradient, which then lie beside activations
+        (
+            {**WHOLE, "optimizer": "adamw_torch"},
+            {**WHOLE, "optimizer": "adamw_torch", "optimizer_in_backward": True},
+        ),
+        ({**LORA, "modules_to_save": ("a",)}, {**LORA, "modules_to_save": ("b",)}),
+        # Which parameters are frozen is not known, so their states are not either.
+        ({**FP32, "frozen_layers": 1}, {**FP32, "frozen_layers": 1, "optimizer": "adamw_8bit"}),
         ({}, LORA),
         (FP32, AMP),
         (AMP, FP32),
@@ -82,6 +101,15 @@ def test_what_needs_more(more, less, respect):
         # eager attention in 16 bits keeps float32 scores beside the 16-bit ones
         ({**FP32, "attention": "eager"}, {"attention": "eager"}),
         ({"attention": "sdpa"}, {"attention": "flash_attention_2"}),
+        # the mask of a row of documents decides which kernel sdpa has
+        ({**PACKED, "attention": "eager"}, PACKED),
+        ({**PACKED, **FP32}, PACKED),
+        (PACKED, {}),
+        (DPO, {}),
+        ({**DPO, **LORA}, {**DPO, **LORA, "reference": "precomputed"}),
+        ({**DPO, **FP32}, DPO),
+        ({**DPO, "completion_length": 256}, {**DPO, "completion_length": 64}),
+        ({**PACKED, "document_length": 64}, PACKED),
         ({"activation_checkpointing": "every_n"}, {"activation_checkpointing": "attention"}),
         # the layers of one are not among those of the other
         (EVERY_4, {**EVERY_4, "checkpoint_every": 3}),
@@ -100,6 +128,10 @@ def test_what_needs_more(more, less, respect):
         ({"compile": False}, {"compile": True}),
         # whole logits against the fused loss, at a length where the fused loss may need more
         ({}, {"loss": "liger"}),
+        ({"micro_batch_size": 1}, {"micro_batch_size": 1, "loss": "chunked"}),
+        # TRL's head makes copies of 16-bit weights that wider ones do not need
+        ({**FP32, "loss": "chunked"}, {"loss": "chunked"}),
+        ({"loss": "liger"}, {"loss": "chunked"}),
         # one more respect, but one less in another
         ({"attention": "eager"}, {"micro_batch_size": 2}),
         # without accumulation no gradients lie beside the activations

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.search.precision import emulated, in_float16, ladder_for
-from oomdoctor.records.config import Rung, TrainConfig, config_faults
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.dtypes import has_bfloat16
+from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.system.recipes.recipes import load_recipe, parse_rung, recipe_names
 
@@ -98,6 +99,14 @@ def test_no_shipped_recipe_asks_an_old_card_for_bfloat16(name: str) -> None:
     assert not emulated(ladder, "7.5")
     assert not any(config_faults(found.config) for found in ladder)
     assert len({found.label for found in ladder}) == len(ladder)
+
+
+def test_a_step_in_the_backward_pass_computes_in_float32_on_an_old_card() -> None:
+    rung = parse_rung("optimizer_in_backward=true", **SIZES)
+    (found,) = ladder_for((rung,), "7.5")
+    config = found.config
+    assert (config.weights_dtype, config.autocast_dtype) == ("float32", "none")
+    assert found.label == "full-fp32+in-backward"
 
 
 @pytest.mark.parametrize(

@@ -163,3 +163,22 @@ def test_with_zero_there_is_less_room_than_tensors_say(peak, word):
     notes = with_borderline_note(row, CONTEXT, 9 * GIB, PeakErrors((), None, None)).notes
     assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
     assert all("beyond tensors" in note for note in notes)
+
+
+def test_what_vllm_takes_is_as_exact_as_its_share():
+    asked = rung(
+        effective_batch_size=16,
+        micro_batch_size=1,
+        objective="grpo",
+        vllm_gpu_memory_utilization=0.5,
+    )
+    found = Prediction((predicted(1, 2 * GIB, 2 * GIB, fits=True),), 2, 2, ())
+    target = TARGET.beside_vllm(asked.config)
+    tries = attempts_of_prediction(asked.config, found, target, SIMULATED)
+    row = conclude(asked, tries, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    assert row.peak_device_bytes == (2 + 5) * GIB + TARGET.overhead_bytes
+    row = replace(row, peak_device_bytes=round(8.4 * GIB))
+    none = PeakErrors((), None, None)
+    assert with_borderline_note(row, CONTEXT, 9 * GIB, none).notes == row.notes
+    near = replace(row, peak_device_bytes=round(8.6 * GIB))
+    assert with_borderline_note(near, CONTEXT, 9 * GIB, none).notes != row.notes

@@ -19,7 +19,7 @@ from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, total_bytes, traffic_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.interconnects import INTERCONNECTS, NAMES, interconnect_named
-from oomdoctor.records.plan import Interconnect
+from oomdoctor.records.planned.plan import Interconnect
 from oomdoctor.system import catalogue
 
 P = COUNTS.total

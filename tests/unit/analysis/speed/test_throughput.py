@@ -44,6 +44,22 @@ def test_full_training_costs_six_flops_a_parameter_and_the_scores():
     assert flops() == 6 * MULTIPLIED + 12 * SCORES
 
 
+def test_tokens_of_packed_documents_attend_within_their_document():
+    packed = replace(CONFIG, packing="packed", document_length=250)
+    assert flops(packed) == 6 * MULTIPLIED + 12 * SCORES / 4
+    assert flops(replace(packed, document_length=5000)) == flops()
+
+
+def test_a_pair_has_two_sequences_and_a_reference_pass():
+    dpo = replace(CONFIG, objective="dpo", completion_length=400)
+    assert tokens_per_s(timing(0.5, 0.1), dpo) == 2 * tokens_per_s(timing(0.5, 0.1), CONFIG)
+    multiplied = 801_000_000 + 0.4 * 100_000_000
+    assert flops(dpo) == pytest.approx(8 * multiplied + 16 * SCORES)
+    without = replace(dpo, reference="precomputed")
+    assert flops(without) == pytest.approx(6 * multiplied + 12 * SCORES)
+    assert flops(replace(CONFIG, objective="reward")) == 6 * 801_000_000 + 12 * SCORES
+
+
 def test_a_tied_head_is_still_a_product():
     tied = replace(COUNTS, total=901_000_000, embedding=100_000_000)
     assert flops(counts=tied) == flops()
@@ -53,6 +69,15 @@ def test_a_frozen_base_costs_four_and_its_adapters_six():
     lora = replace(CONFIG, method="lora")
     assert flops(lora, trainable=5_000_000) == 4 * MULTIPLIED + 6 * 5_000_000 + 12 * SCORES
     assert flops(lora) is None
+
+
+def test_frozen_layers_cost_a_forward_pass():
+    frozen = replace(CONFIG, frozen_layers=2)
+    idle = COUNTS.embedding + 300_000_000
+    trained = MULTIPLIED - idle
+    told = flops(frozen, trainable=COUNTS.total - idle)
+    assert told == 6 * trained + 2 * idle + 4 * SCORES
+    assert flops(frozen) is None
 
 
 def test_only_active_experts_work():

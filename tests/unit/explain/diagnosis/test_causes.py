@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 from explain_make import ADAM, LAYER, LOSS, answer, causes, gib, llama, samples
 
-from oomdoctor.explain.diagnosis.cause_rules import RULES
-from oomdoctor.explain.diagnosis.growth import growth_per_step
+from oomdoctor.explain.diagnosis.causes.growth import growth_per_step
+from oomdoctor.explain.diagnosis.causes.rules import RULES
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import CauseName, Frame, LogFacts

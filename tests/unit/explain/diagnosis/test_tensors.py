@@ -7,7 +7,12 @@ from explain_make import ADAM, LAYER, LLAMA_8B, LOSS, gib
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
-from oomdoctor.explain.diagnosis.tensors import allocation, fits_figure, is_pool_segment, matches
+from oomdoctor.explain.diagnosis.tensors.requested import (
+    allocation,
+    fits_figure,
+    is_pool_segment,
+    matches,
+)
 from oomdoctor.explain.memory.sizes import sizes_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Frame, Tensor

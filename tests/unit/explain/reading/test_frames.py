@@ -6,7 +6,7 @@ import pytest
 
 from oomdoctor.analysis.frames.phase import phase_of, recomputes
 from oomdoctor.analysis.frames.phase_table import ROWS
-from oomdoctor.explain.reading.traceback import frame_in, frames_in
+from oomdoctor.explain.reading.lines.traceback import frame_in, frames_in
 from oomdoctor.records.diagnosis import Frame
 
 SITE = "/opt/env/lib/python3.11/site-packages/"

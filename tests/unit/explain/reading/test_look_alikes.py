@@ -7,7 +7,7 @@ import re
 import pytest
 
 from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
-from oomdoctor.explain.reading.look_alikes import (
+from oomdoctor.explain.reading.failures.look_alikes import (
     LOOK_ALIKES,
     MAY_FAIL,
     SHUTDOWN,

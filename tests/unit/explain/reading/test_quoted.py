@@ -7,8 +7,8 @@ import time
 import pytest
 
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis
 

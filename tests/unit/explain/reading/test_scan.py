@@ -7,9 +7,9 @@ from growth import grows_no_faster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.explain.reading.prefixes import split_line
+from oomdoctor.explain.reading.lines.prefixes import split_line
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 
 MIB, GIB = 1024**2, 1024**3
 

@@ -10,8 +10,8 @@ from growth import grows_no_faster
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oomdoctor.explain.reading.lines.stream import BLOCK, lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import BLOCK, lines
 
 HEALTHY = b"step 1 loss 0.5 all is well and nothing happens here at all\n"
 

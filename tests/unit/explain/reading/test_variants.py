@@ -11,9 +11,9 @@ import textwrap
 
 import pytest
 
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.reading.stream import lines
 from oomdoctor.records.diagnosis import Incident
 
 MESSAGE = (

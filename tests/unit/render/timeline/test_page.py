@@ -18,7 +18,7 @@ EVIL = "</title><script>alert(1)</script>&\udcff$data"
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    return page(crowded(100, EVIL), page_parts(PARTS))
+    return page(crowded(100, EVIL), page_parts("timeline", PARTS))
 
 
 def test_no_text_of_the_snapshot_is_in_the_page(html: str) -> None:
@@ -52,5 +52,5 @@ def test_all_files_of_the_folder_are_used() -> None:
 
 
 def test_no_part_ends_its_element_early() -> None:
-    for name, text in page_parts(SCRIPTS).items():
+    for name, text in page_parts("timeline", SCRIPTS).items():
         assert "</script" not in text and "<!--" not in text, name

@@ -9,11 +9,11 @@ import pytest
 from analysis_make import request as survey_request
 from example_plans import card, rows
 
-from oomdoctor.records.plan import CardOrder, CardPicks, CardPlan, PlanRequest
-from oomdoctor.runs.cards import cards_of
-from oomdoctor.runs.plan.card_order import in_order
-from oomdoctor.runs.plan.card_picks import pick
-from oomdoctor.runs.plan.prices import price_list, price_of, with_costs
+from oomdoctor.records.planned.plan import CardOrder, CardPicks, CardPlan, PlanRequest
+from oomdoctor.runs.devices.cards import cards_of
+from oomdoctor.runs.plan.cards.order import in_order
+from oomdoctor.runs.plan.cards.picks import pick
+from oomdoctor.runs.plan.cards.prices import price_list, price_of, with_costs
 from oomdoctor.runs.plan.run import _price_warnings
 from oomdoctor.units import GIB
 

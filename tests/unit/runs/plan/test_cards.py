@@ -13,10 +13,10 @@ from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.model import ModelRef, ParameterCounts
-from oomdoctor.records.plan import CardPicks, PlanRequest, Sweep
+from oomdoctor.records.planned.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.cards import card_named, cards_of
-from oomdoctor.runs.plan.card_picks import card_plan
+from oomdoctor.runs.devices.cards import card_named, cards_of
+from oomdoctor.runs.plan.cards.picks import card_plan
 from oomdoctor.runs.plan.run import _card_warnings
 from oomdoctor.runs.plan.sweep import sweep_answer
 from oomdoctor.runs.plan.tasks import shown, tasks_of

@@ -10,9 +10,9 @@ from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.dataset import LengthsRequest
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.result import Attempt, Inspection
-from oomdoctor.runs.cards import cards_of
+from oomdoctor.runs.devices.cards import cards_of
 from oomdoctor.runs.jobs.simulators import Ended
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task, tasks_of

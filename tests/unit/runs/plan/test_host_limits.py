@@ -9,7 +9,7 @@ import pytest
 from analysis_make import request as survey_request
 
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.runs.jobs import simulators
 from oomdoctor.runs.plan import host_limits
 from oomdoctor.system.environment import SlurmFacts

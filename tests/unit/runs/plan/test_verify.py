@@ -14,9 +14,9 @@ from plan_make import measured
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.measurement import OomEvent, Timing
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.runs.cards import cards_of
+from oomdoctor.runs.devices.cards import cards_of
 from oomdoctor.runs.plan import verify as module
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.verify import Checker, verify

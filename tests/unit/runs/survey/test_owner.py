@@ -22,7 +22,7 @@ from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
-from oomdoctor.runs import device
+from oomdoctor.runs.devices import device
 from oomdoctor.runs.survey import jobs as survey_jobs
 from oomdoctor.runs.survey import run as survey_run
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction

@@ -17,6 +17,7 @@ from oomdoctor.runs.watched.kept.case import write_case
 from oomdoctor.runs.watched.running.tail import Tail
 from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.store import cases
+from oomdoctor.system.store.stored import stored_runs
 
 EARLIER = Path(__file__).parents[3] / "data" / "earlier" / "before-retries-run.json"
 TOKEN = "planted-token-0123456789"
@@ -84,7 +85,7 @@ def test_a_case_is_shown_by_name_by_folder_and_from_a_zip(state: Path, tmp_path:
     reports = [cases.open_case(name)[0] for name in (case.name, str(case), str(packed))]
     assert reports[0] == reports[1] == reports[2]
     assert reports[0].status == "no" and "(hidden)" in " ".join(reports[0].command_line)
-    assert [one.name for one in cases.list_cases()] == [case.name] == list(cases.case_names())
+    assert [one.name for one in stored_runs()] == [case.name] == list(cases.case_names())
 
 
 def test_a_damaged_case_still_has_its_text(state: Path, tmp_path: Path) -> None:
@@ -93,14 +94,14 @@ def test_a_damaged_case_still_has_its_text(state: Path, tmp_path: Path) -> None:
     with pytest.raises(OomDoctorError) as raised:
         cases.open_case(case.name)
     assert raised.value.exit_code == 5 and str(case / "report.txt") in (raised.value.hint or "")
-    assert cases.list_cases()[0].problem is not None
+    assert next(stored_runs()).problem is not None
 
 
 def test_a_case_of_an_earlier_version_is_still_read(state: Path) -> None:
     case = state / "oomdoctor" / "cases" / "20261123-014500-train-a1b2"
     case.mkdir(parents=True)
     shutil.copy(EARLIER, case / "case.json")
-    assert [one.problem for one in cases.list_cases()] == [None]
+    assert [one.problem for one in stored_runs()] == [None]
     report, _ = cases.open_case(case.name)
     assert [device.retry_cost for device in report.devices] == [None, None]
     assert report.devices[0].oom is not None and report.devices[1].growth is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.runs.emulated import emulated_gpus
+from oomdoctor.runs.devices.emulated import emulated_gpus
 from oomdoctor.runs.watched.request import WatchRequest, line_of
 
 

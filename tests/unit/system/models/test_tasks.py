@@ -123,3 +123,13 @@ def test_text_part_of_its_own_class_or_none() -> None:
     assert text_part({"text_config": {"model_type": "new"}}) is None
     assert text_part({"text_config": None}) is None
     assert text_part({}) is None
+
+
+def test_known_families_take_images_beside_text() -> None:
+    llava = _config("LlavaForConditionalGeneration", model_type="llava", vision_config={"a": 1})
+    assert task_of(llava, "auto") == "image-text-to-text"
+    assert task_of(llava, "image-text-to-text") == "image-text-to-text"
+    with pytest.raises(OomDoctorError, match="is none of qwen2_vl"):
+        task_of(GEMMA, "image-text-to-text")
+    with pytest.raises(OomDoctorError, match="is none of qwen2_vl"):
+        task_of(_config("LlamaForCausalLM", **TEXT), "image-text-to-text")

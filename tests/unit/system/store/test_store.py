@@ -17,7 +17,7 @@ from example_plans import cards_report, plan_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, TrainConfig
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, bare_report
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.system.machine import lock as lock_module
@@ -25,7 +25,8 @@ from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.record_files import write_record
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
-from oomdoctor.system.store.run_list import list_runs, open_run
+from oomdoctor.system.store.run_list import open_run
+from oomdoctor.system.store.stored import stored_runs
 
 CONFIG = TrainConfig(micro_batch_size=2)
 SPEC = ModelSpec("org/tiny", "catalogue", "GPT2LMHeadModel", "gpt2", "causal-lm", {"n_layer": 2})
@@ -117,7 +118,7 @@ def test_a_state_folder_that_cannot_be_made(isolated: Path) -> None:
     ):
         error = refused(call)
         assert (error.code, error.exit_code) == ("state_unwritable", ExitCode.MACHINE_UNFIT)
-    assert list_runs() == ()
+    assert tuple(stored_runs()) == ()
 
 
 def test_open_run_by_name_by_folder_and_the_latest(
@@ -196,7 +197,7 @@ def test_list_runs_latest_first_with_all_that_is_odd() -> None:
     for age, folder in enumerate((finished, going, broken)):
         os.utime(folder.path / "request.json", (age, age))
         folder.path.rename(folder.path.with_name(f"20260101-00000{age}-{folder.name[16:]}"))
-    rows = list_runs()
+    rows = list(stored_runs())
     assert [row.status for row in rows] == ["unreadable", "unfinished", "no", "foreign"]
     assert rows[2].started_at == REPORT.started_at
     assert (rows[2].model, rows[2].problem) == ("org/tiny", None)
@@ -217,7 +218,7 @@ def test_list_runs_latest_first_with_all_that_is_odd() -> None:
 )
 def test_a_plan_is_listed_with_its_cards(report: Callable[[], Report], device: str) -> None:
     made("plan").write_report(report())
-    (row,) = list_runs()
+    (row,) = stored_runs()
     assert row.device == device
 
 

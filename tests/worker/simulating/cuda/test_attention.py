@@ -293,3 +293,31 @@ def test_flash_packages_are_stood_in_for(device: None) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     assert ALL_ATTENTION_FUNCTIONS["sdpa"].__name__ == "sdpa_attention_forward"
+
+
+@pytest.mark.parametrize(("kv_heads", "expanded"), [(8, 0), (2, 2)])
+def test_documents_in_a_row_reach_the_kernel_for_variable_lengths(
+    device: None, kv_heads: int, expanded: int
+) -> None:
+    from transformers import modeling_utils
+
+    query = torch.empty(1, 96, 8, 64, dtype=BF16, requires_grad=True)
+    key, value = (
+        torch.empty(1, 96, kv_heads, 64, dtype=BF16, requires_grad=True) for _ in range(2)
+    )
+    borders = torch.empty(4, dtype=torch.int32)
+    recorder = Recorder()
+    with simulated_attention(), recorder:
+        attend = modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
+        tensors = (each.transpose(1, 2) for each in (query, key, value))
+        module = torch.nn.Module()
+        output, _ = attend(module, *tensors, None, cu_seq_lens_q=borders, max_length_q=32)
+        assert output.shape == (1, 96, 8, 64)
+        output.pow(2).sum().backward()
+    (results,) = recorder.results["_flash_attention_forward"]
+    assert results[1].shape == (8, 96)  # of each head and token, not padded by document
+    rows = 96 + 3 * 128
+    accumulators = (4 * 8 * rows, 4 * 8 * rows * 64)
+    assert recorder.hidden["_flash_attention_backward"][:2] == accumulators
+    assert len(recorder.hidden["_flash_attention_backward"]) == 2 + expanded
+    assert key.grad is not None and key.grad.shape == key.shape

@@ -157,6 +157,51 @@ def test_truths_are_made_whole_numbers_before_they_are_counted(fake: None) -> No
     assert blocks(aten.sum.default, torch.empty(100, dtype=torch.int64)) == ()
 
 
+@pytest.mark.parametrize(
+    ("batch", "length", "dim", "splits"),
+    # The first as the emulated A100 has it for Qwen2.5-VL's vision encoder: 8 heads of 80.
+    [(1, 1024, 80, 3), (2, 1024, 80, 1), (1, 1024, 64, 4), (1, 128, 80, 1)],
+)
+def test_keys_are_split_for_few_queries(batch: int, length: int, dim: int, splits: int) -> None:
+    flash = aten._scaled_dot_product_flash_attention.default
+    with FakeTensorMode():
+        query = torch.empty(batch, 8, length, dim, dtype=torch.bfloat16)
+        found = blocks(flash, query, query, query)
+        assert blocks(flash, query, query, query, 0.1) == ()
+    sums = 4 * splits * batch * 8 * length
+    assert found == (() if splits == 1 else (sums, sums * -(-dim // 32) * 32))
+
+
+def test_a_maximum_is_of_flat_memory(fake: None) -> None:
+    tensor = torch.empty(4, 6)
+    assert blocks(aten.max.default, tensor) == blocks(aten.max.dim, tensor.t(), 0) == ()
+    assert blocks(aten.max.default, tensor.t()) == blocks(aten.min.default, tensor.t()) == (96,)
+
+
+def test_a_running_sum_is_of_whole_numbers(fake: None) -> None:
+    assert blocks(aten.cumsum.default, torch.empty(100, dtype=torch.bool), 0) == (800,)
+    assert blocks(aten.cumsum.default, torch.empty(100, dtype=torch.int64), 0) == ()
+    assert blocks(aten.cumsum.default, torch.empty(100), 0) == ()
+
+
+def test_a_mask_becomes_the_places_of_its_elements() -> None:
+    tensor, mask, chosen = torch.rand(2, 8, 4), torch.zeros(2, 8, dtype=torch.bool), 3
+    mask[0, :chosen] = True
+    places = 8 * chosen * mask.dim()
+
+    read = steps(aten.index.Tensor, tensor, [mask])
+    put = steps(aten.index_put.default, tensor, [mask], torch.ones(chosen, 4), True)
+
+    assert taken_of(read)[2] == taken_of(put)[2] == places
+    assert read[-1] == Result(0)
+    assert taken_of(put)[-4:] == (8 * chosen,) * 4
+    assert blocks(aten.index_put.default, tensor, [mask], torch.ones(chosen, 4)) == ()
+    scattered = blocks(aten.masked_scatter.default, torch.zeros(2, 8), mask, torch.ones(chosen))
+    assert scattered[0] == 8 * mask.numel()
+    wide = blocks(aten.masked_scatter.default, tensor, mask[..., None], torch.ones(4 * chosen))
+    assert wide[:2] == (8 * tensor.numel(), tensor.numel())
+
+
 def test_a_matrix_that_cublas_cannot_read_is_copied(fake: None) -> None:
     a, b = torch.empty(4, 6), torch.empty(6, 8)
     assert blocks(aten.mm.default, a, b) == ()

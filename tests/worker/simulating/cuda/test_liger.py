@@ -233,10 +233,3 @@ def test_liger_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "_installed", lambda module: True)
     with pytest.raises(UnsupportedError, match="need a GPU"):
         check_supported(replace(TrainConfig(), loss="liger"), "cpu", simulated=True)
-
-
-def test_flex_attention_is_not_simulated() -> None:
-    config = replace(TrainConfig(), attention="flex_attention")
-    with pytest.raises(UnsupportedError, match="plan with sdpa"):
-        check_supported(config, "cuda", simulated=True)
-    check_supported(config, "cuda")

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_steps import simulation_job
+from tiny_models import tiny_job
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.cuda import workspaces
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
+from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 
 A100, RTX_4090, H100 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0)))
@@ -85,3 +89,19 @@ def test_with_a_bias_cublaslt_has_one(
 
 def test_other_operators_need_none() -> None:
     assert workspaces_of(aten.add.Tensor, (torch.empty(4), torch.empty(4)), A100) == ()
+
+
+def test_the_step_keeps_that_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspaces, "torch_release", lambda: (2, 14))
+    job = tiny_job("dense", method="lora", use_dora=True)  # peft multiplies to know the lengths
+
+    with simulated_rung(simulation_job(job), PhaseFile(None), shallow=False) as recorder:
+        for size in (1, 2):
+            tape = recorder.record(size).tape
+            own = [number for number, block in enumerate(tape.blocks, 1) if block.size == BYTES]
+            born = [(tape.blocks[n - 1].operator, tape.events.index(n)) for n in own]
+            first = next(start for start, step, _ in tape.windows if step == "first")
+
+            assert [name for name, _ in born] == ["cublas", "cublas of the autograd thread"]
+            assert born[0][1] < first < born[1][1]
+            assert not any(tape.blocks[number - 1].region for number in own)

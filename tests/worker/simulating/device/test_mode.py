@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -118,6 +119,16 @@ def test_results_of_the_same_shapes_have_memory_of_their_own() -> None:
         products = [tensor @ tensor for _ in range(3)]
         assert len({product.untyped_storage()._cdata for product in products}) == 3
         assert len({id(product.untyped_storage()) for product in products}) == 3
+
+
+def test_views_of_a_copied_parameter_have_its_memory() -> None:
+    with simulated_device(cuda=True):
+        module = torch.nn.Linear(4, 8)
+        copied = copy.deepcopy(module)
+        assert copied.weight.fake_mode is module.weight.fake_mode
+        for each in (copied, module):
+            view = each.weight.t()
+            assert view.untyped_storage()._cdata == each.weight.untyped_storage()._cdata
 
 
 def test_a_known_value_is_not_taken_for_an_unknown_one() -> None:

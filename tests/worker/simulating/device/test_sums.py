@@ -123,3 +123,22 @@ def test_the_same_on_the_simulated_device() -> None:
         with device.observed_by(Observer()):
             twice(torch.ones(4, 4, requires_grad=True)).backward()
     assert seen == ["in place"]
+
+
+def test_the_gradient_of_an_index_is_written_to_its_zeros() -> None:
+    found: list[bool] = []
+
+    class Watched(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.index_put.default:
+                found.append(sums.gradient_of_index(args) is args[0])
+            return func(*args, **(kwargs or {}))
+
+    made = torch.ones(4, requires_grad=True)[torch.tensor([0, 1])].sum()
+    with sums.sums_in_place(), Watched():
+        made.backward()
+        torch.ops.aten.index_put(torch.zeros(4), [torch.tensor([1])], torch.ones(1), True)
+
+    assert found == [True, False]

@@ -18,7 +18,6 @@ from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.recorder import MICRO_BATCHES
 
 LAYERS, RANKS = 7, 4
 
@@ -38,7 +37,7 @@ def layouts(job: ProbeJob, stacks: tuple[LayerStack, ...]) -> tuple[Layout, Layo
         simulated_rung(job, PhaseFile(None), shallow=bool(stacks)) as recorder,
     ):
         recorded = recorder.record(1)
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS, MICRO_BATCHES)
+        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)
     return rung.layout(1, accumulates=False), rung.layout(1, accumulates=True)
 
@@ -81,6 +80,24 @@ def test_a_few_layers_of_a_rank_stand_for_all(job: ProbeJob) -> None:
     assert of_category(whole[0], GRADIENTS) == 4 * parameters // RANKS
     states = of_category(whole[0], OPTIMIZER) - 2 * 4 * parameters // RANKS
     assert 0 <= states < 16 * 1024  # the counts of steps
+
+
+@pytest.mark.parametrize(
+    "changes", [{"objective": "dpo"}, {"objective": "dpo", "reference": "precomputed"}]
+)
+def test_the_reference_of_a_rank_is_one_unit(job: ProbeJob, changes: dict[str, str]) -> None:
+    """Its weights are gathered in one block, so all of its layers are simulated."""
+    pytest.importorskip("trl.kernels", exc_type=ImportError)
+    job = replace(job, config=replace(job.config, **changes))  # type: ignore[arg-type]
+    stack = LayerStack("model.layers", ("0",) * LAYERS, prefix=0, period=1, units=LAYERS)
+    few, whole = layouts(job, (stack,))[0], layouts(job, ())[0]
+    assert few.windows == whole.windows
+    assert after_load(few) == after_load(whole)
+    table = 512 * 64
+    layer = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
+    all_weights = 4 * (2 * table + LAYERS * layer + 64)
+    gathered = all_weights in {size for born, size in after_load(whole) if born > 0}
+    assert gathered == ("reference" not in changes)
 
 
 def test_buckets_hold_all_gradients_again(job: ProbeJob) -> None:

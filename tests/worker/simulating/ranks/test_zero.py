@@ -75,6 +75,25 @@ def test_a_rung_with_zero_has_peaks_times_and_a_verdict() -> None:
     assert on_card.timing is not None
 
 
+@pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3"])
+def test_a_rung_with_zero_has_a_curve_to_its_peak(sharding: str) -> None:
+    asked = job(sharding=sharding)
+    assert asked.simulation is not None
+    found = predicted(replace(asked, simulation=replace(asked.simulation, curve=True)), 4)
+    curve = found.measurement.curve
+    assert curve is not None
+    assert curve.allocated_bytes[curve.peak] == found.measurement.peak_allocated_bytes
+    assert [phase.phase for phase in curve.phases] == ["load", "forward", "backward", "optimizer"]
+    starts = [phase.moment for phase in curve.phases]
+    for phase, first, end in zip(
+        curve.phases, starts, [*starts[1:], len(curve.event)], strict=True
+    ):
+        top = max(curve.allocated_bytes[first:end])
+        assert top == found.measurement.phases[phase.phase].peak_allocated_bytes
+    assert all(curve.rest_bytes(moment) == 0 for moment in range(len(curve.event)))
+    assert starts[3] - starts[2] > 3  # gradients are made one after the other
+
+
 def test_few_layers_tell_what_all_need() -> None:
     asked = job(bucket_elements=1000)
     assert asked.simulation is not None
@@ -150,7 +169,6 @@ def test_the_key_of_what_is_kept_does_not_depend_on_the_number_of_gpus(
     ("changes", "reason"),
     [
         ({"sharding": "zero3", "method": "qlora", "quantization": "nf4"}, "quantized weights"),
-        ({"optimizer": "galore_adamw"}, "optim_target_modules"),
         ({"offload": "parameters"}, "only fsdp and zero3"),
         ({"offload": "optimizer", "optimizer": "adamw_bnb_8bit"}, "only updates on the GPU"),
     ],

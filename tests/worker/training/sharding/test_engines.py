@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.worker.training.sharding.engines import (
-    engine_arguments,
-    fsdp_settings,
-    zero_settings,
-)
+from oomdoctor.stacks.engines import fsdp_settings, zero_settings
+from oomdoctor.worker.training.sharding.engines import engine_arguments
 
 
 def rung(sharding: Any, **values: Any) -> TrainConfig:

@@ -6,9 +6,11 @@ value are (batch, heads, length, head dimension). The results are bytes of block
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.analysis.simulator.reductions import held_threads
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 if TYPE_CHECKING:
@@ -17,13 +19,42 @@ if TYPE_CHECKING:
 FLOAT = 4
 
 
-def flash_forward() -> tuple[Step, ...]:
-    """attention.cu, without a CUDA graph: while the operator returned a seed and an offset (torch
-    2.6), they were on the host; the state of the generator that it returns now is on the device."""
+def flash_forward(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[Step, ...]:
+    """flash_attn/flash_api.cpp `mha_fwd` and `set_params_splitkv` (torch 2.3-2.13).
+
+    If few blocks of queries would leave multiprocessors idle, keys are split, and each split keeps
+    its sums and its output in fp32. Without a CUDA graph (attention.cu), a seed and an offset that
+    the operator returned (torch 2.6) were on the host; the state of the generator that it returns
+    now is on the device.
+    """
     import torch
 
     returns = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
-    return (OnHost(2), OnHost(3)) if returns[6].name == "philox_seed" else ()
+    on_host = (OnHost(2), OnHost(3)) if returns[6].name == "philox_seed" else ()
+    batch, heads, length, dim = named["query"].shape
+    keys = named["key"].shape[2]
+    splits = 1 if named["dropout_p"] else _key_splits(batch * heads, length, keys, dim, capability)
+    if splits == 1:
+        return on_host
+    sums = FLOAT * splits * batch * heads * length
+    outputs = sums * _up(dim, 32 if dim <= 128 else 64)
+    return (*on_host, Result(0), Result(1), sums, outputs, Result(OTHERS), Freed(0), Freed(1))
+
+
+def _key_splits(heads: int, length: int, keys: int, dim: int, capability: tuple[int, int]) -> int:
+    """`num_splits_heuristic`: the fewest with 85% of the best use of the multiprocessors."""
+    slots = 2 * held_threads(capability)[0]
+    blocks = heads * -(-length // 64)
+    columns = -(-keys // (256 if dim <= 64 else 128 if dim <= 128 else 64))
+    if blocks >= 0.8 * slots:
+        return 1
+    used: dict[int, float] = {}
+    for splits in range(1, min(128, slots, columns) + 1):
+        if splits == 1 or -(-columns // splits) != -(-columns // (splits - 1)):
+            waves = blocks * splits / slots
+            used[splits] = waves / math.ceil(waves)
+    best = max(used.values())
+    return next(splits for splits, share in used.items() if share >= 0.85 * best)
 
 
 def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
@@ -44,6 +75,25 @@ def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
         expanded = batch * key.shape[2] * heads * dim * key.element_size()
         accumulators += [expanded, expanded]
     return (*_copies(named["grad_out"], named["out"]), *accumulators)
+
+
+def flash_of_documents(named: Mapping[str, Any]) -> tuple[int, ...]:
+    """flash_attn/csrc/flash_attn/flash_api.cpp `mha_varlen_bwd` (flash-attn 2.6-2.8).
+
+    softmax_d and dq_accum in fp32 have 128 rows more for each document.
+    """
+    tokens, heads, dim = named["query"].shape
+    key = named["key"]
+    rows = tokens + 128 * (named["cum_seq_q"].numel() - 1)
+    accumulators = [
+        FLOAT * heads * rows,
+        FLOAT * heads * rows * _up(dim, 32 if dim <= 128 else 64),
+    ]
+    if key.shape[1] != heads:
+        expanded = key.shape[0] * heads * dim * key.element_size()
+        accumulators += [expanded, expanded]
+    grad = named["grad_out"]
+    return (*(() if grad.is_contiguous() else (_bytes(grad),)), *accumulators)
 
 
 def cudnn(named: Mapping[str, Any]) -> tuple[int, ...]:

@@ -90,6 +90,24 @@ def reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     )
 
 
+def extreme(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """ReduceAllOps.cpp `max` and `min` of all elements: a copy of those that are no flat memory."""
+    tensor = named["self"]
+    if {"dim", "other"} & named.keys() or tensor.is_contiguous():
+        return ()
+    return (Result(0), tensor_bytes(tensor))
+
+
+def running(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """ScanKernels.cpp `cumsum_cuda_kernel`: the elements as what is summed, if they are not yet."""
+    tensor = named["self"]
+    wanted = str(named["dtype"] or tensor.dtype)
+    if wanted == str(tensor.dtype) and (tensor.is_floating_point() or wanted in _ALREADY_WIDE):
+        return ()
+    item = 8 if not (named["dtype"] or tensor.dtype).is_floating_point else named["dtype"].itemsize
+    return (Result(0), item * tensor.numel())
+
+
 def safe_softmax(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     """SoftMax.cpp `_safe_softmax` (torch 2.6-2.13): which scores and which rows are masked, one
     byte each, and the number that masked rows get."""

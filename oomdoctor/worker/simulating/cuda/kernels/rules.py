@@ -3,8 +3,8 @@
 Every rule names the upstream source it was read from. An operator without a rule has no scratch, or
 scratch that is left out on purpose:
 
-- reductions to few numbers (Reduce.cuh), scans, sorts and top-k of routers: a few MiB at most,
-  freed at once and never alive at the peak;
+- reductions to few numbers (Reduce.cuh), and the tables of scans, sorts and top-k of routers: a few
+  MiB at most, freed at once and never alive at the peak;
 - layer_norm backward: partial sums since torch 2.8, but only above 64 Ki rows;
 - foreach and fused optimizers: their tables are kernel arguments (MultiTensorApply.cuh), and the
   copies of foreach optimizers are results, so the trace sees them;
@@ -25,15 +25,21 @@ from oomdoctor.worker.simulating.cuda.kernels import (
     products,
     reductions,
 )
-from oomdoctor.worker.tracing.steps import OnHost, Result, Step
+from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
+from oomdoctor.worker.tracing.steps import OTHERS, OnHost, Result, Step
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 Rule = Callable[[Mapping[str, Any], Card], tuple[Step, ...]]
-_OF_RESULTS = frozenset(("aten::lift_fresh",))
+_OF_RESULTS = frozenset(("aten::lift_fresh", "aten::index"))
 # Only these rules differ by card.
-_OF_CARDS = frozenset(("aten::_scaled_dot_product_efficient_attention_backward",))
+_OF_CARDS = frozenset(
+    (
+        "aten::_scaled_dot_product_efficient_attention_backward",
+        "aten::_scaled_dot_product_flash_attention",
+    )
+)
 
 
 def has_rule(func: OpOverload) -> bool:
@@ -74,6 +80,15 @@ _RULES: dict[str, Rule] = {
     "aten::lift_fresh": _lift_fresh,
     "aten::embedding": indexing.embedding,
     "aten::index": indexing.index,
+    "aten::nonzero": indexing.nonzero,
+    "aten::masked_scatter": indexing.masked_scatter,
+    "aten::masked_scatter_backward": indexing.masked_scatter_backward,
+    "aten::max": reductions.extreme,
+    "aten::min": reductions.extreme,
+    "aten::cumsum": reductions.running,
+    # BatchLinearAlgebraLib.cpp `svd_cusolver`: a number, and a copy that is destroyed. The memory
+    # that cuSOLVER itself works in is left out, because only it knows how much that is.
+    "aten::_linalg_svd": lambda named, _: (Result(OTHERS), 4, tensor_bytes(named["A"])),
     "aten::isinf": reductions.is_infinite,
     "aten::embedding_dense_backward": indexing.embedding_backward,
     "aten::index_put": indexing.index_put,
@@ -90,8 +105,15 @@ _RULES: dict[str, Rule] = {
     "aten::_softmax_backward_data": reductions.softmax_backward,
     # Without a CUDA graph, attention.cu keeps seed and offset on the host.
     "aten::_scaled_dot_product_efficient_attention": lambda *_: (OnHost(2), OnHost(3)),
-    "aten::_scaled_dot_product_flash_attention": lambda *_: attention.flash_forward(),
+    # MHA.cpp: the numbers of the generator are made before the results.
+    "aten::_scaled_dot_product_cudnn_attention": lambda *_: (Result(2), Result(3), Result(OTHERS)),
+    "aten::_scaled_dot_product_flash_attention": (
+        lambda named, card: attention.flash_forward(named, card.compute_capability)
+    ),
     "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
+    # The package has no second number; its generator's state is on the device.
+    "aten::_flash_attention_forward": lambda *_: (OnHost(3),),
+    "aten::_flash_attention_backward": lambda named, _: attention.flash_of_documents(named),
     "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
     "aten::_scaled_dot_product_efficient_attention_backward": (
         lambda named, card: attention.efficient(named, card.compute_capability)

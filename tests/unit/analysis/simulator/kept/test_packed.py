@@ -17,11 +17,11 @@ from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Re
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
+from oomdoctor.records.curve import CurvePhase, MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES
 
 FACTS = RungFacts(
     units=((4, 32),),
-    held=2,
     least_bytes=10,
     trainable_parameters=1,
     parameters=2,
@@ -38,7 +38,7 @@ COST = OpCost("mm", "matmul", "bfloat16", 10.0, 7.5)
 
 
 def pack() -> Pack:
-    tape = Tape()
+    tape = Tape(carried={1: 2})
     tape.enter("load", "load")
     weight = tape.born(TapeBlock(100, "weights", "", "model.layer", (0, 1)), (0, 1))
     tape.enter("first", "forward")
@@ -63,6 +63,9 @@ def pack() -> Pack:
             "floors": Floors(105, windows, dict.fromkeys(CATEGORIES, 15)),
             "played": Played(1, 2, 3, {("first", "forward"): (4, 5)}),
             "line": True,
+            "curve": MemoryCurve(
+                9, (3, 8), (5, 7), {"weights": (5, 6)}, (CurvePhase("load", "load", 0),), 1
+            ),
             "held": Held(False, 7, OutOfMemory(1, 2, 3, 4, 5, None), "forward"),
         },
     )

@@ -14,7 +14,8 @@ from oomdoctor.analysis.simulator.zero.rung import (
     peaks_beside,
     zero_measurement,
 )
-from oomdoctor.records.config import TrainConfig, config_faults
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.faults import config_faults
 
 CONFIG = TrainConfig(
     sharding="zero2",

@@ -8,13 +8,13 @@ import pytest
 from example_plans import card, cards_report, prices_report, rows
 
 from oomdoctor.records.dataset import TrainingTime
-from oomdoctor.records.plan import CardPick, CardPicks, CardPlan
+from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.report.plan.card_cells import METHODS
 from oomdoctor.render.report.plan.card_groups import few
 from oomdoctor.render.words import card_name, money
-from oomdoctor.runs.plan.card_picks import pick
+from oomdoctor.runs.plan.cards.picks import pick
 from oomdoctor.system.catalogue import find_gpu, gpus
 from oomdoctor.units import GIB
 

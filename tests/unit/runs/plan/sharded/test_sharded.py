@@ -1,4 +1,4 @@
-"""Rungs on several GPUs in a plan, with engines that answer from a formula."""
+"""Rungs in a plan that run, by engines that answer from a formula: several GPUs, and Unsloth."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plan_make import measured
 
 from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.fewest import GpuRange
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.fewest import GpuRange
+from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.runs import emulated
-from oomdoctor.runs.cards import cards_of
+from oomdoctor.runs.devices import emulated
+from oomdoctor.runs.devices.cards import cards_of
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
@@ -29,7 +29,7 @@ from oomdoctor.runs.plan.sharded import times
 from oomdoctor.runs.plan.sharded.engines import Engines, Ran
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
-from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings
+from oomdoctor.runs.plan.sharded.route import engine_cards, is_unsloth, route_warnings
 from oomdoctor.runs.plan.tasks import Task
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import GIB
@@ -51,7 +51,7 @@ def findings(*configs: TrainConfig, **changes: Any) -> Findings:
         effective_batch_size=64,
         plan=plan,
     )
-    known = Findings(replace(asked, gpus=8, **changes), SPEC, cards_of(plan, 0.0))
+    known = Findings(replace(asked, **{"gpus": 8} | changes), SPEC, cards_of(plan, 0.0))
     known.take_inspection(
         Inspection("M", ParameterCounts(10**10, 10**10, 0, 0, 0), None, {}, None, None, None, None)
     )
@@ -242,3 +242,57 @@ def test_what_needs_more_host_memory_than_the_plan_names(
     assert [row.label in text and "10.0 GiB of --host-memory" in text for text in found] == (
         [True] * len(named)
     )
+
+
+UNSLOTH = TrainConfig(
+    library="unsloth", method="lora", sequence_length=512, effective_batch_size=16
+)
+
+
+def run_unsloth(known: Findings, engines: FakeEngines) -> None:
+    nothing = cast("Any", lambda event: None)
+    run_ladder(known, known.cards[0], cast("Engines", engines), nothing, is_unsloth)
+
+
+def test_it_gets_the_largest_size_that_fits_and_is_not_simulated() -> None:
+    plain = replace(UNSLOTH, library="transformers")
+    known = findings(UNSLOTH, plain, FSDP, gpus=1)
+    engines = FakeEngines(lambda config: (20 + int(config.micro_batch_size)) * GIB)
+    run_unsloth(known, engines)
+    own, *others = known.ladder(known.cards[0])
+    row = known.row(known.cards[0], own)
+    assert (row.outcome, row.evidence, row.micro_batch_size) == ("fits", "emulated", 4)
+    assert {config.library for config in engines.asked} == {"unsloth"}
+    assert known.supported(Task(own, (1,), known.cards)) is None
+    for rung in others:
+        assert known.supported(Task(rung, (1,), known.cards)) is not None
+
+
+def test_where_the_package_is_missing_the_row_says_so() -> None:
+    known = findings(UNSLOTH, gpus=1)
+    run_unsloth(known, FakeEngines(lambda config: 0, outcome="unsupported"))
+    (row,) = known.rows(known.cards[0])
+    assert (row.outcome, row.reason) == ("unsupported", "DeepSpeed is not installed")
+
+
+def test_it_runs_in_plain_plans_where_a_card_can_be_emulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulated, "is_emulating", lambda: False)
+    monkeypatch.setattr(emulated, "why_not", lambda python: None)
+    known = findings(UNSLOTH, gpus=1)
+    assert engine_cards(known, is_unsloth) == known.cards
+    assert engine_cards(known) == ()
+    swept = PlanRequest(("24GiB",), sweep=Sweep("micro_batch_size", (1, 2)))
+    assert engine_cards(findings(UNSLOTH, gpus=1, plan=swept), is_unsloth) == ()
+
+
+def test_no_time_is_simulated_for_it() -> None:
+    known = findings(UNSLOTH, gpus=1, plan=PlanRequest(("L40S",)))
+    run_unsloth(known, FakeEngines(lambda config: GIB))
+
+    class Refuses:
+        def run(self, jobs: Sequence[Any], on_start: Any = None) -> Any:
+            raise AssertionError(jobs)
+
+    times.estimate_times(known, known.cards[0], cast("Any", Refuses()), lambda event: None)

@@ -1,0 +1,152 @@
+"""Two rows of the same configuration: which of their numbers changed, and whether it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oomdoctor.analysis.differences.rows import PEAKS, Row
+from oomdoctor.analysis.differences.uncertainty import (
+    NOTHING,
+    Sides,
+    peak_uncertainty,
+    speed_uncertainty,
+)
+from oomdoctor.records.history.difference import (
+    CategoryChange,
+    DiffVerdict,
+    Quantity,
+    QuantityChange,
+    RungDiff,
+    ValueChange,
+)
+
+_NOT_TRIED = "skipped"
+
+
+def judged(before: Row, after: Row, sides: Sides) -> RungDiff:
+    """What changed from one row to the other."""
+    quantities = tuple(_quantities(before, after, sides))
+    return RungDiff(
+        key=after.key,
+        label=before.label,
+        label_after=after.label,
+        outcome_before=before.outcome,
+        outcome_after=after.outcome,
+        evidence_before=before.evidence,
+        evidence_after=after.evidence,
+        missed_by_bytes=after.missed_by_bytes,
+        reason=after.reason if after.outcome != "fits" else None,
+        verdict=_verdict(before, after, quantities),
+        settings=tuple(_settings(before, after)),
+        quantities=quantities,
+        categories=tuple(_categories(before, after)),
+    )
+
+
+def importance(one: RungDiff) -> tuple[float, ...]:
+    """Sorts rungs: what no longer fits, what fits now, then by how much a number changed."""
+    fits = (one.outcome_before == "fits", one.outcome_after == "fits")
+    first = {(True, False): 0, (False, True): 1}.get(fits, 2)
+    order = ("worse", "better", "different", "within", "same").index(one.verdict)
+    counted = [q for q in one.quantities if q.verdict == one.verdict] or one.quantities
+    most = max((abs(q.relative) for q in counted if q.relative is not None), default=0.0)
+    return (first if one.verdict != "different" else 2, order, -most)
+
+
+def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) -> DiffVerdict:
+    if before.outcome != after.outcome:
+        if _NOT_TRIED in (before.outcome, after.outcome):
+            return "different"
+        if before.outcome == "fits":
+            return "worse"
+        return "better" if after.outcome == "fits" else "different"
+    # A number that only one side has, such as the speed beside an emulated GPU, decides nothing.
+    found = {one.verdict for one in quantities if one.difference is not None}
+    order: tuple[DiffVerdict, ...] = ("worse", "better", "different", "within")
+    return next((verdict for verdict in order if verdict in found), "same")
+
+
+def _quantities(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:
+    yield from _peaks(before, after, sides)
+    if before.largest_value is not None and after.largest_value is not None:
+        values = before.largest_value, after.largest_value
+        yield _change("largest_value", *values, 0.0, less_is_better=False)
+    if before.fewest_gpus is not None and after.fewest_gpus is not None:
+        gpus = before.fewest_gpus, after.fewest_gpus
+        yield _change("fewest_gpus", *gpus, 0.0, less_is_better=True)
+    if before.tokens_per_s is not None or after.tokens_per_s is not None:
+        both = before.tokens_per_s, after.tokens_per_s
+        yield _change("tokens_per_s", *both, speed_uncertainty(before, after), less_is_better=False)
+    if not before.outcome == after.outcome == "fits":
+        return  # the size of a rung that does not fit says nothing
+    most = before.max_micro_batch_size, after.max_micro_batch_size
+    if None not in most and most[0] != most[1]:
+        yield _change("max_micro_batch_size", *most, 0.0, less_is_better=False)
+    chosen = before.micro_batch_size, after.micro_batch_size
+    if None not in chosen and chosen[0] != chosen[1]:
+        # It is the fastest size, so neither a larger nor a smaller one is better.
+        yield _change("micro_batch_size", *chosen, None, less_is_better=False)
+
+
+def _peaks(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:
+    if before.micro_batch_size == after.micro_batch_size:
+        for name in PEAKS:
+            both = before.peaks.get(name), after.peaks.get(name)
+            if both != (None, None):
+                uncertainty = peak_uncertainty(before, after, name, sides)
+                yield _change(name, *both, uncertainty, less_is_better=True)
+        return
+    size, deciding = _common_size(before, after), before.deciding()
+    if size is not None and deciding is not None and deciding == after.deciding():
+        uncertainty = peak_uncertainty(before, after, deciding, sides)
+        both = before.tries[size], after.tries[size]
+        yield _change(deciding, *both, uncertainty, less_is_better=True, at=size)
+
+
+def _common_size(before: Row, after: Row) -> int | None:
+    """The largest micro-batch size that fits in both."""
+    return max(set(before.tries) & set(after.tries), default=None)
+
+
+def _change(
+    quantity: Quantity,
+    before: float | None,
+    after: float | None,
+    uncertainty: float | None,
+    *,
+    less_is_better: bool,
+    at: int | None = None,
+) -> QuantityChange:
+    if before is None or after is None:
+        return QuantityChange(quantity, before, after, None, None, uncertainty, "different", at)
+    difference = after - before
+    relative = difference / before if before else None
+    if difference == 0:
+        verdict: DiffVerdict = "same"
+    elif uncertainty is None:
+        verdict = "different"
+    elif abs(difference) <= max(uncertainty, NOTHING * abs(before)):
+        verdict = "within"
+    else:
+        verdict = "better" if (difference < 0) == less_is_better else "worse"
+    return QuantityChange(quantity, before, after, difference, relative, uncertainty, verdict, at)
+
+
+def _settings(before: Row, after: Row) -> Iterator[ValueChange]:
+    for name in dict.fromkeys([*before.settings, *after.settings]):
+        one, other = before.settings.get(name), after.settings.get(name)
+        if one != other:
+            yield ValueChange("setting", name, _word(one), _word(other))
+
+
+def _categories(before: Row, after: Row) -> Iterator[CategoryChange]:
+    if before.micro_batch_size != after.micro_batch_size:
+        return
+    for name, size in before.categories.items():
+        other = after.categories.get(name)
+        if other is not None and other != size:
+            yield CategoryChange(name, size, other)
+
+
+def _word(value: object) -> str | None:
+    return None if value is None else str(value)

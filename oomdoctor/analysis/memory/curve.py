@@ -1,0 +1,90 @@
+"""A curve of memory over a step, from births and deaths of blocks: a few moments of many events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from oomdoctor.analysis.memory.thinning import thinned
+from oomdoctor.records.curve import CurvePhase, MemoryCurve
+
+MOMENTS = 120
+"""At most about so many moments are kept; reports hold many curves."""
+_LEAST = 2  # moments of a phase, so that none is only a line
+
+Window = tuple[int, str, str]  # first event, step, phase
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Events `first` to `end` (without it) of a window."""
+
+    first: int
+    end: int
+    step: str
+    phase: str
+
+
+def stretches(windows: Sequence[Window], events: int, moments: int = MOMENTS) -> list[Stretch]:
+    """The events in about so many parts, each in a single window; windows without any are left out.
+
+    `windows` begin where the one before ends.
+    """
+    found: list[Stretch] = []
+    ends = [first for first, _, _ in windows[1:]] + [events]
+    for (first, step, phase), end in zip(windows, ends, strict=True):
+        length = end - first
+        count = min(length, max(_LEAST, round(moments * length / max(1, events))))
+        for number in range(count):
+            begins, stops = (first + length * place // count for place in (number, number + 1))
+            found.append(Stretch(begins, stops, step, phase))
+    return found
+
+
+def memory_curve(
+    changes: Sequence[int],
+    categories: Sequence[str],
+    parts: Sequence[Stretch],
+    peaks: Sequence[int] | None = None,
+) -> MemoryCurve:
+    """The highest moment of each part, without those that lie on a line between others.
+
+    `changes` has what each event adds to the allocated bytes, and `categories` what it is about.
+    `peaks` are the peaks of the parts where the allocator knows more than the blocks say.
+    """
+    totals = list(accumulate(changes))
+    live = dict.fromkeys(categories, 0)
+    by_category: dict[str, list[int]] = {name: [] for name in live}
+    tops: list[int] = []
+    at = 0
+    for part in parts:
+        stretch = totals[part.first : part.end]
+        top = part.first + stretch.index(max(stretch))
+        for event in range(at, top + 1):
+            live[categories[event]] += changes[event]
+        at = top + 1
+        tops.append(top)
+        for name, size in live.items():
+            by_category[name].append(size)
+    allocated = tuple(totals[top] for top in tops) if peaks is None else tuple(peaks)
+    before = parts[0].first  # events that only say what was there
+    whole = MemoryCurve(
+        events=len(changes) - before,
+        event=tuple(top - before for top in tops),
+        allocated_bytes=allocated,
+        by_category={name: tuple(sizes) for name, sizes in by_category.items() if any(sizes)},
+        phases=_phases(parts),
+        peak=allocated.index(max(allocated)),
+    )
+    return thinned(whole)
+
+
+def _phases(parts: Sequence[Stretch]) -> tuple[CurvePhase, ...]:
+    """Where each phase begins; micro-steps of a step follow each other."""
+    found: list[CurvePhase] = []
+    for moment, part in enumerate(parts):
+        before = found[-1] if found else None
+        if before is None or (before.step, before.phase) != (part.step, part.phase):
+            found.append(CurvePhase(part.step, part.phase, moment))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""The options of the verbs that work on stored runs."""

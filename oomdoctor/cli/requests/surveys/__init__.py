@@ -1,0 +1,1 @@
+"""The options of `probe` and `plan` to the request of a survey."""

@@ -1,0 +1,46 @@
+"""`oomdoctor diff`: what changed between two runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import typer
+
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.stored.differing import DiffOptions
+from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.errors import ExitCode
+
+EPILOG = """\b
+Examples:
+  oomdoctor diff
+  oomdoctor diff 20261123-014500-qwen2.5-0.5b-a1b2 latest
+  oomdoctor diff before.json after.json --format markdown
+Next: `oomdoctor runs` lists the runs on disk.
+"""
+
+
+@flatten
+def diff(options: DiffOptions) -> None:
+    """Say what changed between two runs.
+
+    For example after an upgrade of torch. Compares versions, settings, and each rung: whether it
+    fits, its peaks, its speed. A difference counts if it is more than the uncertainty. Exit code 0
+    if nothing got worse, 3 if something did.
+    """
+    from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.records.report import bare_report
+    from oomdoctor.runs.history.pair import difference
+
+    clock, started = time.monotonic(), datetime.now(UTC)
+    chosen = chosen_format("diff", options.answer)
+    found = difference(options.before, options.after)
+    code = ExitCode.NO if found.verdict == "worse" else ExitCode.OK
+    status = "no" if found.verdict == "worse" else "ok"
+    report = bare_report("diff", status, code, started, time.monotonic() - clock)  # type: ignore[arg-type]
+    report = replace(report, diff=found)
+    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)

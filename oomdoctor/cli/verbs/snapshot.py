@@ -1,0 +1,81 @@
+"""`oomdoctor snapshot`: what held the memory in a snapshot of PyTorch, and which line made it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.snapshotting import SnapshotOptions
+from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.errors import ExitCode, usage_error
+
+EPILOG = """\b
+Examples:
+  oomdoctor snapshot memory_snapshot.pickle --html timeline.html
+  oomdoctor snapshot memory_snapshot.pickle --gpu "RTX 4090" --gpu 40GiB
+  oomdoctor snapshot before.pickle after.pickle
+Next: `oomdoctor explain trace.txt` reads the error that the run printed.
+"""
+
+
+@flatten
+def snapshot(options: SnapshotOptions) -> None:
+    """Show what held the memory in a memory snapshot.
+
+    The page lists memory at the peak by category and by line of code. It needs no GPU and no torch,
+    and nothing in the file is run. Write a snapshot with
+    torch.cuda.memory._record_memory_history() at the start of the script and
+    torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
+    """
+    from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.cli.requests.files.snapshots import histories, read_file
+    from oomdoctor.cli.requests.rooms import all_rooms, rooms_named
+    from oomdoctor.cli.streams.pictures import Pictures
+    from oomdoctor.explain.evidence import evidence_of
+    from oomdoctor.explain.failed_request import diagnosis_of
+    from oomdoctor.records.report import bare_report
+    from oomdoctor.snapshot.answer import device_of
+    from oomdoctor.snapshot.difference import difference_of
+    from oomdoctor.snapshot.replay.answer import with_replays
+
+    clock, started = time.monotonic(), datetime.now(UTC)
+    chosen = chosen_format("snapshot", options.answer)
+    files = options.files or []
+    if not files:
+        raise usage_error("no_file", "no snapshot was given", "oomdoctor snapshot FILE")
+    if len(files) > 2:
+        message = f"{len(files)} snapshots were given"
+        raise usage_error("bad_option", message, "give one, or two to compare")
+    if options.gpu and len(files) > 1:
+        raise usage_error("bad_option", "--gpu takes one snapshot", "leave out the other one")
+    asked = rooms_named(options.gpu or ())
+    pictures = Pictures(options.html, options.png)
+    pictures.check()
+    snapshots = [read_file(file, quiet=options.quiet) for file in files]
+    *earlier, found = map(histories, snapshots)
+    devices = tuple(
+        with_replays(history, device_of(history), asked, all_rooms) for history in found.values()
+    )
+    name = str(files[-1])
+    settings = snapshots[-1].plain_settings()
+    written_by = str(settings["written_by"]) if "written_by" in settings else None
+    pictures.write(files[-1].name, found.values(), written_by, quiet=options.quiet)
+    failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
+    differences = tuple(
+        difference_of(before.get(index), found[index])
+        for before in earlier
+        for index in sorted(found)
+    )
+    report = replace(
+        bare_report("snapshot", "ok", ExitCode.OK, started, time.monotonic() - clock),
+        diagnoses=failed,
+        source=name,
+        settings=settings,
+        devices=devices,
+        differences=differences,
+        causes=failed[0].causes if failed else (),
+        remedies=failed[0].remedies if failed else (),
+    )
+    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)

@@ -1,0 +1,175 @@
+"""The conditions of the cause rules: each looks at a case and returns the lines that prove it.
+
+No lines means that the condition is false. Conditions know nothing about causes or remedies. Those
+on the figures of the message are in `figure_conditions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.diagnosis.causes.growth import growth_per_step
+from oomdoctor.units import MIB
+
+Lines = tuple[str, ...]
+NONE: Lines = ()
+
+
+def yes(condition: bool, lines: Lines) -> Lines:
+    return (lines or ("the type of the message",)) if condition else NONE
+
+
+def at_phase(*phases: str) -> Callable[[Case], Lines]:
+    def when(case: Case) -> Lines:
+        lines = case.seen("") or case.figures()
+        right = case.phase in phases and case.incident.resource == "gpu"
+        return yes(right and not case.refused_though_free, lines[:2])
+
+    return when
+
+
+def frame(pattern: str, *phases: str) -> Callable[[Case], Lines]:
+    def when(case: Case) -> Lines:
+        right = not phases or case.phase in phases
+        return case.seen(pattern) if right and case.incident.resource == "gpu" else NONE
+
+    return when
+
+
+def dialect(*names: str) -> Callable[[Case], Lines]:
+    return lambda case: yes(case.dialect in names, case.incident.lines[:2] or case.figures())
+
+
+def log(pattern: str, *, resource: str = "") -> Callable[[Case], Lines]:
+    def when(case: Case) -> Lines:
+        return case.logged(pattern) if resource in ("", case.incident.resource) else NONE
+
+    return when
+
+
+def tensor(word: str, *phases: str) -> Callable[[Case], Lines]:
+    def when(case: Case) -> Lines:
+        if not case.tensor_is(word) or (phases and case.phase not in phases):
+            return NONE
+        return (case.tensors[0].arithmetic or "", *case.figures())
+
+    return when
+
+
+def first_step(case: Case) -> Lines:
+    """The optimizer creates its states in its first step."""
+    if case.phase != "optimizer":
+        return NONE
+    lines = case.seen(r"_init_group|zeros_like|state\[.exp_avg|init_state|get_state_buffer")
+    if lines:
+        return lines
+    return yes(case.step is not None and case.step <= 1, case.seen("")[:2] or case.figures())
+
+
+def later_step(case: Case) -> Lines:
+    return yes(
+        case.phase == "optimizer" and case.step is not None and case.step > 1, case.seen("")[:2]
+    )
+
+
+def foreach(case: Case) -> Lines:
+    return case.seen(r"_foreach_|_multi_tensor") if case.phase == "optimizer" else NONE
+
+
+def logits_in_sight(case: Case) -> Lines:
+    if case.phase not in ("forward", "backward", "unknown", "eval"):
+        return NONE
+    return case.innermost(r"lm_head|logits|cross_entropy|loss_function|log_softmax|loss_utils")
+
+
+def grows(case: Case) -> Lines:
+    """Memory grows from step to step, and by enough to matter."""
+    samples = case.samples()
+    rise = growth_per_step(samples)
+    if rise is None or not samples:
+        return NONE
+    total = samples[-1].used_bytes - samples[0].used_bytes
+    enough = total >= max(256 * MIB, (case.capacity or 0) // 50)
+    return yes(rise > 0 and enough, (samples[0].line, samples[-1].line))
+
+
+def died_late(case: Case) -> Lines:
+    """Many steps succeeded, so a step fits: something was kept, or this step was larger."""
+    step = case.step or 0
+    flat = bool(case.samples()) and not grows(case)
+    if step < 20 or flat or case.phase not in ("forward", "backward", "loss", "unknown"):
+        return NONE
+    return case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
+
+
+def long_batch(case: Case) -> Lines:
+    step = case.step or 0
+    if step < 5 or grows(case) or case.phase not in ("forward", "backward", "loss"):
+        return NONE
+    if case.setup.packing:
+        return NONE
+    return case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
+
+
+def kept_by_notebook(case: Case) -> Lines:
+    return case.seen(r"ipykernel|<ipython-input|/tmp/ipykernel|<module>.*loss_?(?:sum|total)")
+
+
+def loads_twice(case: Case) -> Lines:
+    if case.phase not in ("load", "init"):
+        return NONE
+    return case.seen(
+        r"deepcopy|create_reference_model|ref_model|_load_optimizer_and_scheduler|torch\.load\("
+        r"|^(?!.*transformers/modeling_utils).*\bload_state_dict\b|merge_and_unload|resume_from_checkpoint"
+    )
+
+
+def loaded_wide(case: Case) -> Lines:
+    """The weights are loaded in 32 bits, where 16 would be enough."""
+    if case.phase not in ("load", "init"):
+        return NONE
+    lines = case.logged(r"torch_dtype.{0,8}(?:None|float32)|dtype.{0,12}float32")
+    if lines:
+        return lines
+    if case.sizes is None or case.allocated is None or case.setup.weights_dtype not in (None,):
+        return NONE
+    # More is allocated than 16-bit weights take, but no more than 32-bit weights take.
+    wide = 2.4 * case.sizes.parameters < case.allocated < 4.4 * case.sizes.parameters
+    return yes(wide, case.figures())
+
+
+def activations_largest(case: Case) -> Lines:
+    """The closed form says that activations are the largest part."""
+    if case.phase not in ("forward", "backward", "unknown") or case.incident.resource != "gpu":
+        return NONE
+    known = {term.name: term for term in case.model_terms()}
+    largest = max(known.values(), key=lambda term: term.size_bytes, default=None)
+    return yes(largest is not None and largest.name == "activations", term_lines(case))
+
+
+def term_lines(case: Case) -> Lines:
+    return tuple(term.text() for term in case.model_terms() if term.size_bytes)
+
+
+def resource(name: str) -> Callable[[Case], Lines]:
+    return lambda case: yes(
+        case.incident.resource == name, case.incident.lines[:2] or case.figures()
+    )
+
+
+def bus_error(case: Case) -> Lines:
+    """Signal 7, and no word about what was mapped."""
+    if case.incident.resource != "shm" or case.logged(r"shm|shared memory|DataLoader|torch_"):
+        return NONE
+    return case.logged(r"SIGBUS|Bus error|: ?-7\b")
+
+
+def shm_full(case: Case) -> Lines:
+    return NONE if bus_error(case) else resource("shm")(case)
+
+
+def kernel_killed(case: Case) -> Lines:
+    """The kernel itself reports the kill, or `run` has counted it."""
+    lines = case.logged(r"oom-kill|Out of memory: Kill|invoked oom|oomdoctor: the kernel killed")
+    return lines if case.dialect == "host_oom_killer" else NONE

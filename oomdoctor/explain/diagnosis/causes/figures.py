@@ -1,0 +1,88 @@
+"""The conditions of the cause rules that compare the figures of the message with each other."""
+
+from __future__ import annotations
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.diagnosis.causes.conditions import NONE, Lines, yes
+from oomdoctor.explain.diagnosis.usage import UNDERFLOW
+from oomdoctor.units import GIB, MIB
+
+
+def larger_than_card(case: Case) -> Lines:
+    big = None not in (case.requested, case.capacity)
+    return yes(big and (case.requested or 0) > (case.capacity or 0), case.figures())
+
+
+def others_decide(case: Case) -> Lines:
+    others, missing = case.others or 0, case.missing
+    if others < GIB or not missing or missing > others or limited(case):
+        return NONE
+    return case.figures()
+
+
+def others_hold(case: Case) -> Lines:
+    total = case.capacity or 0
+    return yes((case.others or 0) >= max(GIB, total // 20) and not limited(case), case.figures())
+
+
+def limited(case: Case) -> bool:
+    """A memory fraction below the GPU's size is set, and this process is close to it."""
+    allowed, total = case.incident.event.allowed_bytes, case.capacity
+    if allowed is None or total is None or allowed >= 0.98 * total:
+        return False
+    left = allowed - (case.reserved or 0)
+    return left < (case.requested or 0) or left < 0.1 * allowed
+
+
+def fraction_binds(case: Case) -> Lines:
+    if not limited(case) or case.requested is None:
+        return NONE
+    return yes((case.free or 0) >= case.requested, case.figures())
+
+
+def fraction_set(case: Case) -> Lines:
+    return yes(limited(case), case.figures())
+
+
+def fragmented(case: Case) -> Lines:
+    if case.unallocated is None or case.requested is None or case.requested < 50 * MIB:
+        return NONE
+    return yes(case.unallocated >= case.requested, case.figures())
+
+
+def badly_fragmented(case: Case) -> Lines:
+    much = (case.unallocated or 0) >= max(GIB, (case.capacity or 0) // 20)
+    return fragmented(case) if much and not case.refused_though_free else NONE
+
+
+def graph_pools(case: Case) -> Lines:
+    pools = case.incident.event.private_pools_bytes or 0
+    return yes(pools >= max(512 * MIB, (case.capacity or 0) // 20), case.figures())
+
+
+def free_but_refused(case: Case) -> Lines:
+    """Far more was free than requested and no limit shows: a private pool may have refused."""
+    event = case.incident.event
+    if case.free is None or case.requested is None or event.allowed_bytes is not None:
+        return NONE
+    much = case.free > max(2 * case.requested, GIB)
+    return yes(much and UNDERFLOW not in case.message, case.figures())
+
+
+def fills_card(case: Case) -> Lines:
+    """The GPU is full, no matter what filled it."""
+    if None in (case.free, case.capacity) or case.incident.resource != "gpu":
+        return NONE
+    return yes((case.free or 0) <= 0.2 * (case.capacity or 0), case.figures())
+
+
+def needs_most(case: Case) -> Lines:
+    """The request alone is a large part of the GPU."""
+    if case.requested is None or case.capacity is None:
+        return NONE
+    return yes(case.requested >= case.capacity // 4, case.figures())
+
+
+def shared_with_others(case: Case) -> Lines:
+    """MPS counts the memory of other programs too."""
+    return yes(case.dialect == "mps" and "other allocations" in case.message, case.figures())

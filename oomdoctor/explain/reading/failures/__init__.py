@@ -1,0 +1,1 @@
+"""What the lines report: failures, their look-alikes, and whether a run went on or began again."""

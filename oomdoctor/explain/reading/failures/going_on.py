@@ -1,0 +1,281 @@
+"""Reads whether a run went on after a failure: its end, a saved model, progress, words of a retry.
+
+A text may hold several runs, one after another or side by side. What shows that a run went on must
+be of the same run and the same process as the failure, and the process must not have died before.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from typing import NamedTuple
+
+from oomdoctor.explain.reading.failures.runs_apart import Starts, died, restarted, sets_up
+from oomdoctor.explain.reading.lines.prefixes import process_of
+
+_FINISHED = re.compile(
+    r"'train_runtime'|Training completed|[Tt]raining (?:is )?(?:finished|complete[d!.]|done)"
+    r"|Finished training|All done|train_runtime\s*=|[Ee]xited with code 0\b|[Ee]xit code:? 0\b"
+    r"|[Ee]xit status:? 0\b|\bCOMPLETED, ExitCode 0"
+    r"|(?:[Rr]un|[Jj]ob|[Ss]cript|[Pp]rogram) (?:finished|completed)(?: successfully)?\W*$"
+    r"|[Ff]inished successfully|[Ss]uccessfully (?:finished|completed)|Prompt executed in"
+    r"|\bTrial \S+ (?:finished with value|completed)|训练(?:已)?(?:完成|结束)"
+)
+_SAVED = re.compile(  # at the start of a line, or after what a logger puts there
+    r"^(?:.{0,80}[\]:|>-] *)?\W{0,4}(?:(?:\w+ )?(?:[Mm]odel|[Aa]dapter|[Ww]eights|[Cc]heckpoint)s? "
+    r"(?:\w+ )?saved\b|Sav(?:ed|ing) (?:the )?(?:final |best |merged |fine-?tuned |LoRA )?"
+    r"(?:model|adapter|weights|checkpoint)s?\b)"
+)
+_NOT_SAID = re.compile(r"^\s*(?:#{1,6} |\d* ?(?:print|echo|log\w*\.\w+)[ (])")
+_NOT_SAVED = re.compile(r"emergency|crash|exception|interrupt|before exit|fail|error|on_exc", re.I)
+_RETRIED = re.compile(
+    r"[Rr]etrying\b|\b[Rr]etry (?:with|attempt|#?\d)|[Ww]ill (?:be )?retr(?:y|ied)|[Ss]kip(?:s|ped"
+    r"|ping)? (?:the |this |that |over )?(?:\w+ )?"
+    r"(?:batch|step|sample|iteration|example)|[Ss]kipping\W*$|[Dd]ecreasing batch size"
+    r"|[Rr]educ(?:ing|ed) (?:the )?(?:micro[- ]?)?batch|[Rr]ecover(?:ing|ed)|to recover\b|Resuming"
+    r"|falling back|fallback|[Tt]rying again|[Tt]rying (?:with |a smaller |batch[ _]size)|halving"
+    r"|failed, trying|[Cc]ontinuing (?:with|without|training|to)|moving on|Trial \d+ pruned"
+    r"|跳过|重试"
+)
+_NO_RETRY = re.compile(r"onnection|[Nn]etwork|https?:|wandb:|[Dd]ownload|urllib")
+MEMORY = re.compile(r"\bOOM\b|out of memory|ran out of|memory error", re.IGNORECASE)
+# People who write about a run use these words; a program that reports its end does not.
+_TOLD_BEFORE = re.compile(
+    r"\b(?:I|[Ww]e|[Mm]y|[Oo]ur|[Yy]ou|[Aa]fter|[Oo]nce|[Ii]f|[Ww]hen|[Uu]ntil|[Bb]efore|[Ss]hould"
+    r"|[Ww]ould|[Ww]ill|[Nn]ever|[Nn]ot|then|finally|eventually)\b|n't\b"
+)
+_TOLD_AFTER = re.compile(r"\b(?:I|we|my|our|you|but|when|if|because|though)\b")
+_CONTAINER = re.compile(r"^([\w.-]+) exited with code \d")
+_CODE = re.compile(r"xit|ExitCode 0")  # an end that is told by the exit code of a process
+_MOST = 64
+_MOST_RUNS = 1024
+_MOST_PROCESSES = 256
+_OTHERS = "others"  # the processes that are too many to count
+LONGEST_QUOTE = 400
+
+
+class Report(NamedTuple):
+    """Where a failure is reported: by which process, in which run of the text, and its last line.
+
+    `moves` counts the signs of progress of the process before it.
+    """
+
+    process: str
+    run: int
+    moves: int
+    last: int
+
+
+class _End(NamedTuple):
+    """Where a run of the text ends, or one of its processes with an error.
+
+    `moves` says how far each process came: the count and the last line.
+    """
+
+    line: int
+    moves: dict[str, tuple[int, str]]
+    text: str = ""
+
+
+class GoingOn:
+    """Collects the signs that a run goes on: `feed` every line, then ask `after`."""
+
+    def __init__(self) -> None:
+        self.run = 0  # how many other runs began before
+        self.over = False  # the run said that it finished, and there was no progress since then
+        self._starts = Starts()
+        self._asked = False  # a failure may have been reported in this run
+        self._named = False  # a failure names its process: from then on, whose progress matters
+        self._moves: dict[str, tuple[int, str]] = {}
+        self._ends: deque[tuple[int, str]] = deque(maxlen=_MOST)
+        self._saved: deque[tuple[int, str]] = deque(maxlen=_MOST)
+        self._retries: deque[tuple[int, str]] = deque(maxlen=_MOST)
+        self._deaths: deque[_End] = deque(maxlen=_MOST)
+        self._runs: deque[_End] = deque(maxlen=_MOST_RUNS)
+        self._last_report = self._set_up = 0
+        # After each report, the first line that a program prints as it starts.
+        self._set_ups: deque[_End] = deque(maxlen=_MOST_RUNS)
+        self._forgotten = 0  # the last line of the runs that are not kept
+
+    def feed(self, number: int, text: str) -> None:
+        """Read one line."""
+        finishes = _may_finish(text) and _finishes(text)
+        if self._starts.begins(text, settled=not self._asked, finishes=finishes):
+            self._begin(number)
+        if self._asked and self._set_up <= self._last_report and sets_up(text):
+            self._set_up = number
+            self._set_ups.append(_End(number, dict(self._moves)))
+        if finishes:
+            self._ends.append((number, text.strip()[:LONGEST_QUOTE]))
+            self.over = True
+        elif ("sav" in text or "Sav" in text) and _saves(text):
+            self._saved.append((number, text.strip()[:LONGEST_QUOTE]))
+        elif died(text):
+            self._deaths.append(_End(number, dict(self._moves), text.strip()[:LONGEST_QUOTE]))
+        elif restarted(text):
+            self._deaths.clear()
+
+    def _begin(self, number: int) -> None:
+        self.run += 1
+        self.over = False
+        if self._asked:
+            if len(self._runs) == _MOST_RUNS:
+                self._forgotten = self._runs[0].line
+            self._runs.append(_End(number, dict(self._moves)))
+        self._asked = False
+
+    def moved(self, text: str) -> None:
+        """Note a line that shows progress."""
+        self.over = False
+        process = process_of(text) if self._named else ""
+        if process not in self._moves and len(self._moves) >= _MOST_PROCESSES:
+            process = _OTHERS
+        count = self._moves.pop(process, (0, ""))[0]
+        self._moves[process] = (count + 1, text.strip()[:LONGEST_QUOTE])
+
+    def retried(self, number: int, text: str) -> None:
+        """Note whether a line near a failure says that the run tries again or skips something."""
+        if _said(_RETRIED, text) and not _NO_RETRY.search(text):
+            self._retries.append((number, text.strip()[:LONGEST_QUOTE]))
+
+    def report(self, number: int, text: str) -> Report:
+        """Where the log has come at a line that reports a failure."""
+        self._asked, self._last_report = True, number
+        process = process_of(text)
+        self._named = self._named or bool(process)
+        return Report(process, self.run, _progress(self._moves, process)[0], number)
+
+    @property
+    def finished_line(self) -> int:
+        """The last line that says that the run finished; 0 if none does."""
+        return self._ends[-1][0] if self._ends else 0
+
+    @property
+    def evidence(self) -> dict[str, tuple[str, ...]]:
+        """The line that says that the run finished, if there is one."""
+        return {"finished": (self._ends[-1][1],)} if self._ends else {}
+
+    def after(
+        self,
+        report: Report,
+        near: int,
+        lines: tuple[str, ...],
+        until: int | None,
+        *,
+        uncaught: bool = False,
+    ) -> str | None:
+        """The line that shows that the run continued after a failure; None if none does.
+
+        `lines` report it. A retry is said at most `near` lines after it. From the line `until` on,
+        another failure is reported, so a later end need not be this run's. If the error was
+        `uncaught`, the run ends where a program starts, unless it is a retry.
+        """
+        run = self._run_after(report.last)
+        if uncaught:
+            starts = (start for start in self._set_ups if report.last < start.line < run.line)
+            run = next(starts, run)
+        told = self._ended(report, run, lines, until)
+        if told is not None:
+            return told
+        soon = min(report.last + near, run.line)
+        retries = (text for number, text in self._retries if report.last <= number <= soon)
+        return next(retries, None) or self._progressed(report, run, lines, until)
+
+    def _death(self, report: Report, run: _End, lines: tuple[str, ...]) -> _End | None:
+        """Where the process of a report ends with an error."""
+        deaths = (
+            death
+            for death in self._deaths
+            if report.last < death.line < run.line and _same(death.text, report.process, lines)
+        )
+        return next(deaths, None)
+
+    def _ended(
+        self, report: Report, run: _End, lines: tuple[str, ...], until: int | None
+    ) -> str | None:
+        """The line that says that the run finished."""
+        death = self._death(report, run, lines)
+        stop = _earliest(death or run, until)
+        for number, text in self._ends:
+            # Where one process exits with an error, that another exits without one says nothing.
+            told = death is None or not _CODE.search(text)
+            if told and report.last < number < stop and _same(text, report.process, lines):
+                return text
+        return None
+
+    def _progressed(
+        self, report: Report, run: _End, lines: tuple[str, ...], until: int | None
+    ) -> str | None:
+        """The last line that shows progress, or the first that says that a model was saved."""
+        end = self._death(report, run, lines) or run
+        count, moved = _progress(end.moves, report.process)
+        if count - report.moves >= 2:
+            return moved
+        stop = _earliest(end, until)
+        saved = (
+            text
+            for number, text in self._saved
+            if report.last < number < stop and _same(text, report.process, lines)
+        )
+        return next(saved, None)
+
+    def _run_after(self, number: int) -> _End:
+        """Where the run that a line belongs to ends."""
+        if number < self._forgotten:
+            return _End(number, {})
+        now = _End(sys.maxsize, self._moves)
+        return next((run for run in self._runs if run.line > number), now)
+
+
+def _earliest(end: _End, until: int | None) -> int:
+    return end.line if until is None else min(end.line, until)
+
+
+def _progress(moves: dict[str, tuple[int, str]], process: str) -> tuple[int, str]:
+    """How often a process moved, with lines that name no process, and the last such line."""
+    if not process:
+        return sum(count for count, _ in moves.values()), next(reversed(moves.values()), (0, ""))[1]
+    own, any_of = moves.get(process), moves.get("")
+    told = [move for move in (own, any_of) if move is not None]
+    return sum(count for count, _ in told), told[0][1] if told else ""
+
+
+def _same(text: str, process: str, lines: tuple[str, ...]) -> bool:
+    """Whether a line is about the process that failed; a line that names none may be."""
+    ended = _CONTAINER.match(text)
+    if ended is not None:
+        return any(line.startswith(ended[1]) for line in lines)
+    other = process_of(text)
+    return not other or not process or other == process
+
+
+def _finishes(text: str) -> bool:
+    """Whether a program says in a line that it has finished; not a person who writes about it."""
+    match = None if _NOT_SAID.search(text) else _FINISHED.search(text)
+    if match is None:
+        return False
+    return not (_TOLD_BEFORE.search(text[: match.start()]) or _TOLD_AFTER.search(text, match.end()))
+
+
+def _saves(text: str) -> bool:
+    return _said(_SAVED, text) and _NOT_SAVED.search(text) is None
+
+
+def _may_finish(text: str) -> bool:
+    """Whether a word of `_FINISHED` is in a line; this is faster than the pattern."""
+    return (
+        "rain" in text
+        or "xit" in text
+        or "inished" in text
+        or "ompleted" in text
+        or "COMPLETED" in text
+        or "Prompt exec" in text
+        or "All done" in text
+        or (not text.isascii() and "训练" in text)
+    )
+
+
+def _said(pattern: re.Pattern[str], text: str) -> bool:
+    """Whether a line says something itself: no heading, no source line that prints it."""
+    return not _NOT_SAID.search(text) and pattern.search(text) is not None

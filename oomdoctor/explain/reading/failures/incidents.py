@@ -1,0 +1,206 @@
+"""Merges the reports of one failure, marks its consequences, and decides what the run survived.
+
+A launcher, a scheduler and every rank report the same failure in different words. Here they become
+one finding. This module works on incidents and knows nothing about lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from oomdoctor.explain.reading.dialects.dialect import Dialect
+from oomdoctor.explain.reading.failures.going_on import Report
+from oomdoctor.records.diagnosis import Incident, ReadPhase
+from oomdoctor.records.measurement import OomEvent
+
+_MOST_QUOTES = 6
+_MOST_LOOK_ALIKES = 3
+_MOST_RUNS = 64
+
+
+@dataclass(slots=True)
+class Finding:
+    """An incident while the log is still being read.
+
+    `dialect` is None for look-alikes. `reports` has the last report in each run of the text.
+    `strong`: the words alone prove a failure.
+    """
+
+    incident: Incident
+    reports: list[Report]
+    dialect: Dialect | None = None
+    strong: bool = True
+    key: tuple[object, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = _key(self.incident)
+
+    @property
+    def last_number(self) -> int:
+        """The last line that reports it."""
+        return self.reports[-1].last
+
+    @property
+    def hints_only(self) -> bool:
+        return self.dialect is not None and self.dialect.hints_only
+
+    @property
+    def lived_on(self) -> bool:
+        return self.dialect is not None and self.dialect.lived_on
+
+
+def fold(found: list[Finding], new: Finding) -> None:
+    """Add a finding to the list, or merge it with the one that reports the same failure."""
+    old = next((old for old in found if old.key == new.key), None)
+    if old is None:
+        found.append(new)
+        return
+    had, has = old.incident, new.incident
+    better = has if has.frames and not had.frames else had
+    enough = len(had.lines) >= _MOST_QUOTES
+    old.incident = replace(
+        had,
+        event=_filled(had.event, has.event, better.phase),
+        frames=better.frames,
+        phase=better.phase,
+        where=better.where,
+        recomputing=better.recomputing,
+        lines=had.lines if enough else (*had.lines, *has.lines)[:_MOST_QUOTES],
+        exception=had.exception or has.exception,
+        rank=had.rank if had.rank is not None else has.rank,
+        repeats=had.repeats + 1,
+    )
+    if old.reports[-1].run == new.reports[-1].run or len(old.reports) == _MOST_RUNS:
+        old.reports.pop()
+    old.reports += new.reports
+    if old.hints_only:
+        old.dialect = new.dialect
+
+
+def incidents_of(
+    found: list[Finding], went_on: Callable[[Finding, Report], str | None]
+) -> tuple[Incident, ...]:
+    """The incidents of a log: memory failures, their consequences, then strong look-alikes.
+
+    `went_on` gives the line of the log that shows that the run continued after a report.
+    """
+    found = [finding for finding in found if not _announced(finding, found)]
+    for finding in found:
+        recovery = None if finding.hints_only else _recovery(finding, found, went_on)
+        finding.incident = replace(
+            finding.incident, survived=recovery is not None, recovery=recovery
+        )
+    memory = [f for f in found if f.dialect is not None]
+    others = [f for f in found if f.dialect is None]
+    told = [f for f in memory if not f.hints_only]
+    hints = [f for f in memory if f.hints_only]
+    causes = [f for f in others if not f.incident.consequence and not f.incident.survived]
+    if hints and not told and causes:
+        # The launcher kills the other processes when one fails.
+        return tuple(f.incident for f in causes[:_MOST_LOOK_ALIKES])
+    if not memory:
+        shown = causes or [f for f in others if not f.incident.consequence] or others
+        return tuple(f.incident for f in shown[:_MOST_LOOK_ALIKES])
+    _mark_consequences(told, hints)
+    ordered = sorted(memory, key=lambda f: f.incident.consequence)
+    strong = [f for f in causes if f.strong]
+    return tuple(f.incident for f in (*ordered, *strong[:_MOST_LOOK_ALIKES]))
+
+
+def with_rank(incidents: tuple[Incident, ...], rank: int | None) -> tuple[Incident, ...]:
+    """The incidents, the first that ended the run with the rank that the launcher names.
+
+    Only if no memory failure names its rank.
+    """
+    memory = [i for i in incidents if i.look_alike is None]
+    ended = next((i for i in memory if not (i.survived or i.consequence)), None)
+    if rank is None or ended is None or any(i.rank is not None for i in memory):
+        return incidents
+    return tuple(replace(i, rank=rank) if i is ended else i for i in incidents)
+
+
+def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int | None:
+    """The line after a report where the same rank reports another memory failure with frames."""
+    later = (
+        other.incident.line_number
+        for other in found
+        if other.dialect is not None
+        and other.incident.frames
+        and other.incident.rank == finding.incident.rank
+        and other.incident.line_number > report.last
+    )
+    return min(later, default=None)
+
+
+def _announced(finding: Finding, found: list[Finding]) -> bool:
+    """Whether a finding is only the warning before a message of the same device."""
+    if finding.dialect is None or not finding.dialect.announces:
+        return False
+    later = (f for f in found if f.dialect is not None and not f.dialect.announces)
+    return any(
+        f.incident.resource == "gpu" and f.incident.line_number >= finding.incident.line_number
+        for f in later
+    )
+
+
+def _recovery(
+    finding: Finding, found: list[Finding], went_on: Callable[[Finding, Report], str | None]
+) -> str | None:
+    """The line that shows that the last run survived a failure, if each run that reports it did."""
+    line = _outlived(finding, found)
+    if line is not None:
+        return line
+    for report in finding.reports:
+        line = went_on(finding, report)
+        if line is None:
+            return None
+    return line
+
+
+def _outlived(finding: Finding, found: list[Finding]) -> str | None:
+    """The later message that shows that the process survived this memory failure.
+
+    The report of the system stands apart from the output of the run, often under its own heading.
+    """
+    if finding.dialect is None or finding.lived_on:
+        return None
+    later = (f.incident for f in found if f.lived_on)
+    return next((i.lines[0] for i in later if i.line_number > finding.last_number), None)
+
+
+def _mark_consequences(told: list[Finding], hints: list[Finding]) -> None:
+    """Mark the findings that another failure in the log explains."""
+    reported = any(f.lived_on for f in told)
+    slurm = any(f.incident.event.dialect == "slurm" for f in told)
+    for finding in told:
+        name = finding.incident.event.dialect
+        if (name == "dataloader_worker" and reported) or (name == "host_oom_killer" and slurm):
+            finding.incident = replace(finding.incident, consequence=True)
+    # Several hints at one kill: keep the first.
+    for finding in hints if told else hints[1:]:
+        finding.incident = replace(finding.incident, consequence=True)
+
+
+def _key(incident: Incident) -> tuple[object, ...]:
+    """What two reports of the same failure have in common."""
+    event = incident.event
+    if event.dialect == "not_oom":
+        return event.dialect, incident.look_alike, incident.exception
+    if incident.resource != "gpu":
+        return event.dialect, incident.resource, event.requested_bytes
+    if event.requested_bytes is None and event.capacity_bytes is None:
+        return event.dialect, incident.rank
+    return (
+        event.dialect,
+        incident.rank,
+        event.requested_bytes,
+        event.capacity_bytes,
+        event.free_bytes,
+        event.allocated_bytes,
+    )
+
+
+def _filled(had: OomEvent, has: OomEvent, phase: ReadPhase) -> OomEvent:
+    process = had.process_bytes if had.process_bytes is not None else has.process_bytes
+    return replace(had, phase=phase, process_bytes=process)

@@ -1,0 +1,40 @@
+"""The values that keys of a rung may have, named as transformers, peft and bitsandbytes do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Method = Literal["full", "lora", "qlora"]
+Dtype = Literal["bfloat16", "float32", "float16"]
+AutocastDtype = Literal["none", "bfloat16", "float16"]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
+Checkpointing = Literal["none", "full", "every_n", "attention", "mlp", "offload"]
+Quantization = Literal["none", "nf4", "int8"]
+QuantStorage = Literal["uint8", "bfloat16", "float16", "float32"]
+KbitPrepare = Literal["peft", "norms", "none"]
+Loss = Literal["default", "liger", "chunked"]
+Objective = Literal["default", "dpo", "reward", "grpo"]
+Reference = Literal["default", "precomputed", "kl"]
+Vision = Literal["trained", "frozen"]
+Packing = Literal["none", "packed", "padding_free"]
+Library = Literal["transformers", "unsloth"]
+Fp8 = Literal["none", "torchao", "transformer_engine"]
+Offload = Literal["none", "optimizer", "parameters", "activations"]
+Sharding = Literal[
+    "none",
+    "ddp",
+    "fsdp",
+    "fsdp_grad_op",
+    "hybrid",
+    "zero1",
+    "zero2",
+    "zero3",
+    "tensor_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+]
+FsdpVersion = Literal[2, 1]
+Prefetch = Literal["default", "none", "forward"]
+ReduceDtype = Literal["default", "float32", "bfloat16"]
+AllocatorSetting = Literal["default", "expandable_segments"]
+AUTO: Literal["auto"] = "auto"

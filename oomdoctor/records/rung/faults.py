@@ -1,0 +1,167 @@
+"""Contradictions in the keys of a rung, checked here for recipes, options and files alike."""
+
+from __future__ import annotations
+
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
+from oomdoctor.records.facts.sizes import SIZES
+from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.objectives import objective_faults
+from oomdoctor.records.rung.unsloth import unsloth_faults
+
+
+def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """Contradictions in a combination of values, as (key, sentence); empty if it can be tried.
+
+    What this machine or this version cannot do is not an error here: it depends on where the rung
+    runs, so the worker reports it as `unsupported`.
+    """
+    faults: list[tuple[str, str]] = []
+    for key in (
+        "checkpoint_every",
+        "optimizer_rank",
+        "lora_rank",
+        "lora_alpha",
+        "sequence_length",
+        "document_length",
+    ):
+        if getattr(config, key) < 1:
+            faults.append((key, "must be at least 1"))
+    if config.effective_batch_size < 1:
+        faults.append(("effective_batch_size", "must be at least 1"))
+    faults += _sharding_faults(config)
+    faults += objective_faults(config)
+    for key, size in SIZES.items():
+        value = getattr(config, key)
+        if isinstance(value, int) and value > size.refused:
+            faults.append((key, size.refusal(value)))
+    if not 0.0 <= config.lora_dropout < 1.0:
+        faults.append(("lora_dropout", "must be at least 0 and below 1"))
+    if not config.lora_targets:
+        faults.append(("lora_targets", "is empty; name modules or use all-linear"))
+    if config.micro_batch_size != AUTO:
+        if config.micro_batch_size < 1:
+            faults.append(("micro_batch_size", 'must be "auto" or at least 1'))
+        elif config.rank_batch_size() % config.micro_batch_size:
+            whole = f"the effective batch size {config.effective_batch_size}"
+            if config.world_size > 1:
+                whole = f"{config.rank_batch_size()}, which is {whole} on one GPU"
+            faults.append(
+                ("micro_batch_size", f"{config.micro_batch_size} does not divide {whole}")
+            )
+    if config.method == "qlora" and config.quantization == "none":
+        faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
+    if config.method != "qlora" and config.quantization != "none":
+        faults.append(("quantization", f'needs method "qlora", not "{config.method}"'))
+    faults += _technique_faults(config)
+    scaled = config.autocast_dtype == "float16"
+    if scaled and config.weights_dtype == "float16" and config.method == "full":
+        faults.append(
+            ("weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32")
+        )
+    return faults
+
+
+def _technique_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """Techniques that belong to another method."""
+    found: list[tuple[str, str]] = []
+    if config.method == "full":
+        found += [
+            (key, 'needs method "lora" or "qlora"')
+            for key in ("use_dora", "use_rslora", "modules_to_save")
+            if getattr(config, key)
+        ]
+    if config.frozen_layers < 0:
+        found.append(("frozen_layers", "must be at least 0"))
+    elif config.frozen_layers and config.method != "full":
+        found.append(("frozen_layers", f'"{config.method}" already freezes all layers; use full'))
+    if config.fp8 != "none" and config.method != "full":
+        found.append(("fp8", f'converts weights that are trained; "{config.method}" freezes them'))
+    if config.fp8 != "none" and config.sharding != "none":
+        found.append(("fp8", f"on several GPUs has no model yet; drop {config.sharding}"))
+    row = OPTIMIZERS.get(config.optimizer)
+    if row is not None and row.low_rank and config.sharding != "none":
+        found.append(("optimizer", f"{row.name} projects whole gradients, so it needs one GPU"))
+    if row is not None and row.low_rank and config.optimizer_in_backward:
+        found.append(("optimizer_in_backward", f"is not for {row.name}; use a layerwise optimizer"))
+    return found + unsloth_faults(config) + _in_backward_faults(config)
+
+
+def _in_backward_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """What needs gradients that a step in the backward pass has freed."""
+    if not steps_in_backward(config):
+        return []
+    key = "optimizer_in_backward" if config.optimizer_in_backward else "optimizer"
+    found: list[tuple[str, str]] = []
+    micro, whole = config.micro_batch_size, config.effective_batch_size
+    if config.sharding != "none":
+        found.append((key, f"a step in the backward pass needs one GPU, not {config.sharding}"))
+    elif micro not in (AUTO, whole):
+        found.append(
+            (key, f"gradients cannot accumulate: set effective_batch_size = {micro}, not {whole}")
+        )
+    if config.autocast_dtype == "float16":
+        found.append((key, "the gradient scaler needs all gradients together; use bfloat16"))
+    if config.offload == "optimizer":
+        found.append(("offload", "an optimizer on the host needs all gradients together"))
+    return found
+
+
+MOST_GPUS = 65_536
+
+
+def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """Contradictions in how a training is spread over GPUs."""
+    found: list[tuple[str, str]] = []
+    world = config.world_size
+    if not 1 <= world <= MOST_GPUS:
+        return [("world_size", f"must be from 1 to {MOST_GPUS:,}")]
+    if config.gpus_per_node < 1:
+        found.append(("gpus_per_node", "must be at least 1"))
+    elif config.sharding == "hybrid" and (
+        world <= config.gpus_per_node or world % config.gpus_per_node
+    ):
+        found.append(
+            ("world_size", f"hybrid needs several whole nodes of {config.gpus_per_node} GPUs")
+        )
+    if config.prefetch == "none" and is_fsdp(config) and config.fsdp_version == 2:
+        found.append(("prefetch", "FSDP 2 always gathers ahead in the backward pass"))
+    if world > 1 and config.sharding == "none":
+        found.append(("sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"))
+    if config.effective_batch_size % world:
+        found.append(
+            (
+                "effective_batch_size",
+                f"{config.effective_batch_size} is not a multiple of the {world} GPUs",
+            )
+        )
+    if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
+        found.append(("offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'))
+    if config.offload == "optimizer" and (is_fsdp(config) or config.sharding == "ddp"):
+        instead = "parameters, which moves the states too" if is_fsdp(config) else "zero1 or zero2"
+        found.append(
+            ("offload", f"{config.sharding} cannot offload the optimizer alone: {instead}")
+        )
+    if config.bucket_elements < 0:
+        found.append(("bucket_elements", "must be at least 0"))
+    if config.bucket_elements and not (is_zero(config) or config.sharding == "ddp"):
+        found.append(("bucket_elements", "needs ddp or zero1 to zero3: FSDP has no buckets"))
+    if config.sharding != "none":
+        found += _unused(config)
+    return found
+
+
+def _unused(config: TrainConfig) -> list[tuple[str, str]]:
+    """Settings that the engine of a rung does not have."""
+    found: list[tuple[str, str]] = []
+    if config.fsdp_version == 1 and not is_fsdp(config):
+        found.append(("fsdp_version", f"needs fsdp, not {config.sharding}"))
+    if config.prefetch == "forward" and not is_fsdp(config):
+        found.append(("prefetch", f'"forward" needs fsdp, not {config.sharding}'))
+    if config.prefetch == "none" and not (is_fsdp(config) or config.sharding == "zero3"):
+        found.append(("prefetch", f'"none" needs fsdp or zero3, not {config.sharding}'))
+    if config.reduce_dtype != "default" and not (is_fsdp(config) or is_zero(config)):
+        found.append(("reduce_dtype", f"needs fsdp or zero1 to zero3, not {config.sharding}"))
+    if config.sync_each_batch and is_zero(config):
+        found.append(("sync_each_batch", "needs ddp or fsdp: DeepSpeed decides by its stage"))
+    return found

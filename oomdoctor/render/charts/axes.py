@@ -1,0 +1,88 @@
+"""Parts of a chart that several have: axes of bytes, a frame without weight, a legend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.units import format_bytes
+
+
+def byte_ticks(top: float, most: int, room: float | None = None, start: float = 0) -> list[int]:
+    """Round sizes from `start` to `top` at even distances: at most so many, each a power of two.
+
+    With `room`, the pixels of the axis, their texts do not touch.
+    """
+    if top <= start:
+        return [0]
+    step = 1
+    while True:
+        first, last = math.ceil(start / step), math.floor(top / step)
+        ticks = [step * number for number in range(first, last + 1)] if last - first < 99 else []
+        widest = max((len(tick_text(tick)) for tick in ticks), default=0) * SMALL * 0.66 + 12
+        apart = None if room is None else room * step / (top - start)
+        if ticks and len(ticks) <= most + 1 and (apart is None or apart >= widest):
+            return ticks
+        if step > top:
+            return [0] if not start else []
+        step *= 2
+
+
+def tick_text(size: float) -> str:
+    """`24 GiB`: without the decimals that a round size does not have."""
+    number, _, unit = format_bytes(int(size)).partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def frame(axes: Any, *, grid: str) -> None:
+    """Keep the lines along one axis, and faint text."""
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.set_facecolor("none")
+    axes.tick_params(length=0, labelsize=SMALL, labelcolor=ink("faint"), pad=5)
+    axes.grid(axis=grid, color=ink("line"), linewidth=1)
+    axes.tick_params(axis="x", pad=9)  # below what stands at the foot of the other axis
+    axes.set_axisbelow(True)
+
+
+def legend(
+    figure: Any, handles: Sequence[Any], words: Sequence[str], columns: int, top: float = 1.0
+) -> None:
+    """A legend above the chart, from the left, line by line."""
+    rows = -(-len(words) // columns)
+    order = [row * columns + column for column in range(columns) for row in range(rows)]
+    shown = [number for number in order if number < len(words)]  # matplotlib fills columns
+    figure.legend(
+        [handles[number] for number in shown],
+        [words[number] for number in shown],
+        loc="upper left",
+        bbox_to_anchor=(8 / figure.bbox.width, top),
+        ncols=columns,
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=ink("ink"),
+        handlelength=1.1,
+        handleheight=1.1,
+        columnspacing=1.4,
+        handletextpad=0.5,
+        borderaxespad=0.0,
+        borderpad=0.0,
+    )
+
+
+def patch(role: Role) -> Any:
+    """The square of a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=ink(role), hatch="////" if role == "reserved" else None,
+                 edgecolor=ink("page"), linewidth=0)  # fmt: skip
+
+
+def elided(text: str, most: int) -> str:
+    """At most so many characters: the middle of a longer text is left out."""
+    if len(text) <= most:
+        return text
+    head = (most - 1) // 2 + 1
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"

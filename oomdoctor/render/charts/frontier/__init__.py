@@ -1,0 +1,1 @@
+"""Memory against throughput: the sizes of rungs as points, their front, and the drawing."""

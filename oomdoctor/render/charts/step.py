@@ -1,0 +1,298 @@
+"""Memory over the load and two steps of a rung, by category, with what holds the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from oomdoctor.records.curve import MemoryCurve
+from oomdoctor.records.report import Report
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.charts.axes import byte_ticks, frame, legend, patch, tick_text
+from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
+from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.render.charts.parts import PART_WORDS
+from oomdoctor.render.text import one_line
+from oomdoctor.render.words import ranked_results
+from oomdoctor.units import DASH, format_bytes, format_percent
+
+_MOST = 12  # charts of a page; each takes some 30 KiB
+_ROLES: tuple[Role, ...] = (
+    "weights",
+    "optimizer",
+    "gradients",
+    "activations",
+    "logits",
+    "other",
+)
+"""From the bottom: what stays comes first, so that what comes and goes is on top."""
+_STEPS = {"load": "load", "first": "first step", "steady": "each later step", "eval": "evaluation"}
+_PHASES = {
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer step",
+}
+_SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+_HEIGHTS: dict[Size, int] = {"wide": 420, "narrow": 400}
+_LEGEND_COLUMNS: dict[Size, int] = {"wide": 4, "narrow": 2}
+_NEAR = 1.35  # a limit that is higher than the peak by more is not drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A phase, from one moment to another (without it), and its place among the events."""
+
+    step: str
+    phase: str
+    first: int
+    end: int
+    begins: float
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """What is drawn: the moments on the axis, and for each role its bytes at each moment.
+
+    `edges` are halfway between `places`; phases begin there. `limit` is what tensors may take,
+    None if it is not known.
+    """
+
+    label: str
+    places: tuple[int, ...]
+    edges: tuple[float, ...]
+    sizes: dict[Role, tuple[int, ...]]
+    totals: tuple[int, ...]
+    peak: int
+    spans: tuple[Span, ...]
+    limit: int | None
+
+
+def step_charts(report: Report, rung: str | None = None) -> list[Chart]:
+    """A chart of each rung with a curve, the best first; all others are folded.
+
+    The chart of the rung with the key `rung` comes before the best.
+    """
+    others = [result for result in report.results if result.outcome != "fits"]
+    results = sorted((*ranked_results(report), *others), key=lambda result: result.key != rung)
+    drawn = [bands for result in results if (bands := bands_of(report, result)) is not None]
+    return [
+        Chart(
+            "step",
+            "Memory over a step",
+            _says(bands),
+            _grid(bands),
+            partial(_draw, bands),
+            _HEIGHTS.__getitem__,
+            about=bands.label,
+            folded=number > 0,
+        )
+        for number, bands in enumerate(drawn[:_MOST])
+    ]
+
+
+def bands_of(report: Report, result: ProbeResult) -> Bands | None:
+    """What to draw of a rung; None if its memory was not followed."""
+    measured = result.measurement
+    curve = measured.curve if measured is not None else None
+    if measured is None or curve is None or not curve.phases:
+        return None
+    limit = None
+    if report.budget is not None:
+        limit = report.budget.usable_bytes - (measured.overhead_bytes or 0)
+    edges = _edges(curve)
+    return Bands(
+        one_line(result.label),
+        curve.event,
+        edges,
+        _sizes(curve),
+        curve.allocated_bytes,
+        curve.peak,
+        tuple(_spans(curve, edges)),
+        limit,
+    )
+
+
+def _edges(curve: MemoryCurve) -> tuple[float, ...]:
+    """Where each moment begins on the axis: halfway to the one before it."""
+    event = curve.event
+    between = [(one + other) / 2 for one, other in pairwise(event)]
+    return (0.0, *between, float(max(curve.events, event[-1] + 1)))
+
+
+def _sizes(curve: MemoryCurve) -> dict[Role, tuple[int, ...]]:
+    """Bytes by role; what is neither of the five is other."""
+    known = {role: curve.by_category.get(role) for role in _ROLES[:-1]}
+    sizes: dict[Role, tuple[int, ...]] = {role: own for role, own in known.items() if own}
+    rest = [
+        total - sum(own[moment] for own in sizes.values())
+        for moment, total in enumerate(curve.allocated_bytes)
+    ]
+    return {**sizes, "other": tuple(rest)}
+
+
+def _spans(curve: MemoryCurve, edges: Sequence[float]) -> list[Span]:
+    starts = [phase.moment for phase in curve.phases]
+    ends = [*starts[1:], len(curve.event)]
+    return [
+        Span(phase.step, phase.phase, phase.moment, end, edges[phase.moment], edges[end])
+        for phase, end in zip(curve.phases, ends, strict=True)
+    ]
+
+
+def _span_at(bands: Bands, moment: int) -> Span:
+    return next(span for span in bands.spans if span.first <= moment < span.end)
+
+
+def _moment_words(span: Span) -> str:
+    step = _STEPS.get(span.step, span.step)
+    phase = _PHASES.get(span.phase, span.phase)
+    return step if span.step == span.phase else f"{phase}, {step}"
+
+
+def _says(bands: Bands) -> str:
+    total = bands.totals[bands.peak]
+    there = {role: own[bands.peak] for role, own in bands.sizes.items()}
+    most = sorted(there, key=lambda role: -there[role])[:3]
+    held = ", ".join(f"{PART_WORDS[role]} {format_bytes(there[role])}" for role in most)
+    where = _moment_words(_span_at(bands, bands.peak))
+    return f"The peak is {format_bytes(total)} ({where}). Most of it: {held}."
+
+
+def _grid(bands: Bands) -> Grid:
+    """The highest moment of each phase."""
+    roles = [role for role in _ROLES if any(bands.sizes.get(role, ()))]
+    columns = (
+        Column("phase"),
+        *(Column(PART_WORDS[role], right=True) for role in roles),
+        Column("allocated", right=True),
+        Column("of peak", right=True),
+    )
+    rows = []
+    for span in bands.spans:
+        top = max(range(span.first, span.end), key=bands.totals.__getitem__)
+        rows.append(
+            (
+                _moment_words(span) + " (peak)" * (top == bands.peak),
+                *(_size(bands.sizes[role][top]) for role in roles),
+                format_bytes(bands.totals[top]),
+                format_percent(bands.totals[top] / bands.totals[bands.peak]),
+            )
+        )
+    return Grid(columns, tuple(rows))
+
+
+def _size(size: int) -> str:
+    return format_bytes(size) if size else DASH
+
+
+def _draw(bands: Bands, figure: Any, size: Size) -> None:
+    width, height = WIDTHS[size], _HEIGHTS[size]
+    roles = [role for role in _ROLES if any(bands.sizes.get(role, ()))]
+    lines = -(-len(roles) // _LEGEND_COLUMNS[size])
+    left, right = (68, 14) if size == "wide" else (56, 8)
+    head, foot = 21 * lines + 76, 52
+    axes = figure.add_axes(
+        (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
+    )
+    peak = bands.totals[bands.peak]
+    limited = bands.limit is not None and 0 < bands.limit <= peak * _NEAR
+    top = max(peak, bands.limit or 0) if limited else peak
+    axes.set_xlim(bands.edges[0], bands.edges[-1])
+    axes.set_ylim(0, max(1, top) * 1.12)
+    _fill(axes, bands, roles)
+    _mark_phases(axes, bands, size)
+    if limited and bands.limit is not None:
+        _mark_limit(axes, bands, bands.limit, size)
+    _mark_peak(axes, bands, beside=limited)
+    ticks = byte_ticks(top * 1.12, 7)
+    axes.set_yticks(ticks, list(map(tick_text, ticks)))
+    axes.locator_params(axis="x", nbins=8 if size == "wide" else 4, integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
+    axes.set_xlabel(
+        "allocations and releases, in order" + " (this is not time)" * (size == "wide"),
+        fontsize=SMALL, color=ink("faint"), labelpad=6,
+    )  # fmt: skip
+    frame(axes, grid="y")
+    words = [f"{PART_WORDS[role]} {_size(bands.sizes[role][bands.peak])}" for role in roles]
+    legend(figure, list(map(patch, roles)), words, _LEGEND_COLUMNS[size], 1 - 24 / height)
+    figure.text(
+        8 / width, 1 - 4 / height, "At the peak:", fontsize=SMALL, color=ink("faint"), va="top"
+    )  # fmt: skip
+
+
+def _fill(axes: Any, bands: Bands, roles: Sequence[Role]) -> None:
+    """The moments, with straight lines from one to the next."""
+    moments = range(len(bands.totals))
+    at = (bands.edges[0], *bands.places, bands.edges[-1])
+    padded = (0, *moments, moments[-1])
+    below = [0] * len(padded)
+    for role in roles:
+        own = bands.sizes[role]
+        above = [low + own[moment] for low, moment in zip(below, padded, strict=True)]
+        axes.fill_between(at, below, above, facecolor=ink(role), linewidth=0)
+        below = above
+    axes.plot(at, below, color=ink("ink"), linewidth=0.9)
+
+
+def _mark_phases(axes: Any, bands: Bands, size: Size) -> None:
+    """A line where a phase begins, and above the names of phases and steps that have room."""
+    whole = bands.edges[-1] - bands.edges[0]
+    room = axes.bbox.width / whole
+    over = axes.get_xaxis_transform()
+    steps: dict[str, list[float]] = {}
+    for span in bands.spans:
+        steps.setdefault(span.step, [span.begins, span.ends])[1] = span.ends
+        if span.first:
+            axes.axvline(span.begins, color=ink("line"), linewidth=1, zorder=0.5)
+        if span.phase == span.step:
+            continue
+        for name in (span.phase, _SHORT.get(span.phase, span.phase)):
+            if len(name) * SMALL * 0.6 < (span.ends - span.begins) * room - 6:
+                axes.text(
+                    (span.begins + span.ends) / 2, 1.02, name, transform=over, ha="center",
+                    va="bottom", fontsize=SMALL, color=ink("faint"),
+                )  # fmt: skip
+                break
+    for number, (step, (begins, ends)) in enumerate(steps.items()):
+        if number:
+            axes.plot(
+                [begins, begins], [0, 1.16], transform=over, color=ink("faint"), linewidth=1,
+                clip_on=False, zorder=0.6,
+            )  # fmt: skip
+        name = _STEPS.get(step, step)
+        name = name.removeprefix("each ") if size == "narrow" else name
+        if len(name) * SMALL * 0.6 < (ends - begins) * room:
+            axes.text(
+                (begins + ends) / 2, 1.09, name, transform=over, ha="center", va="bottom",
+                fontsize=SMALL, color=ink("ink"),
+            )  # fmt: skip
+
+
+def _mark_limit(axes: Any, bands: Bands, limit: int, size: Size) -> None:
+    axes.axhline(limit, color=ink("alarm"), linewidth=1.6)
+    words = "usable by tensors" if size == "wide" else "usable"
+    axes.annotate(
+        f"{format_bytes(limit)} {words}", (bands.edges[-1], limit), (-4, 4),
+        textcoords="offset points", ha="right", va="bottom", fontsize=SMALL, color=ink("alarm"),
+    )  # fmt: skip
+
+
+def _mark_peak(axes: Any, bands: Bands, *, beside: bool) -> None:
+    """The peak; its text is `beside` it where the line of the limit may be above it."""
+    at = bands.places[bands.peak]
+    height = bands.totals[bands.peak]
+    share = (at - bands.edges[0]) / (bands.edges[-1] - bands.edges[0])
+    side = "left" if share < (0.3 if beside else 0.12) else "right"
+    side = "center" if not beside and 0.12 <= share <= 0.88 else side
+    away = (0, 6) if not beside else (9, 6) if side == "left" else (-9, 6)
+    axes.plot([at], [height], marker="v", color=ink("ink"), markersize=6, clip_on=False)
+    axes.annotate(
+        f"peak {format_bytes(height)}", (at, height), away, textcoords="offset points",
+        ha=side, va="top" if beside else "bottom", fontsize=SMALL, color=ink("ink"),
+        bbox={"facecolor": ink("page"), "edgecolor": "none", "alpha": 0.8, "pad": 1},
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""How the peak of each rung grows along a sweep, one chart a card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, tick_text
+from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
+from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.render.text import one_line
+from oomdoctor.render.words import SWEPT_WORDS, card_name
+from oomdoctor.units import DASH, format_bytes
+
+_ROLES: tuple[Role, ...] = (
+    "full", "lora", "qlora", "activations", "logits", "optimizer", "context", "whole",
+)  # fmt: skip
+_MARKERS = "osD^vPX*"
+_MOST_CARDS = 6
+_BEYOND = 1.6
+_HEIGHTS: dict[Size, int] = {"wide": 400, "narrow": 360}
+
+
+def sweep_charts(report: Report) -> list[Chart]:
+    """A chart for each card of a sweep; the first is open."""
+    sweep = report.sweep
+    if sweep is None or len(sweep.values) < 2:
+        return []
+    charts: list[Chart] = []
+    for card in report.cards[:_MOST_CARDS]:
+        lines = [line for line in sweep.lines if line.card == card.name and _known(line)]
+        if lines:
+            charts.append(_chart(sweep, card, lines, folded=bool(charts)))
+    return charts
+
+
+def height_of(peak: SweptPeak) -> int | None:
+    """The peak, or the lower bound where only that is known."""
+    return peak.peak_device_bytes if peak.peak_device_bytes is not None else peak.least_bytes
+
+
+def _known(line: SweepLine) -> bool:
+    return sum(height_of(peak) is not None for peak in line.peaks) > 1
+
+
+def _chart(sweep: SweepAnswer, card: CardPlan, lines: list[SweepLine], *, folded: bool) -> Chart:
+    word = SWEPT_WORDS[sweep.key]
+    name = card_name(card.name)
+    reach = [line for line in lines if line.largest_fitting is not None]
+    far = max(reach, key=lambda line: line.largest_fitting or 0, default=None)
+    says = f"The peak at each {word} on {name}, with {format_bytes(card.usable_bytes)} usable."
+    if far is not None:
+        says += f" {one_line(far.label)} gets the furthest: {far.largest_fitting:,}."
+    return Chart(
+        "sweep",
+        f"Peak by {word}",
+        says,
+        _grid(sweep, lines),
+        partial(_draw, sweep, card, lines),
+        _HEIGHTS.__getitem__,
+        about=name,
+        folded=folded,
+    )
+
+
+def _grid(sweep: SweepAnswer, lines: Sequence[SweepLine]) -> Grid:
+    columns = (
+        Column("rung"),
+        *(Column(f"{value:,}", right=True) for value in sweep.values),
+    )
+    rows = []
+    for line in lines:
+        by_value = {peak.value: peak for peak in line.peaks}
+        cells = [_cell(by_value.get(value)) for value in sweep.values]
+        rows.append((one_line(line.label), *cells))
+    return Grid(columns, tuple(rows))
+
+
+def _cell(peak: SweptPeak | None) -> str:
+    height = None if peak is None else height_of(peak)
+    if peak is None or height is None:
+        return DASH
+    at_least = "at least " if peak.peak_device_bytes is None else ""
+    return f"{at_least}{format_bytes(height)}{'' if peak.fits else ', too large'}"
+
+
+def _draw(
+    sweep: SweepAnswer, card: CardPlan, lines: Sequence[SweepLine], figure: Any, size: Size
+) -> None:
+    from matplotlib.lines import Line2D
+
+    width, height = WIDTHS[size], _HEIGHTS[size]
+    columns = 3 if size == "wide" else 1
+    shown = lines[: len(_ROLES)]
+    rows = -(-len(shown) // columns)
+    height_of_legend = 21 * rows
+    left, right, head, foot = 64, 30, height_of_legend + 30, 52
+    axes = figure.add_axes(
+        (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
+    )
+    known = [height_of(peak) or 0 for line in shown for peak in line.peaks]
+    top = min(max(max(known), card.usable_bytes) * 1.05, card.usable_bytes * _BEYOND)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
+    axes.set_ylim(0, top)
+    handles = []
+    for number, line in enumerate(shown):
+        points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]
+        axes.plot(
+            [value for value, _ in points], [tall for _, tall in points],
+            color=ink(_ROLES[number]), linewidth=2, marker=_MARKERS[number], markersize=6,
+            markeredgecolor=ink("page"),
+        )  # fmt: skip
+        handles.append(
+            Line2D([], [], color=ink(_ROLES[number]), linewidth=2, marker=_MARKERS[number],
+                   markersize=6, markeredgecolor=ink("page"))
+        )  # fmt: skip
+    axes.axhline(card.usable_bytes, color=ink("alarm"), linewidth=1.6)
+    axes.annotate(
+        f"{format_bytes(card.usable_bytes)} usable", (sweep.values[0], card.usable_bytes), (2, 4),
+        textcoords="offset points", fontsize=SMALL, color=ink("alarm"), va="bottom",
+    )  # fmt: skip
+    ticks = byte_ticks(top, 7)
+    axes.set_yticks(ticks, list(map(tick_text, ticks)))
+    every = max(1, -(-len(sweep.values) // (9 if size == "wide" else 4)))
+    axes.set_xticks(sweep.values[::every], [f"{value:,}" for value in sweep.values[::every]])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(SWEPT_WORDS[sweep.key], fontsize=SMALL, color=ink("faint"), labelpad=6)
+    frame(axes, grid="y")
+    words = [elided(one_line(line.label), 34) for line in shown]
+    legend(figure, handles, words, columns, 1 - 4 / height)

@@ -1,0 +1,180 @@
+"""The rung of --from: how it does, what would help, and what of the files it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from oomdoctor.records.config import TrainConfig, sequences_per_sample
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.report import Report
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.user_training import ChangedLine, NotTaken, UserTraining, YourChange
+from oomdoctor.render.blocks import Block, Facts, Section
+from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
+from oomdoctor.render.report.header import is_plan, too_large
+from oomdoctor.render.report.notes import fit_notes
+from oomdoctor.render.words import counted, estimate
+from oomdoctor.units import format_bytes
+
+_MOST_LISTED = 12
+_NOTHING = ("false", "none", "default")  # values that say that something is off
+_YOURS = tuple(column for column in FITS if column.heading != "vs fastest")
+
+
+def own_result(report: Report) -> ProbeResult | None:
+    """The row of the rung of --from."""
+    key = report.yours.key if report.yours is not None else None
+    return next((result for result in report.results if result.key == key), None)
+
+
+def your_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
+    """The section above all tables; none without --from."""
+    training = report.request.user_training if report.request is not None else None
+    if training is None:
+        return []
+    blocks: list[Block] = []
+    row = own_result(report)
+    if row is not None:
+        blocks.append(_row(report, row, plus_minus))
+    facts = _read_as(training, verbose=verbose)
+    facts += [*_answer(report), *_taken(report, training, verbose=verbose)]
+    blocks.append(Facts(tuple(facts)))
+    names = ", ".join(PurePath(file.path).name for file in training.files)
+    return [Section(f"Yours: {names}", tuple(blocks))]
+
+
+def _row(report: Report, result: ProbeResult, plus_minus: str) -> Block:
+    usable = report.budget.usable_bytes if report.budget is not None else None
+    planned = is_plan(report)
+    if result.outcome == "fits":
+        place = list(report.ranking).index(result.key) + 1 if result.key in report.ranking else None
+        notes = tuple(fit_notes(result, planned=planned))
+        row = Row(result, plus_minus, place=place, usable_bytes=usable, notes=notes,
+                  tokens="1M", planned=planned)  # fmt: skip
+        return table(_YOURS, [row])[0]
+    columns = DID_NOT_FIT if result.outcome in too_large(report) else NOT_RUN
+    return table(columns, [Row(result, plus_minus, usable_bytes=usable, planned=planned)])[0]
+
+
+def _read_as(training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:
+    """The rung in short, so that a wrong reading is seen; if `verbose`, by which settings."""
+    config = training.config
+    found = [("Read as", f"{config.label()}, sequence length {config.sequence_length:,}")]
+    if verbose:
+        for file in training.files:
+            said = [
+                f"{one.name} {one.value}" + (f" (line {one.line})" if one.line is not None else "")
+                for one in training.said
+                if one.file == file.path
+            ]
+            if said:
+                found.append(("", f"from {PurePath(file.path).name}: {', '.join(said)}"))
+    return found
+
+
+def _answer(report: Report) -> list[tuple[str, str]]:
+    """What would make it fit, or faster, with the lines to change."""
+    yours, result = report.yours, own_result(report)
+    if yours is None or result is None:
+        return []
+    if yours.aim is None:
+        return [("Changes", yours.reason)] if yours.reason else []
+    if not yours.changes:
+        name = "Fits with" if yours.aim == "fits" else "Faster with"
+        return [(name, f"nothing that was tried: {yours.reason}")] if yours.reason else []
+    found = []
+    for number, change in enumerate(yours.changes):
+        name = {"fits": "Fits with", "faster": "Faster with"}[yours.aim] if number == 0 else "or"
+        found.append((name, f"{change.change}: {_effect(change, result)}"))
+        lines = _lines(change.lines)
+        if lines:
+            found.append(("", lines))
+    return found
+
+
+def _effect(change: YourChange, result: ProbeResult) -> str:
+    parts = [f"peak {format_bytes(change.peak_device_bytes)}"]
+    if change.tokens_per_s is not None:
+        rate = estimate(change.tokens_per_s, result)
+        parts.append(f"{rate} tokens/s")
+    if change.speedup is not None:
+        parts[-1] += f" ({change.speedup:.2f}x)"
+    return ", ".join(parts)
+
+
+def _lines(lines: Sequence[ChangedLine]) -> str:
+    """`in train.yaml: gradient_checkpointing: true (line 8)`, one file after the other."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        file = "the environment" if line.file is None else PurePath(line.file).name
+        text = f"{line.name}: {line.after}" if line.file else f"{line.name}={line.after}"
+        if line.after is None:
+            text = f"remove {line.name}"
+        elif line.before is None and line.file:
+            text = f"add {text}"
+        place = f" (line {line.line})" if line.line is not None else ""
+        found.setdefault(file, []).append(text + place)
+    return "; ".join(f"in {file}: {', '.join(texts)}" for file, texts in found.items())
+
+
+def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:
+    """What the rung leaves out, and what it takes from defaults."""
+    found: list[tuple[str, str]] = []
+    matter = [one for one in training.not_taken if one.matters]
+    others = [one for one in training.not_taken if not one.matters]
+    for number, one in enumerate(matter if verbose else matter[:_MOST_LISTED]):
+        found.append(("Not taken" if number == 0 else "", _left_out(one, training)))
+    if len(matter) > _MOST_LISTED and not verbose:
+        found.append(("", f"{len(matter) - _MOST_LISTED} more; --verbose lists them"))
+    if others:
+        what = f"{counted(len(others), 'setting')} that {_changes(len(others))} memory or speed"
+        names = f": {', '.join(one.name for one in others)}" if verbose else ""
+        found.append(("Not taken" if not matter else "", what + names))
+    if training.assumed:
+        by_reason: dict[str, list[str]] = {}
+        for each in training.assumed:
+            if each.value in _NOTHING and not verbose:
+                continue
+            by_reason.setdefault(each.reason, []).append(f"{each.key} {each.value}")
+        texts = [f"{', '.join(keys)} ({reason})" for reason, keys in by_reason.items()]
+        found += [("Assumed" if number == 0 else "", text) for number, text in enumerate(texts)]
+    padding = _padding(report, training.config)
+    if padding is not None:
+        known = any(name == "Assumed" for name, _ in found)
+        found.append(("" if known else "Assumed", padding))
+    return found
+
+
+def _padding(report: Report, config: TrainConfig) -> str | None:
+    """What rows of different length need more than those of a rung, which are all full.
+
+    sdpa turns the mask of all pairs of tokens into numbers of the type of the queries, in each
+    layer, and keeps them for the backward pass (torch `transformers/attention.cpp`,
+    `convert_boolean_attn_mask`). With checkpointing the mask itself is kept, and one layer's
+    numbers at a time. Eight layers on the emulated card took 8 times rows x length**2 x 2 bytes
+    more, less 8 KiB; with checkpointing 3 bytes for each pair, less 1 KiB.
+    """
+    rows = config.micro_batch_size
+    if report.model is None or report.model.task != "causal-lm":
+        return None
+    if config.attention != "sdpa" or config.packing != "none" or not isinstance(rows, int):
+        return None
+    if rows == 1 and config.objective == "default":
+        return None  # it is as long as itself
+    dtype = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
+    at_a_time = config.activation_checkpointing == "full"
+    each = dtype_bytes(dtype) + (1 if at_a_time else 0)
+    size = rows * sequences_per_sample(config) * config.sequence_length**2 * each
+    held = "in all" if at_a_time else "in each layer"
+    return f"rows without padding; for padded ones sdpa needs masks of {format_bytes(size)} {held}"
+
+
+def _changes(count: int) -> str:
+    return "does not change" if count == 1 else "do not change"
+
+
+def _left_out(one: NotTaken, training: UserTraining) -> str:
+    file = f" in {PurePath(one.file).name}" if len(training.files) > 1 else ""
+    line = f" (line {one.line})" if one.line is not None else ""
+    return f"{one.name}: {one.value}{file}{line}: {one.reason}"

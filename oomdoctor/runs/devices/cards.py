@@ -1,0 +1,168 @@
+"""The devices of a plan: published cards by name, or a bare size."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.memory.overhead import (
+    LIBRARY_BYTES,
+    Range,
+    context_bytes,
+    device_total_bytes,
+    with_nccl,
+)
+from oomdoctor.analysis.speed.limits import can_be_true
+from oomdoctor.records.costs import CalibratedBy, Calibration
+from oomdoctor.records.facts.interconnects import AUTO_LINK
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.simulation import Target
+from oomdoctor.runs.assemble import SIZE_SOURCE
+from oomdoctor.system import catalogue
+from oomdoctor.system.store.calibration import Learned, newest
+from oomdoctor.units import format_bytes, parse_size
+
+# A bare size gets the kernels and workspaces of an A100.
+_USUAL_CAPABILITY = "8.0"
+# Cards are called by numbers such as 980 and 4090; a shorter one is a size.
+_CARD_NUMBER = re.compile(r"\d{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A device to predict for, in bytes; `facts` is None for a bare size."""
+
+    name: str
+    facts: GpuFacts | None
+    memory_bytes: int
+    total_bytes: int
+    total_source: str
+    headroom_bytes: int
+    context: Range
+    speed: Calibration | None = None  # what `probe` measured on such a card
+    calibrated_by: CalibratedBy | None = None
+    ignored: Learned | None = None  # stored constants that cannot be true
+    asked_as: str | None = None  # the name in the request, shared with the `variants`
+    variants: tuple[str, ...] = ()
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a rung may use, including the CUDA context."""
+        return self.total_bytes - self.headroom_bytes
+
+    @property
+    def capability(self) -> str:
+        """The compute capability, assumed if unknown."""
+        known = self.facts.compute_capability if self.facts else None
+        return known or _USUAL_CAPABILITY
+
+    def target(self, interconnect: str = AUTO_LINK) -> Target:
+        """What the worker needs to know about the card, and about what links several of them."""
+        return Target(
+            name=self.name,
+            total_bytes=self.total_bytes,
+            usable_bytes=self.usable_bytes,
+            overhead_bytes=self.context.likely,
+            gpu=self.facts,
+            calibration=self.speed,
+            interconnect=interconnect,
+        )
+
+
+def cards_of(plan: PlanRequest, headroom: float, ranks: int = 1) -> tuple[Card, ...]:
+    """The devices of a plan, smallest memory first; `headroom` is a share of the total.
+
+    On each of them one of `ranks` processes trains. Cards with less than `min_memory_bytes` are
+    left out.
+
+    Raises:
+        ValueError: a name is neither a known card nor a size.
+    """
+    if plan.all_gpus:
+        known = [facts for facts in catalogue.gpus() if facts.vendor == "NVIDIA"]
+        cards = [_card(facts, headroom) for facts in known]
+    else:
+        cards = [card_named(name, headroom) for name in plan.gpus]
+    least = plan.min_memory_bytes or 0
+    unique = {card.name: of_ranks(card, ranks) for card in cards if card.memory_bytes >= least}
+    return tuple(sorted(unique.values(), key=lambda card: (card.memory_bytes, card.total_bytes)))
+
+
+def of_ranks(card: Card, ranks: int) -> Card:
+    """The card as one of several ranks finds it: NCCL's buffers take a part of it."""
+    return replace(card, context=with_nccl(card.context, ranks))
+
+
+def card_named(text: str, headroom: float) -> Card:
+    """The card of that name or alias (`4090`), or a device of that size (`24GiB`, `24`).
+
+    If several variants share the name, the one with the least memory.
+
+    Raises:
+        ValueError: it is neither, and the message has the nearest names; or it is a number that
+            may be MiB or bytes.
+    """
+    stripped = text.strip()
+    numbered = bool(_CARD_NUMBER.fullmatch(stripped))
+    if not numbered:
+        with suppress(ValueError):
+            return _sized(parse_size(stripped), headroom)
+    facts = catalogue.find_gpu(stripped)
+    if facts is not None:
+        return _card(facts, headroom)
+    variants = catalogue.gpu_variants(stripped)
+    if variants:
+        others = tuple(gpu.name for gpu in variants[1:])
+        return replace(_card(variants[0], headroom), asked_as=stripped, variants=others)
+    if numbered:
+        return _sized(parse_size(stripped), headroom)
+    nearest = catalogue.nearest_gpus(stripped)
+    meant = f"did you mean {', '.join(nearest)}?" if nearest else "`oomdoctor gpus` lists the cards"
+    raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
+
+
+def _card(facts: GpuFacts, headroom: float) -> Card:
+    total, source = device_total_bytes(facts)
+    learned, ignored = newest(lambda name: catalogue.find_gpu(name) == facts), None
+    if learned is not None and not can_be_true(learned.speed, facts):
+        learned, ignored = None, learned
+    return Card(
+        name=facts.name,
+        facts=facts,
+        memory_bytes=facts.memory_bytes,
+        total_bytes=total,
+        total_source=source,
+        headroom_bytes=round(total * headroom),
+        context=_context(facts, learned),
+        speed=learned.speed if learned is not None else None,
+        calibrated_by=learned.calibrated_by() if learned is not None else None,
+        ignored=ignored,
+    )
+
+
+def _context(facts: GpuFacts, learned: Learned | None) -> Range:
+    """What `probe` measured on such a card, otherwise published figures."""
+    if learned is None or learned.overhead_bytes is None:
+        return context_bytes(facts)
+    measured = learned.overhead_bytes
+    by = f"driver {learned.driver_version}" if learned.driver_version else "driver unknown"
+    return Range(
+        low=measured,
+        likely=measured,
+        high=measured + LIBRARY_BYTES,
+        source=f"measured by probe on this card model, {by}",
+    )
+
+
+def _sized(size: int, headroom: float) -> Card:
+    return Card(
+        name=format_bytes(size),
+        facts=None,
+        memory_bytes=size,
+        total_bytes=size,
+        total_source=SIZE_SOURCE,
+        headroom_bytes=round(size * headroom),
+        context=context_bytes(None),
+    )

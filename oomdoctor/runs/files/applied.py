@@ -1,0 +1,233 @@
+"""A remedy of `explain` as a change of the user's own file: the lines, and a diff."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.user_training import AppliedRemedy, ChangedLine, Document, UserTraining
+from oomdoctor.stacks.reading.finish import Overrides, finished
+from oomdoctor.stacks.reading.flatten import shown
+from oomdoctor.stacks.reading.merge import draft_of
+from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.stacks.writing.patch import Edit, NotPatchedError, patched
+from oomdoctor.system.train_config import read_text
+from oomdoctor.system.training_files.documents import read_documents
+
+_SOME_GPUS = 2  # for a file that shards over GPUs which its launcher counts
+_SHORTEST = 256
+
+
+class _NotAppliedError(Exception):
+    """Why a remedy is no change of this file."""
+
+
+def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedRemedy:
+    """The first remedy that is a change of the settings in this file, or the one with a number.
+
+    Raises:
+        OomDoctorError: the file cannot be read, or there is no such remedy (exit 2).
+    """
+    if number is not None and not 1 <= number <= len(found.remedies):
+        raise usage_error(
+            "bad_option",
+            f"--remedy: there are {len(found.remedies)} remedies, and {number} is none of them",
+            "oomdoctor explain FILE --verbose lists them",
+        )
+    path = Path(file)
+    text = read_text(path, "--apply")
+    documents = read_documents((file,))
+    training = _training(documents)
+    wanted = [number] if number is not None else list(range(1, len(found.remedies) + 1))
+    refused = []
+    for place in wanted:
+        remedy = found.remedies[place - 1]
+        try:
+            after = _changed(training.config, remedy)
+            lines = _lines(training, after, file)
+            new = _patched(file, text, lines, after)
+        except (_NotAppliedError, NotPatchedError) as error:
+            refused.append(f"{remedy.change}: {error}")
+            continue
+        before = training.config
+        return AppliedRemedy(
+            file=file,
+            number=place,
+            change=remedy.change,
+            changes={key: shown(getattr(after, key)) for key in _keys(before, after)},
+            lines=lines,
+            diff=_diff(file, text, new),
+            not_applied=tuple(refused),
+        )
+    return AppliedRemedy(file, None, None, {}, (), "", tuple(refused))
+
+
+def write(applied: AppliedRemedy, save: Callable[[Path, str], None]) -> AppliedRemedy:
+    """Change the file. As it was, it is kept beside it with `.bak` behind its name.
+
+    `save` writes a whole file or nothing. The file is read again, so nothing is lost that was
+    changed since.
+    """
+    path = Path(applied.file).resolve()
+    text = patched(applied.file, read_text(path, "--apply"), _edits(applied.lines))
+    backup = path.with_name(f"{path.name}.bak")
+    shutil.copy2(path, backup)
+    mode = path.stat().st_mode
+    save(path, text)
+    path.chmod(mode)
+    return replace(applied, written=True, backup=str(backup))
+
+
+def _training(documents: Sequence[Document]) -> UserTraining:
+    draft = draft_of(documents)
+    try:
+        return finished(draft, dict, Overrides())
+    except OomDoctorError as error:
+        if error.code != "gpus_unknown":
+            raise
+        return finished(draft, dict, Overrides(gpus=_SOME_GPUS))
+
+
+def _changed(before: TrainConfig, remedy: Remedy) -> TrainConfig:
+    """The rung of the file with the remedy."""
+    changes = _of_rung(remedy) or _by_key(before, remedy)
+    if not changes:
+        raise _NotAppliedError("it is no setting of a training")
+    if before.world_size > 1:
+        changes = {key: value for key, value in changes.items() if key != "world_size"}
+    after = replace(before, **changes)
+    if after == before:
+        raise _NotAppliedError("the file says so already")
+    size = after.micro_batch_size
+    if size != AUTO and after.rank_batch_size() % size:
+        whole = size * before.accumulation_steps() * after.world_size
+        after = replace(after, effective_batch_size=whole)
+    if faults := config_faults(after):
+        raise _NotAppliedError("; ".join(f"{key} {what}" for key, what in faults))
+    return after
+
+
+def _of_rung(remedy: Remedy) -> dict[str, Any]:
+    """The keys that the remedy sets, for a training that is known in full."""
+    found: dict[str, Any] = dict(remedy.changes)
+    if isinstance(found.get("lora_targets"), list):
+        found["lora_targets"] = tuple(found["lora_targets"])
+    found.pop("effective_batch_size", None)
+    return found
+
+
+def _by_key(before: TrainConfig, remedy: Remedy) -> dict[str, Any]:
+    """The keys that the remedy sets, whatever else is known of the training."""
+    found: dict[str, Any] = {}
+    for key in remedy.key.split("+"):
+        change = _CHANGES.get(key)
+        if change is None:
+            return {}
+        found |= change(before)
+    return found
+
+
+def _smaller(before: TrainConfig) -> dict[str, Any]:
+    size = before.micro_batch_size
+    return {"micro_batch_size": size // 2} if size != AUTO and size > 1 else {}
+
+
+def _shorter(before: TrainConfig) -> dict[str, Any]:
+    length = before.sequence_length
+    return {"sequence_length": length // 2} if length // 2 >= _SHORTEST else {}
+
+
+def _always(**changes: Any) -> Callable[[TrainConfig], dict[str, Any]]:
+    return lambda _: changes
+
+
+# The key of a remedy -> what it changes in a rung of which the log does not say all.
+_CHANGES: Mapping[str, Callable[[TrainConfig], dict[str, Any]]] = {
+    "smaller_batch": _smaller,
+    "shorter_sequence": _shorter,
+    "checkpointing": _always(activation_checkpointing="full"),
+    "liger": _always(loss="liger"),
+    "sdpa": _always(attention="sdpa"),
+    "fused_optimizer": _always(optimizer="adamw_torch_fused"),
+    "adamw_8bit": _always(optimizer="adamw_bnb_8bit"),
+    "paged_adamw": _always(optimizer="paged_adamw_8bit"),
+    "adafactor": _always(optimizer="adafactor"),
+    "half_weights": _always(weights_dtype="bfloat16"),
+    "offload_activations": _always(offload="activations"),
+    "lora": _always(method="lora"),
+    "qlora": _always(method="qlora", quantization="nf4"),
+    "expandable_segments": _always(allocator="expandable_segments"),
+}
+
+
+def _lines(training: UserTraining, after: TrainConfig, file: str) -> tuple[ChangedLine, ...]:
+    """The lines of the file that say the changed rung."""
+    lines = changed_lines(training, after)
+    elsewhere = [line.name for line in lines if line.file != file]
+    if elsewhere:
+        raise _NotAppliedError(f"{', '.join(elsewhere)} is no setting of this file")
+    if not lines:
+        raise _NotAppliedError("the file has no setting for it")
+    return lines
+
+
+def _patched(file: str, text: str, lines: Sequence[ChangedLine], after: TrainConfig) -> str:
+    """The new text, which is read again: it must say the changed rung, and nothing else."""
+    new = patched(file, text, _edits(lines))
+    found = _training((_read(file, new),)).config
+    # What is cast beside quantized weights is the program's choice.
+    after = replace(after, world_size=found.world_size, kbit_prepare=found.kbit_prepare)
+    if found != after:
+        wrong = ", ".join(_keys(found, after))
+        raise _NotAppliedError(f"the file has no setting for {wrong}")
+    return new
+
+
+def _read(file: str, text: str) -> Document:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / Path(file).name
+        copy.write_text(text, encoding="utf-8")
+        return replace(read_documents((str(copy),))[0], path=file)
+
+
+def _edits(lines: Sequence[ChangedLine]) -> list[Edit]:
+    return [
+        Edit(line.name, removed=True) if line.after is None else Edit(line.name, _value(line.after))
+        for line in lines
+    ]
+
+
+def _value(text: str) -> Any:
+    """A value of a changed line, which is written as YAML writes it on one line."""
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _keys(before: TrainConfig, after: TrainConfig) -> list[str]:
+    return [key for key in TrainConfig.__slots__ if getattr(before, key) != getattr(after, key)]
+
+
+def _diff(file: str, before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        file if file.startswith("/") else f"a/{file}",
+        file if file.startswith("/") else f"b/{file}",
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

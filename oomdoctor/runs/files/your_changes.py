@@ -1,0 +1,184 @@
+"""Changes of the rung of --from: those worth a try, in which order, and the answer of the tried.
+
+A plan simulates them. A probe does so too, and then measures the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.analysis.search.changes import why_nothing_fits
+from oomdoctor.analysis.search.own_rung import OneChange, to_fit, to_run, to_speed_up
+from oomdoctor.records.config import Rung
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.user_training import UserTraining, YourChange, YourRung
+from oomdoctor.runs.files.user_training import YOURS
+from oomdoctor.stacks.names.programs import table_of
+from oomdoctor.stacks.writing.changed_lines import changed_lines
+
+Tried = tuple[OneChange, ProbeResult]
+Simulate = Callable[[Sequence[OneChange]], list[Tried]]
+
+_MOST_SIMULATIONS = 14
+_MOST_SHOWN = 3
+_LEAST_SPEEDUP = 1.02  # less is within the error of any estimate
+_KEPT_RESULT = 4  # the highest cost of a change that computes the same
+_QLORA_DEFAULTS = ("quant_storage", "kbit_prepare")
+_ANSWERED = ("fits", "oom", "skipped", "unsupported")
+
+
+def no_answer(row: ProbeResult) -> str | None:
+    """Why no change of the rung is tried; None if some can be."""
+    if row.outcome not in _ANSWERED or (row.failure and row.failure.code == "not_reached"):
+        return row.reason or "it did not run"
+    if row.config.micro_batch_size == AUTO:
+        return "the files do not say the micro-batch size"
+    return None
+
+
+def rung_with(one: OneChange) -> Rung:
+    """The rung of --from with a change."""
+    return Rung(f"{YOURS} with {one.words}", one.config)
+
+
+def changes_to_try(
+    training: UserTraining, row: ProbeResult, usable_bytes: int
+) -> tuple[OneChange, ...]:
+    """What may make the rung fit, or run, or faster if it fits; only what the files can hold."""
+    if row.outcome == "fits":
+        found = to_speed_up(row)
+    elif row.outcome == "unsupported":
+        found = to_run(row)
+    else:
+        found = to_fit(row, usable_bytes)
+    usual = [_as_the_program_does(training, row, one) for one in found]
+    return tuple(one for one in usual if _can_say(training, one))
+
+
+def simulate_fitting(
+    changes: Sequence[OneChange], simulate: Simulate
+) -> tuple[list[Tried], tuple[str, ...]]:
+    """The changes that are simulated to fit, the best first, and all that were simulated."""
+    left, tried = list(changes), list[str]()
+    while left and len(tried) < _MOST_SIMULATIONS:
+        # All that keep the result together; others only if none of these is enough.
+        batch = [one for one in left if one.cost <= _KEPT_RESULT] or left[:2]
+        batch = batch[: _MOST_SIMULATIONS - len(tried)]
+        left = [one for one in left if one not in batch]
+        rows = simulate(batch)
+        tried += [one.words for one in batch]
+        fitting = [(one, found) for one, found in rows if found.outcome == "fits"]
+        if fitting:
+            return best_first(fitting), tuple(tried)
+    return [], tuple(tried)
+
+
+def simulate_faster(
+    changes: Sequence[OneChange], simulate: Simulate, own: float | None
+) -> tuple[list[Tried], tuple[str, ...]]:
+    """The changes that are simulated to be faster than `own` tokens/s, and all simulated ones."""
+    asked = changes[:_MOST_SIMULATIONS]
+    better = [pair for pair in simulate(asked) if is_faster(pair[1], own)]
+    better.sort(key=lambda pair: -(pair[1].tokens_per_s or 0.0))
+    return better, tuple(one.words for one in asked)
+
+
+def best_first(tried: Sequence[Tried]) -> list[Tried]:
+    """Those that keep the result before others, and of these the fastest."""
+    return sorted(
+        tried, key=lambda pair: (pair[0].cost > _KEPT_RESULT, -(pair[1].tokens_per_s or 0.0))
+    )
+
+
+def is_faster(row: ProbeResult, own: float | None) -> bool:
+    """Whether a changed rung fits and is faster than `own` tokens/s by more than the error."""
+    if row.outcome != "fits" or own is None:
+        return False
+    return (row.tokens_per_s or 0.0) >= own * _LEAST_SPEEDUP
+
+
+def answer_fits(
+    request: SurveyRequest,
+    training: UserTraining,
+    row: ProbeResult,
+    found: Sequence[Tried],
+    tried: tuple[str, ...],
+    usable_bytes: int,
+) -> YourRung:
+    """The answer about a rung that does not fit, or does not run; `found` are those that do."""
+    changes = _changes(request, training, row, found)
+    if changes:
+        return YourRung(row.key, YOURS, "fits", changes, tried, None)
+    if row.outcome == "unsupported":
+        return YourRung(row.key, YOURS, None, (), tried, None)
+    return YourRung(row.key, YOURS, "fits", (), tried, why_nothing_fits(row, usable_bytes, tried))
+
+
+def answer_faster(
+    request: SurveyRequest,
+    training: UserTraining,
+    row: ProbeResult,
+    found: Sequence[Tried],
+    tried: tuple[str, ...],
+    nothing: str,
+) -> YourRung:
+    """The answer about a rung that fits; `nothing` is the reason if none is found."""
+    changes = _changes(request, training, row, found)
+    return YourRung(row.key, YOURS, "faster", changes, tried, None if changes else nothing)
+
+
+def _changes(
+    request: SurveyRequest, training: UserTraining, row: ProbeResult, found: Sequence[Tried]
+) -> tuple[YourChange, ...]:
+    return tuple(_change(request, training, row, *pair) for pair in found[:_MOST_SHOWN])
+
+
+def _as_the_program_does(training: UserTraining, row: ProbeResult, one: OneChange) -> OneChange:
+    """The change to QLoRA with the program's own defaults, which need no line in a file."""
+    if one.config.method != "qlora" or row.config.method == "qlora":
+        return one
+    defaults: dict[str, Any] = {}
+    for file in training.files:
+        table = table_of(file.path, file.format)
+        defaults |= table.defaults if table is not None else {}
+    taken = {name: defaults[name] for name in _QLORA_DEFAULTS if name in defaults}
+    return replace(one, config=replace(one.config, **taken))
+
+
+def _can_say(training: UserTraining, one: OneChange) -> bool:
+    """Whether the user's files can hold the change."""
+    config = one.config
+    if config.micro_batch_size == AUTO:
+        return True
+    return bool(changed_lines(training, config))
+
+
+def _change(
+    request: SurveyRequest,
+    training: UserTraining,
+    base: ProbeResult,
+    one: OneChange,
+    row: ProbeResult,
+) -> YourChange:
+    config, words = one.config, one.words
+    if config.micro_batch_size == AUTO and row.micro_batch_size is not None:
+        config = config.with_micro_batch(row.micro_batch_size)
+        words = f"micro-batch size {row.micro_batch_size}"
+    speeds = (base.tokens_per_s, row.tokens_per_s)
+    measured = row.measurement
+    return YourChange(
+        change=words,
+        rung=rung_text(config, replace(request, micro_batch_size=None)),
+        lines=changed_lines(training, config),
+        micro_batch_size=row.micro_batch_size,
+        gradient_accumulation_steps=row.gradient_accumulation_steps,
+        peak_device_bytes=measured.deciding_peak_bytes() if measured else row.peak_device_bytes,
+        tokens_per_s=row.tokens_per_s,
+        speedup=speeds[1] / speeds[0] if speeds[0] and speeds[1] else None,
+        evidence=row.evidence,
+    )

@@ -1,0 +1,121 @@
+"""Which of the stored runs are meant, and which of them are over a limit. Deletes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.units import parse_age, parse_size
+
+# A run of another machine that shares the folder may go on; its lock cannot be seen from here.
+_STILL_FRESH_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which runs are meant; None for any. `model` is a part of its name, or of a command line."""
+
+    model: str | None = None
+    command: str | None = None
+    since: datetime | None = None
+
+    @property
+    def all(self) -> bool:
+        """Whether every run is meant."""
+        return self == Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of the history to keep; None for no limit. All limits hold at once."""
+
+    keep: int | None = None
+    older_than_s: float | None = None
+    max_bytes: int | None = None
+
+
+def parse_limits(text: str) -> Limits:
+    """The limits in a text such as `200`, `30d`, `5GiB` or `200,30d`.
+
+    Raises:
+        ValueError: a part is not a number of runs, an age or a size, or two are of one kind.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if part.isascii() and part.isdigit():
+            kind, value = "keep", float(part)
+        else:
+            try:
+                kind, value = "older_than_s", parse_age(part)
+            except ValueError:
+                kind, value = "max_bytes", float(parse_size(part))
+        if kind in found:
+            raise ValueError(f"{text!r} has two limits of the same kind")
+        found[kind] = value
+    if not found:
+        raise ValueError("write a number of runs, an age such as 30d, or a size such as 5GiB")
+    keep, size = found.get("keep"), found.get("max_bytes")
+    return Limits(
+        None if keep is None else int(keep),
+        found.get("older_than_s"),
+        None if size is None else int(size),
+    )
+
+
+def chosen(runs: Iterable[StoredRun], wanted: Wanted) -> Iterator[StoredRun]:
+    """The runs that are meant, in the same order."""
+    for run in runs:
+        names = " ".join(filter(None, (run.model, *run.command_line))).lower()
+        if wanted.model is not None and wanted.model.lower() not in names:
+            continue
+        if wanted.command is not None and run.command != wanted.command:
+            continue
+        if wanted.since is not None:
+            started = _time(run.started_at)
+            if started is None or started < wanted.since:
+                continue
+        yield run
+
+
+def over_limit(runs: Sequence[StoredRun], limits: Limits, now: datetime) -> tuple[StoredRun, ...]:
+    """The runs to delete, oldest first; `runs` are given latest first.
+
+    Never one that is going on, that may be going on elsewhere, or that is no run of ours.
+    """
+    found: list[StoredRun] = []
+    total = sum(run.size_bytes for run in runs)
+    for place, run in reversed(list(enumerate(runs))):
+        began = _time(run.started_at)
+        age = (now - began).total_seconds() if began is not None else None
+        over = (
+            (limits.keep is not None and place >= limits.keep)
+            or (limits.older_than_s is not None and age is not None and age > limits.older_than_s)
+            or (limits.max_bytes is not None and total > limits.max_bytes)
+        )
+        if over and kept_because(run, now) is None:
+            found.append(run)
+            total -= run.size_bytes
+    return tuple(found)
+
+
+def kept_because(run: StoredRun, now: datetime) -> str | None:
+    """Why a run is never deleted; None if it may be."""
+    if run.status == "foreign":
+        return "not a run of oomdoctor"
+    if run.status == "running":
+        return "still running"
+    changed = _time(run.changed_at)
+    unfinished = run.status in ("interrupted", "unfinished")
+    if unfinished and changed is not None and (now - changed).total_seconds() < _STILL_FRESH_S:
+        return "without a final report, and changed within the last hour"
+    return None
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return found if found is None or found.tzinfo is not None else None

@@ -1,0 +1,1 @@
+"""Which cards a plan shows, in which order, and what they cost."""

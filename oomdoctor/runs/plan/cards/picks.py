@@ -1,0 +1,86 @@
+"""The line of a card in a plan: its usable memory, and the best rung of each method."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from oomdoctor.analysis.rank import rank
+from oomdoctor.records.planned.plan import ByteRange, CardPick, CardPicks, CardPlan, PlanRemedy
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rung.choices import Method
+from oomdoctor.runs.devices.cards import Card
+from oomdoctor.runs.plan.cards.prices import price_of, with_costs
+
+METHODS: tuple[Method, ...] = ("full", "lora", "qlora")
+
+
+def card_plan(
+    card: Card,
+    rows: tuple[ProbeResult, ...],
+    request: SurveyRequest,
+    remedies: tuple[PlanRemedy, ...] = (),
+) -> CardPlan:
+    """The card with its picks; none if the rows are not a ladder."""
+    plan = request.plan
+    is_ladder = plan is None or plan.ranks
+    none = CardPicks(None, None, None)
+    per_hour = price_of(card.name, request.plan.prices if request.plan is not None else None)
+    return CardPlan(
+        name=card.name,
+        compute_capability=card.facts.compute_capability if card.facts else None,
+        memory_bytes=card.memory_bytes,
+        total_bytes=card.total_bytes,
+        total_source=card.total_source,
+        headroom_bytes=card.headroom_bytes,
+        usable_bytes=card.usable_bytes,
+        context=ByteRange(**asdict(card.context)),
+        fitting=sum(row.outcome == "fits" for row in rows),
+        rungs=len(rows),
+        picks=with_costs(_picks(rows, request), per_hour) if is_ladder else none,
+        price_per_hour=per_hour,
+        calibrated_by=card.calibrated_by,
+        remedies=remedies,
+    )
+
+
+def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
+    by_key = {row.key: row for row in rows}
+    picks = rank(rows, request.rank_by).picks
+    found = {}
+    for method in METHODS:
+        best = by_key.get(getattr(picks, method) or "") or nearest(rows, method)
+        found[method] = pick(best) if best is not None else None
+    return CardPicks(**found)
+
+
+def nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
+    """The rung of a method that is short by the least, among those where it is known.
+
+    A simulated rung goes before one with only a lower bound, which always seems short by less.
+    """
+    missed = [r for r in rows if r.config.method == method and r.missed_by_bytes is not None]
+    return min(missed, key=lambda r: (_by_formula(r), r.missed_by_bytes or 0), default=None)
+
+
+def _by_formula(row: ProbeResult) -> bool:
+    """Whether the only figure for what a rung needs is a lower bound."""
+    return row.missed_by_bytes is not None and row.measurement is None
+
+
+def pick(row: ProbeResult) -> CardPick:
+    """What the line of a card shows of a rung; its price is added later."""
+    return CardPick(
+        key=row.key,
+        label=row.label,
+        fits=row.outcome == "fits",
+        micro_batch_size=row.micro_batch_size,
+        gradient_accumulation_steps=row.gradient_accumulation_steps,
+        peak_device_bytes=row.peak_device_bytes,
+        tokens_per_s=row.tokens_per_s,
+        tokens_per_s_spread=row.tokens_per_s_spread,
+        tokens_time_s=row.tokens_time_s,
+        missed_by_bytes=row.missed_by_bytes,
+        by_formula=_by_formula(row),
+        training_time=row.training_time,
+    )

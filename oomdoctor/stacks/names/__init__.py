@@ -1,0 +1,1 @@
+"""The names of settings, one module a program. A table is read in both directions."""

@@ -1,0 +1,315 @@
+"""axolotl's configuration. Names are those of axolotl 0.19."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_tokens
+from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
+from oomdoctor.stacks.names.engines.fsdp import NEUTRAL, rows
+from oomdoctor.stacks.names.images import frozen_vision, side
+from oomdoctor.stacks.names.peft import adapted, bits, in_four_bits, share, variants
+from oomdoctor.stacks.names.published import AXOLOTL as PUBLISHED
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row
+from oomdoctor.stacks.names.transformers import attention
+from oomdoctor.stacks.names.trl import beta, beta_of, precomputed
+from oomdoctor.stacks.names.values import (
+    flag,
+    integer,
+    named_file,
+    number,
+    only_if,
+    optimizer,
+    switch,
+    target_words,
+    targets,
+    text_of,
+)
+
+_ADAPTERS = {"lora": "lora", "qlora": "qlora"}
+_OPTIMIZERS = {"ao_adamw_4bit": "adamw_torch_4bit", "ao_adamw_8bit": "adamw_torch_8bit"}
+_OLD_ATTENTION = {
+    "flash_attention": "flash_attention_2",
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+    "flex_attention": "flex_attention",
+}
+_FSDP_ROWS = (
+    "fsdp_config.reshard_after_forward",
+    "fsdp_config.activation_checkpointing",
+    "fsdp_config.sharding_strategy",
+)
+_LIGER = "axolotl.integrations.liger.LigerPlugin"
+
+
+def _bf16(value: Any) -> dict[str, Any]:
+    """`bf16`: true and auto use autocast on 16-bit weights; full, of older releases, does not."""
+    word = str(value).strip().lower()
+    if word == "full":
+        return {"mixed_bfloat16": False, "weights_dtype": "bfloat16"}
+    if word == "auto":
+        return {"mixed_bfloat16": True}
+    return {} if value is None else {"mixed_bfloat16": flag(value)}
+
+
+def _weights(name: str) -> Any:
+    return lambda value: {"weights_dtype": name} if value is not None and flag(value) else {}
+
+
+def _adapter(value: Any) -> dict[str, Any]:
+    if value is None or str(value).strip() == "":
+        return {"method": "full"}
+    word = str(value).strip().lower()
+    if word not in _ADAPTERS:
+        raise NotTakenError(f"a rung has no adapter {value}")
+    return {"method": _ADAPTERS[word]}
+
+
+def _adapter_word(config: TrainConfig) -> Any:
+    if config.method == "full":
+        return LEFT_OUT
+    return "qlora" if config.quantization == "nf4" else "lora"
+
+
+def _optimizer(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    return {"optimizer": _OPTIMIZERS.get(word) or optimizer(word)}
+
+
+def _optimizer_word(config: TrainConfig) -> str:
+    spoken = {name: word for word, name in _OPTIMIZERS.items()}
+    return spoken.get(config.optimizer, config.optimizer)
+
+
+def _checkpointing(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    if word in ("offload", "unsloth"):
+        return {"checkpointing": True, "checkpoint_offload": True}
+    if word == "offload_disk":
+        raise NotTakenError("a rung moves checkpoints to host memory, not to a disk")
+    return {} if value is None else {"checkpointing": flag(value)}
+
+
+def _offloading(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    if word in ("legacy", "disk", "hidden_states"):
+        raise NotTakenError(f"a rung has no activation offloading {value}")
+    return {} if value is None else {"activation_offloading": flag(value)}
+
+
+def _offloads(config: TrainConfig) -> bool:
+    """Whether activations, or the inputs of checkpoints, are moved to the host."""
+    return config.offload == "activations" or config.activation_checkpointing == "offload"
+
+
+def _linear(value: Any) -> dict[str, Any]:
+    return {"lora_targets": "all-linear"} if value is not None and flag(value) else {}
+
+
+def _fsdp_list(value: Any) -> dict[str, Any]:
+    """The list that FSDP 1 was asked for with."""
+    found: dict[str, Any] = {"fsdp": True} if value else {}
+    for word in value or ():
+        if str(word) == "offload":
+            found["fsdp_offload"] = True
+    return found
+
+
+def _old_attention(name: str) -> Any:
+    return lambda value: {"attention": name} if value is not None and flag(value) else {}
+
+
+def _rl(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    word = str(value).strip().lower()
+    if word not in ("dpo", "grpo"):
+        raise NotTakenError(f"a rung has no objective {value}")
+    return {"objective": word}
+
+
+def _autocasts(config: TrainConfig) -> bool:
+    """Whether 16-bit training is on: axolotl then always uses autocast, ZeRO aside."""
+    return "bfloat16" in (config.autocast_dtype, config.weights_dtype)
+
+
+def _half(config: TrainConfig) -> bool:
+    return not _autocasts(config) and "float16" in (config.autocast_dtype, config.weights_dtype)
+
+
+AXOLOTL = Table(
+    (
+        text_of("base_model", "model"),
+        text_of("model_revision", "revision"),
+        number("sequence_len", "sequence_length"),
+        number("micro_batch_size", "micro_batch_size"),
+        Row("gradient_accumulation_steps", ("accumulation_steps",),
+            number("", "accumulation_steps").read,
+            lambda config: config.accumulation_steps()),
+        Row("optimizer", ("optimizer",), _optimizer, _optimizer_word),
+        Row("bf16", ("mixed_bfloat16",), _bf16, _autocasts),
+        Row("fp16", ("mixed_float16",),
+            lambda value: {} if value is None else {"mixed_float16": flag(value)}, _half),
+        Row("bfloat16", ("weights_dtype",), _weights("bfloat16")),
+        Row("float16", ("weights_dtype",), _weights("float16")),
+        Row("float32", ("weights_dtype",), _weights("float32"),
+            lambda config: LEFT_OUT if _autocasts(config) or _half(config) else True),
+        Row("gradient_checkpointing", ("checkpointing",), _checkpointing,
+            lambda config: config.activation_checkpointing != "none"),
+        Row("gradient_checkpointing_kwargs.use_reentrant", (), lambda _: {},
+            lambda c: False if c.activation_checkpointing in ("full", "every_n") else LEFT_OUT),
+        Row("activation_offloading", ("activation_offloading",), _offloading,
+            lambda config: True if _offloads(config) else LEFT_OUT),
+        Row("attn_implementation", ("attention",), attention, lambda config: config.attention),
+        *(Row(name, ("attention",), _old_attention(value))
+          for name, value in _OLD_ATTENTION.items()),
+        Row("adapter", ("method",), _adapter, _adapter_word),
+        *variants("peft_use_dora", "peft_use_rslora", "lora_modules_to_save"),
+        only_if(Row("load_in_4bit", ("bits_4",), bits(4), in_four_bits), in_four_bits),
+        only_if(Row("load_in_8bit", ("bits_8",), bits(8), lambda c: c.quantization == "int8"),
+                lambda config: config.quantization == "int8"),
+        only_if(number("lora_r", "lora_rank"), adapted),
+        only_if(number("lora_alpha", "lora_alpha"), adapted),
+        only_if(Row("lora_dropout", ("lora_dropout",), share, lambda c: c.lora_dropout), adapted),
+        only_if(Row("lora_target_linear", ("lora_targets",), _linear,
+                    lambda c: True if c.lora_targets == "all-linear" else LEFT_OUT), adapted),
+        only_if(Row("lora_target_modules", ("lora_targets",), targets,
+                    lambda c: LEFT_OUT if c.lora_targets == "all-linear" else target_words(c)),
+                adapted),
+        only_if(Row("bnb_config_kwargs.bnb_4bit_use_double_quant", ("double_quant",),
+                    lambda value: {"double_quant": flag(value)},
+                    lambda c: LEFT_OUT if c.double_quant else False), in_four_bits),
+        only_if(Row("bnb_config_kwargs.bnb_4bit_quant_storage", ("quant_storage",),
+                    lambda value: {"quant_storage": str(value)},
+                    lambda c: LEFT_OUT if c.quant_storage == "bfloat16" else c.quant_storage),
+                in_four_bits),
+        *LOW_RANK_MAPPING,
+        fp8_row("fp8"),
+        switch("torch_compile", "compile", True, False),
+        Row("plugins", ("plugins",), lambda _: {},
+            lambda config: [_LIGER] if config.loss == "liger" else LEFT_OUT),
+        only_if(switch("liger_fused_linear_cross_entropy", "loss", "liger", "default"),
+                lambda config: config.loss == "liger"),
+        Row("sample_packing", ("trl_packing",),
+            lambda value: {} if value is None else {"trl_packing": flag(value)},
+            lambda config: config.packing == "packed"),
+        Row("batch_flattening", ("trl_padding_free",),
+            lambda value: {} if value in (None, "auto") else {"trl_padding_free": flag(value)},
+            lambda config: True if config.packing == "padding_free" else LEFT_OUT),
+        Row("ddp_bucket_cap_mb", ("bucket_mib",),
+            lambda value: {} if value is None else {"bucket_mib": integer(value)}),
+        Row("fsdp", ("fsdp",), _fsdp_list),
+        Row("fsdp_version", ("fsdp_version", "fsdp"),
+            lambda value: {"fsdp_version": integer(value), "fsdp": True},
+            lambda config: config.fsdp_version if is_fsdp(config) else LEFT_OUT),
+        *(row for row in rows("fsdp_config", "") if row.name in _FSDP_ROWS),
+        Row("fsdp_config.offload_params", ("fsdp_offload",),
+            lambda value: {} if value is None else {"fsdp_offload": flag(value)},
+            lambda c: c.offload == "parameters" if is_fsdp(c) else LEFT_OUT,
+            ("fsdp_config.fsdp_offload_params",)),
+        Row("rl", ("objective",), _rl,
+            lambda c: c.objective if c.objective in ("dpo", "grpo") else LEFT_OUT),
+        Row("reward_model", ("objective",),
+            lambda value: {"objective": "reward"} if value and flag(value) else {},
+            lambda config: True if config.objective == "reward" else LEFT_OUT),
+        Row("precompute_ref_log_probs", ("reference",), precomputed,
+            lambda config: True if config.reference == "precomputed" else LEFT_OUT),
+        Row("trl.num_generations", ("num_generations",),
+            number("", "num_generations").read,
+            lambda c: c.num_generations if c.objective == "grpo" else LEFT_OUT),
+        Row("trl.max_completion_length", ("completion_length",),
+            number("", "completion_length").read,
+            lambda c: scored_tokens(c) if c.objective == "grpo" else LEFT_OUT),
+        Row("trl.beta", ("beta",), beta,
+            lambda c: beta_of(c) if c.objective == "grpo" else LEFT_OUT),
+        Row("fsdp_config.fsdp_version", ("fsdp_version", "fsdp"),
+            lambda value: {} if value is None else {"fsdp_version": integer(value), "fsdp": True}),
+        Row("dp_shard_size", ("world_size",), number("", "world_size").read),
+        Row("batch_size", ("batch_of_step",), number("", "batch_of_step").read),
+        Row("image_size", ("image_size",), side,
+            lambda config: config.image_size or LEFT_OUT),
+        Row("freeze_mm_modules", ("vision",), frozen_vision,
+            lambda config: True if config.vision == "frozen" else LEFT_OUT),
+        named_file("deepspeed"),
+        *under("deepspeed", DEEPSPEED, is_zero),
+    ),
+    neutral=listed(
+        """
+        learning_rate weight_decay lr_scheduler lr_scheduler_kwargs warmup_steps warmup_ratio
+        num_epochs max_steps datasets test_datasets dataset_prepared_path val_set_size output_dir
+        chat_template chat_template_jinja special_tokens tokens saves_per_epoch evals_per_epoch
+        eval_steps save_steps logging_steps save_total_limit wandb_project wandb_entity
+        wandb_watch wandb_name wandb_log_model wandb_run_id mlflow_tracking_uri
+        mlflow_experiment_name use_wandb strict resume_from_checkpoint
+        auto_resume_from_checkpoints hub_model_id hub_strategy push_dataset_to_hub seed
+        train_on_inputs shuffle_merged_datasets dataset_processes dataset_num_proc
+        dataloader_pin_memory dataloader_num_workers dataloader_prefetch_factor tokenizer_type
+        tokenizer_config tokenizer_use_fast model_type is_llama_derived_model
+        is_mistral_derived_model is_qwen_derived_model is_falcon_derived_model
+        trust_remote_code save_safetensors early_stopping_patience adam_beta1 adam_beta2
+        adam_epsilon max_grad_norm cosine_min_lr_ratio default_system_message
+        lora_fan_in_fan_out lora_model_dir local_rank ddp_timeout eval_table_size
+        eval_max_new_tokens save_strategy eval_strategy load_best_model_at_end
+        metric_for_best_model greater_is_better debug tf32 fsdp_final_state_dict_type
+        save_first_step use_tensorboard dataset_exact_deduplication eot_tokens roles_to_train
+        train_on_eos remove_unused_columns hf_use_auth_token num_labels trl.reward_funcs
+        processor_type processor_kwargs
+        skip_prepare_dataset loss_watchdog_threshold loss_watchdog_patience tokenizer_legacy
+        tokenizer_use_mistral_common tokenizer_save_jinja_files adam_eps adam_epsilon2 adam_beta3
+        lr_quadratic_warmup eta_min min_sample_len use_swanlab swanlab_project swanlab_mode
+        swanlab_experiment_name swanlab_description swanlab_workspace image_resize_algorithm
+        base_model_ignore_patterns revision_of_model hub_revision unfrozen_parameters.lr
+        include_tkps include_tokens_per_second sample_packing_eff_est total_num_tokens
+        sample_packing_seq_len_multiplier sample_packing_group_size sample_packing_bin_size
+        torchdistx_path excess_length_strategy shuffle_before_merging_datasets
+        dataset_keep_in_memory save_only_model experimental_skip_move_to_device profiler_steps
+        model_config.output_router_logits curriculum_sampling gc_steps plugins_config
+        """
+    )
+    | {f"fsdp_config.{name}" for name in NEUTRAL}
+    | {f"fsdp_config.fsdp_{name}" for name in NEUTRAL},
+    reasons={
+        "pad_to_sequence_len": "every row has the full sequence length",
+        "eval_sample_packing": "only training steps are simulated",
+        "eval_batch_size": "only training steps are simulated; probe has --eval",
+        "group_by_length": "every row has the full sequence length",
+        "lora_mlp_kernel": "peft's own kernels are used",
+        "lora_qkv_kernel": "peft's own kernels are used",
+        "lora_o_kernel": "peft's own kernels are used",
+        "liger_rope": "all kernels of Liger are used, or none",
+        "liger_rms_norm": "all kernels of Liger are used, or none",
+        "liger_glu_activation": "all kernels of Liger are used, or none",
+        "liger_swiglu": "all kernels of Liger are used, or none",
+        "liger_layer_norm": "all kernels of Liger are used, or none",
+        "liger_cross_entropy": "a rung has Liger's fused linear cross-entropy, or none",
+        "cut_cross_entropy": "the loss of a rung is the usual one or Liger's",
+        "world_size": "--gpus says how many GPUs there are",
+        "unfrozen_parameters": "a rung freezes the first layers, or none",
+        "resize_token_embeddings_to_32x": "the vocabulary of MODEL is taken",
+        "ddp_find_unused_parameters": "DDP looks for no unused parameters",
+        "quantize_moe_experts": "bitsandbytes quantizes linear layers alone",
+        "lora_target_parameters": "a rung puts adapters on modules, not on parameters",
+        "context_parallel_size": "a rung has no context parallelism",
+        "tensor_parallel_size": "a rung has no tensor parallelism",
+        "use_scattermoe": "the experts of transformers are used",
+        "use_sonicmoe": "the experts of transformers are used",
+        "experts_implementation": "the experts of transformers are used",
+        "tiled_mlp": "a rung computes whole MLPs",
+        "pretraining_dataset": "rows have the full sequence length",
+        "fsdp_config.backward_prefetch": "FSDP gathers before the backward pass of a layer",
+        "fsdp_config.fsdp_backward_prefetch": "FSDP gathers before the backward pass of a layer",
+    },
+    defaults={
+        "sequence_length": 512,
+        "micro_batch_size": 1,
+        "accumulation_steps": 1,
+        "optimizer": "adamw_torch_fused",
+        "mixed_bfloat16": True,  # bf16: auto
+        "lora_dropout": 0.0,
+        "quant_storage": "bfloat16",
+        "kbit_prepare": "peft",
+    },
+    source="the default of axolotl 0.19",
+    published=PUBLISHED,
+)  # fmt: skip

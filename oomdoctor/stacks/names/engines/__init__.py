@@ -1,0 +1,1 @@
+"""Names of what launches and shards a training: accelerate, FSDP and DeepSpeed."""

@@ -1,0 +1,152 @@
+"""The configuration of `accelerate launch`, as `accelerate config` writes it.
+
+Names are those of accelerate 1.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, offloads
+from oomdoctor.stacks.names.engines.fsdp import NEUTRAL, rows
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, Write, listed
+from oomdoctor.stacks.names.techniques import backend_row
+from oomdoctor.stacks.names.transformers import computes
+from oomdoctor.stacks.names.values import is_auto, named_file, number
+
+_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+_KINDS: dict[str, dict[str, Any]] = {
+    "no": {},
+    "multi_gpu": {"distributed": "ddp"},
+    "fsdp": {"distributed": "fsdp", "fsdp": True},
+    "deepspeed": {"distributed": "deepspeed"},
+}
+
+
+def _mixed(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    if value is False or word in ("no", "none", "false"):
+        return {"mixed_bfloat16": False, "mixed_float16": False}
+    if word == "fp8":
+        return {"mixed_bfloat16": True, "fp8_on": True}
+    if word not in _PRECISIONS:
+        raise NotTakenError(f"a rung has no mixed precision {value}")
+    return {f"mixed_{_PRECISIONS[word]}": True}
+
+
+def _mixed_word(config: TrainConfig) -> str:
+    if config.fp8 != "none":
+        return "fp8"
+    for word, name in _PRECISIONS.items():
+        if computes(config, name):
+            return word
+    return "no"
+
+
+def _kind(value: Any) -> dict[str, Any]:
+    word = "no" if value is False else str(value).strip().lower()
+    if word not in _KINDS:
+        raise NotTakenError(f"a rung cannot run on {value}")
+    return dict(_KINDS[word])
+
+
+def _kind_word(config: TrainConfig) -> str:
+    if is_fsdp(config):
+        return "FSDP"
+    if is_zero(config):
+        return "DEEPSPEED"
+    return "NO" if config.sharding == "none" else "MULTI_GPU"
+
+
+def _backend(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    if word in ("no", "none", "eager"):
+        return {"compile": False}
+    if word == "inductor":
+        return {"compile": True}
+    raise NotTakenError(f"a rung compiles with inductor, not with {value}")
+
+
+def _zero(write: Write) -> Write:
+    return lambda config: write(config) if is_zero(config) else LEFT_OUT
+
+
+def _zero_row(name: str, inner: str, write: Write | None, *aliases: str) -> Row:
+    row = DEEPSPEED.row(inner)
+    assert row is not None
+    names = tuple(f"deepspeed_config.{alias}" for alias in aliases)
+    return Row(
+        f"deepspeed_config.{name}",
+        row.keys,
+        row.read,
+        None if write is None else _zero(write),
+        names,
+    )
+
+
+def _device_word(what: str) -> Callable[[TrainConfig], str]:
+    return lambda config: "none" if offloads(config, what) is LEFT_OUT else "cpu"
+
+
+def _nodes(config: TrainConfig) -> int:
+    return max(1, -(-config.world_size // config.gpus_per_node))
+
+
+def _steps(value: Any) -> dict[str, Any]:
+    if value is None or is_auto(value):
+        return {}
+    return dict(number("", "accumulation_steps").read(value))
+
+
+ACCELERATE = Table(
+    (
+        Row("distributed_type", ("distributed",), _kind, _kind_word),
+        Row("mixed_precision", ("mixed_bfloat16", "mixed_float16"), _mixed, _mixed_word),
+        backend_row("fp8_config.backend", ("AO", "TE")),
+        number("num_processes", "world_size"),
+        Row("num_machines", ("nodes",), number("", "nodes").read, _nodes),
+        Row("gradient_accumulation_steps", ("accumulation_steps",), _steps),
+        Row(
+            "dynamo_config.dynamo_backend",
+            ("compile",),
+            _backend,
+            lambda config: "INDUCTOR" if config.compile else LEFT_OUT,
+            ("dynamo_backend",),
+        ),
+        *rows("fsdp_config", "fsdp_", upper=True),
+        named_file("deepspeed_config.deepspeed_config_file"),
+        _zero_row("zero_stage", "zero_optimization.stage", lambda c: int(c.sharding[-1])),
+        _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps",
+                  lambda config: config.accumulation_steps()),
+        _zero_row("offload_optimizer_device", "zero_optimization.offload_optimizer.device",
+                  _device_word("optimizer")),
+        _zero_row("offload_param_device", "zero_optimization.offload_param.device",
+                  _device_word("parameters")),
+    ),
+    neutral=listed(
+        """
+        fp8_config.amax_compute_algo fp8_config.amax_history_len fp8_config.interval
+        fp8_config.margin compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank
+        main_training_function main_process_ip main_process_port rdzv_backend same_network
+        tpu_env tpu_use_cluster tpu_use_sudo gpu_ids use_cpu commands command_file tpu_name
+        tpu_zone deepspeed_config.gradient_clipping deepspeed_config.zero3_init_flag
+        deepspeed_config.zero3_save_16bit_model
+        deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_hostfile
+        deepspeed_config.deepspeed_moe_layer_cls_names
+        """
+    )
+    | {f"fsdp_config.fsdp_{name}" for name in NEUTRAL},
+    reasons={
+        "dynamo_config": "inductor is used with its default mode",
+        "parallelism_config": "a rung has no such parallelism",
+        "fp8_config": "a rung has no FP8 recipe",
+        "megatron_lm_config": "a rung has no Megatron-LM",
+        "ipex_config": "a rung runs on an NVIDIA GPU",
+        "fsdp_config": "a rung has no such setting",
+        "deepspeed_config": "a rung has no such setting",
+    },
+    defaults={"world_size": 1, "fsdp_version": 1},
+    source="the default of accelerate 1.15",
+)  # fmt: skip

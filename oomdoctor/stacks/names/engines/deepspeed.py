@@ -1,0 +1,227 @@
+"""DeepSpeed's configuration, as a file or inside another program's settings.
+
+Names are those of DeepSpeed 0.19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, Write, listed
+from oomdoctor.stacks.names.values import flag, integer, is_auto, number, optimizer
+
+_OPTIMIZERS = {
+    "adam": "adamw_torch",
+    "adamw": "adamw_torch",
+    "adagrad": "adagrad",
+    "lion": "lion_32bit",
+}
+_REDUCED = {"fp32": "float32", "bf16": "bfloat16", "bfp16": "bfloat16"}
+_STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
+
+
+def _stage(value: Any) -> dict[str, Any]:
+    stage = integer(value)
+    if not 0 <= stage <= 3:
+        raise ValueError(f"must be 0, 1, 2 or 3, not {value!r}")
+    return {"zero_stage": stage}
+
+
+def _device(key: str) -> Callable[[Any], dict[str, Any]]:
+    def read(value: Any) -> dict[str, Any]:
+        word = str(value or "none").strip().lower()
+        if word == "nvme":
+            raise NotTakenError("a rung offloads to host memory, not to a disk")
+        return {key: word == "cpu"}
+
+    return read
+
+
+def _enabled(key: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {} if value is None or is_auto(value) else {key: flag(value)}
+
+
+def _bucket(value: Any) -> dict[str, Any]:
+    if value is None or is_auto(value):
+        return {}
+    return {"bucket_elements": integer(value)}
+
+
+def _prefetch(value: Any) -> dict[str, Any]:
+    if value is None or is_auto(value):
+        return {}
+    if integer(value) == 0:
+        return {"prefetch": "none"}
+    raise NotTakenError("a rung prefetches DeepSpeed's default amount, or nothing")
+
+
+def _reduced(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    word = str(value).strip().lower()
+    if word not in _REDUCED:
+        raise NotTakenError(f"a rung cannot reduce gradients in {value}")
+    return {"reduce_dtype": _REDUCED[word]}
+
+
+def _optimizer(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    return {"optimizer": _OPTIMIZERS[word] if word in _OPTIMIZERS else optimizer(word)}
+
+
+def _zero(write: Write) -> Write:
+    return lambda config: write(config) if is_zero(config) else LEFT_OUT
+
+
+def _precision(name: str) -> Write:
+    return lambda config: (
+        name == (config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype)
+    )
+
+
+def offloads(config: TrainConfig, what: str) -> Any:
+    """The device that states or weights are offloaded to."""
+    moved = ("optimizer", "parameters") if what == "optimizer" else ("parameters",)
+    return "cpu" if config.offload in moved else LEFT_OUT
+
+
+def reduce_word(config: TrainConfig) -> Any:
+    """The dtype of reductions, as DeepSpeed names it."""
+    words = {"float32": "fp32", "bfloat16": "bf16"}
+    return words.get(config.reduce_dtype, LEFT_OUT)
+
+
+def _buckets(config: TrainConfig) -> Any:
+    return config.bucket_elements or LEFT_OUT
+
+
+def _no_prefetch(config: TrainConfig) -> Any:
+    return 0 if config.prefetch == "none" and config.sharding == "zero3" else LEFT_OUT
+
+
+def _pinned(what: str) -> Write:
+    return lambda config: LEFT_OUT if offloads(config, what) is LEFT_OUT else True
+
+
+DEEPSPEED = Table(
+    (
+        Row(
+            "train_micro_batch_size_per_gpu",
+            ("micro_batch_size",),
+            number("", "micro_batch_size").read,
+            lambda config: config.micro_batch_size,
+        ),
+        Row(
+            "gradient_accumulation_steps",
+            ("accumulation_steps",),
+            number("", "accumulation_steps").read,
+            lambda config: config.accumulation_steps(),
+        ),
+        Row("train_batch_size", ("effective_batch_size",),
+            number("", "effective_batch_size").read,
+            lambda config: config.effective_batch_size),
+        Row("bf16.enabled", ("mixed_bfloat16",), _enabled("mixed_bfloat16"),
+            _precision("bfloat16"), ("bfloat16.enabled",)),
+        Row("fp16.enabled", ("mixed_float16",), _enabled("mixed_float16"),
+            _precision("float16")),
+        Row("zero_optimization.stage", ("zero_stage",), _stage,
+            _zero(lambda config: _STAGES[config.sharding])),
+        Row("zero_optimization.offload_optimizer.device", ("zero_offload_optimizer",),
+            _device("zero_offload_optimizer"), _zero(lambda c: offloads(c, "optimizer"))),
+        Row("zero_optimization.offload_optimizer.pin_memory", (), lambda _: {},
+            _zero(_pinned("optimizer"))),
+        Row("zero_optimization.offload_param.device", ("zero_offload_parameters",),
+            _device("zero_offload_parameters"), _zero(lambda c: offloads(c, "parameters"))),
+        Row("zero_optimization.offload_param.pin_memory", (), lambda _: {},
+            _zero(_pinned("parameters"))),
+        Row("zero_optimization.reduce_bucket_size", ("bucket_elements",), _bucket,
+            _zero(_buckets)),
+        Row("zero_optimization.allgather_bucket_size", ("bucket_elements",), _bucket,
+            _zero(_buckets)),
+        Row("zero_optimization.stage3_prefetch_bucket_size", ("prefetch",), _prefetch,
+            _zero(_no_prefetch), ("zero_optimization.prefetch_bucket_size",)),
+        Row("communication_data_type", ("reduce_dtype",), _reduced, _zero(reduce_word)),
+        Row("optimizer.type", ("optimizer",), _optimizer),
+    ),
+    neutral=listed(
+        """
+        steps_per_print wall_clock_breakdown gradient_clipping scheduler dump_state
+        prescale_gradients gradient_predivide_factor zero_allow_untested_optimizer
+        fp16.loss_scale fp16.loss_scale_window fp16.initial_scale_power fp16.hysteresis
+        fp16.min_loss_scale fp16.auto_cast tensorboard wandb csv_monitor flops_profiler
+        optimizer.params optimizer.legacy_fusion zero_optimization.ignore_unused_parameters
+        zero_optimization.stage3_gather_16bit_weights_on_model_save
+        zero_optimization.gather_16bit_weights_on_model_save comms_logger elasticity
+        zero_optimization.round_robin_gradients seed disable_allgather checkpoint data_types
+        zero_optimization.load_from_fp32_weights memory_breakdown
+        zero_force_ds_cpu_optimizer
+        """
+    ),
+    reasons={
+        "zero_optimization.overlap_comm": "DeepSpeed's default is used",
+        "zero_optimization.contiguous_gradients": "DeepSpeed's default is used",
+        "zero_optimization.allgather_partitions": "DeepSpeed's default is used",
+        "zero_optimization.reduce_scatter": "DeepSpeed's default is used",
+        "zero_optimization.sub_group_size": "DeepSpeed's default is used",
+        "zero_optimization.stage3_max_live_parameters": "DeepSpeed's default is used",
+        "zero_optimization.stage3_max_reuse_distance": "DeepSpeed's default is used",
+        "zero_optimization.stage3_param_persistence_threshold": "DeepSpeed's default is used",
+        "zero_optimization.zero_hpz_partition_size": "a rung has no hierarchical partition",
+        "zero_optimization.zero_quantized_weights": "a rung does not quantize communication",
+        "zero_optimization.zero_quantized_gradients": "a rung does not quantize communication",
+        "zero_optimization": "a rung has no such setting",
+        "activation_checkpointing": "these settings act only on DeepSpeed's own checkpointing",
+        "amp": "a rung has no NVIDIA apex",
+        "compression_training": "a rung does not prune or quantize while it trains",
+        "autotuning": "the settings of the file are taken as they are",
+        "progressive_layer_drop": "a rung runs all layers",
+        "curriculum_learning": "every row has the full sequence length",
+        "random_ltd": "every row has the full sequence length",
+        "pipeline": "a rung has no pipeline of DeepSpeed",
+        "quantize_training": "a rung does not train for quantization",
+        "eigenvalue": "a rung does not train for quantization",
+        "sequence_parallel_size": "a rung has no sequence parallelism",
+        "seq_parallel_communication_data_type": "a rung has no sequence parallelism",
+        "torch_autocast": "a rung has bf16 or fp16 of DeepSpeed",
+        "compile": "a rung compiles the model by torch_compile",
+        "bf16": "a rung has no such setting",
+        "fp16": "a rung has no such setting",
+        "aio": "a rung offloads to host memory, not to a disk",
+        "sparse_attention": "a rung has no sparse attention",
+        "tensor_parallel": "a rung has no tensor parallelism in DeepSpeed",
+        "data_efficiency": "every row has the full sequence length",
+    },
+    defaults={"accumulation_steps": 1, "zero_stage": 0},
+    source="the default of DeepSpeed 0.19",
+)  # fmt: skip
+
+
+def under(head: str, table: Table, holds: Callable[[TrainConfig], bool]) -> tuple[Row, ...]:
+    """The rows with each name below `head`, written for rungs of which `holds` is true.
+
+    Sizes of a batch are "auto" there: the program around it fills them in.
+    """
+
+    def written(row: Row) -> Write | None:
+        write = row.write
+        if write is None:
+            return None
+        auto = row.keys and row.keys[0] in (
+            "micro_batch_size",
+            "accumulation_steps",
+            "effective_batch_size",
+        )
+        return lambda config: LEFT_OUT if not holds(config) else "auto" if auto else write(config)
+
+    return tuple(
+        Row(
+            f"{head}.{row.name}",
+            row.keys,
+            row.read,
+            written(row),
+            tuple(f"{head}.{alias}" for alias in row.aliases),
+        )
+        for row in table.rows
+    )

@@ -1,0 +1,233 @@
+"""LLaMA-Factory: its own settings beside transformers' `TrainingArguments`.
+
+Names are those of LLaMA-Factory 0.9.5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.stacks.names.images import frozen_vision, side_of_pixels
+from oomdoctor.stacks.names.llama_factory_v1 import FIRST_VERSION
+from oomdoctor.stacks.names.peft import adapted, share, variants
+from oomdoctor.stacks.names.published import LLAMA_FACTORY as PUBLISHED
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.techniques import backend_row, fp8_row, projected
+from oomdoctor.stacks.names.transformers import ARGUMENTS, computes
+from oomdoctor.stacks.names.values import (
+    flag,
+    integer,
+    number,
+    only_if,
+    switch,
+    target_words,
+    targets,
+    text_of,
+    words,
+)
+
+_ATTENTION = {
+    "sdpa": "sdpa",
+    "auto": "sdpa",
+    "disabled": "eager",
+    "fa2": "flash_attention_2",
+    "fa3": "flash_attention_3",
+}
+_METHODS = {"full": "full", "lora": "lora"}
+_STAGES = {"sft": "default", "pt": "default", "dpo": "dpo", "rm": "reward"}
+
+
+def _kind(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    if word == "freeze":
+        return {"method": "full", "freezes": True}
+    if word not in _METHODS:
+        raise NotTakenError(f"a rung has no method {value}; lora is taken")
+    return {"method": _METHODS[word]}
+
+
+def _all_layers(value: Any) -> dict[str, Any]:
+    raise NotTakenError(f"LLaMA-Factory checkpoints whole layers in its own way, not by {value}")
+
+
+def _layers(value: Any) -> dict[str, Any]:
+    count = integer(value)
+    if count < 1:
+        raise NotTakenError("a rung trains the last layers, not the first")
+    return {"trainable_layers": count}
+
+
+def _stage(value: Any) -> dict[str, Any]:
+    word = str(value).strip().lower()
+    if word not in _STAGES:
+        raise NotTakenError(f"a rung has no stage {value}; sft is taken")
+    return {"objective": _STAGES[word]}
+
+
+def _stage_word(config: TrainConfig) -> Any:
+    spoken = {"default": "sft", "dpo": "dpo", "reward": "rm"}
+    return spoken.get(config.objective, LEFT_OUT)
+
+
+def _bits(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    count = integer(value)
+    if count not in (4, 8):
+        raise NotTakenError(f"a rung quantizes to 4 or 8 bits, not to {value}")
+    return {f"bits_{count}": True}
+
+
+def _bits_of(config: TrainConfig) -> Any:
+    return {"nf4": 4, "int8": 8}.get(config.quantization, LEFT_OUT)
+
+
+def _targets(config: TrainConfig) -> str:
+    found = target_words(config)
+    return "all" if found == "all-linear" else found if isinstance(found, str) else ",".join(found)
+
+
+def _pure(config: TrainConfig) -> bool:
+    """DeepSpeed trains 16-bit weights without it, and LLaMA-Factory refuses it with ZeRO-3."""
+    plain = config.weights_dtype == "bfloat16" and config.autocast_dtype == "none"
+    return plain and not is_zero(config)
+
+
+def _packing(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"trl_packing": flag(value)}
+
+
+def _library(value: Any) -> dict[str, Any]:
+    return {"library": "unsloth"} if value is not None and flag(value) else {}
+
+
+def _projected(name: str) -> Any:
+    return lambda value: {"projected": name} if value is not None and flag(value) else {}
+
+
+def _layerwise(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"layerwise": flag(value)}
+
+
+def _four(config: TrainConfig) -> bool:
+    return config.quantization == "nf4"
+
+
+LLAMA_FACTORY = ARGUMENTS | Table(
+    (
+        text_of("model_name_or_path", "model"),
+        text_of("model_revision", "revision"),
+        Row("stage", ("objective",), _stage, _stage_word),
+        Row("finetuning_type", ("method",), _kind,
+            lambda config: "full" if config.method == "full" else "lora"),
+        Row("freeze_trainable_layers", ("trainable_layers",), _layers),
+        number("cutoff_len", "sequence_length"),
+        words("flash_attn", "attention", _ATTENTION),
+        Row("disable_gradient_checkpointing", ("checkpointing",),
+            lambda value: {"checkpointing": not flag(value)},
+            lambda config: config.activation_checkpointing == "none"),
+        Row("gradient_checkpointing", ("checkpointing_of_trainer",),
+            lambda _: {}),
+        Row("gradient_checkpointing_kwargs.use_reentrant", (), lambda _: {}),
+        Row("gradient_checkpointing_kwargs.every_n_layers", (), _all_layers),
+        Row("gradient_checkpointing_kwargs.offload", (), _all_layers),
+        Row("use_reentrant_gc", (), lambda _: {},
+            lambda config: False if config.activation_checkpointing != "none" else LEFT_OUT),
+        Row("pure_bf16", ("pure_bf16",),
+            lambda value: {"pure_bf16": flag(value)}, _pure),
+        Row("bf16", ("mixed_bfloat16",),
+            lambda value: {} if value is None else {"mixed_bfloat16": flag(value)},
+            lambda config: computes(config, "bfloat16")),
+        only_if(number("lora_rank", "lora_rank"), adapted),
+        only_if(number("lora_alpha", "lora_alpha"), adapted),
+        only_if(Row("lora_dropout", ("lora_dropout",), share, lambda c: c.lora_dropout), adapted),
+        only_if(Row("lora_target", ("lora_targets",), targets, _targets), adapted),
+        *variants("use_dora", "use_rslora", "additional_target", joined=True),
+        Row("quantization_bit", ("bits_4", "bits_8"), _bits, _bits_of),
+        only_if(Row("quantization_method", (), lambda _: {}, lambda _: "bnb"), lambda c:
+                c.quantization != "none"),
+        only_if(Row("double_quantization", ("double_quant",),
+                    lambda value: {"double_quant": flag(value)}, lambda c: c.double_quant), _four),
+        fp8_row("fp8"),
+        backend_row("fp8_backend", ("torchao", "te")),
+        switch("enable_liger_kernel", "loss", "liger", "default"),
+        Row("use_liger_kernel", ("loss",), switch("", "loss", "liger", "default").read),
+        Row("use_unsloth", ("library",), _library,
+            lambda config: True if config.library == "unsloth" else LEFT_OUT),
+        Row("use_galore", ("projected",), _projected("galore")),
+        Row("use_apollo", ("projected",), _projected("apollo")),
+        Row("galore_layerwise", ("layerwise",), _layerwise, None, ("apollo_layerwise",)),
+        Row("galore_rank", ("projected_rank",), number("", "projected_rank").read, None,
+            ("apollo_rank",)),
+        Row("galore_target", (), projected, None, ("apollo_target",)),
+        Row("image_max_pixels", ("image_size",), side_of_pixels,
+            lambda config: config.image_size**2 or LEFT_OUT),
+        Row("freeze_vision_tower", ("vision",), frozen_vision,
+            lambda config: True if config.vision == "frozen" else LEFT_OUT),
+        *FIRST_VERSION,
+        Row("packing", ("trl_packing_of_length",), lambda _: {}),
+        Row("neat_packing", ("trl_packing",), _packing, lambda c: c.packing == "packed"),
+    ),
+    neutral=listed(
+        """
+        dataset dataset_dir eval_dataset media_dir template train_on_prompt mask_history
+        streaming buffer_size mix_strategy interleave_probs overwrite_cache
+        preprocessing_batch_size preprocessing_num_workers max_samples ignore_pad_token_for_loss
+        val_size tool_format default_system enable_thinking tokenized_path
+        data_shared_file_system plot_loss compute_accuracy disable_shuffling
+        early_stopping_steps adapter_name_or_path adapter_folder cache_dir use_fast_tokenizer
+        split_special_tokens low_cpu_mem_usage hf_hub_token ms_hub_token om_hub_token
+        print_param_status trust_remote_code overwrite_output_dir use_swanlab swanlab_project
+        swanlab_run_name do_sample temperature top_p top_k max_new_tokens ray_run_name
+        ray_storage_path create_new_adapter galore_scale galore_update_interval galore_proj_type
+        apollo_scale apollo_scale_type apollo_update_interval apollo_proj apollo_scale_front
+        badam_verbose badam_switch_interval badam_switch_mode loraplus infer_backend
+        image_min_pixels crop_to_patches predict_with_generate eval_num_beams
+        train_dataset eval_dataset sample_backend template kernel_config.name batching_workers
+        model_class save_epochs save_ckpt_as_hf num_train_epochs
+        loraplus_lr_ratio loraplus_lr_embedding pissa_init pissa_iter pissa_convert
+        include_effective_tokens_per_second export_dir export_size export_device
+        """
+    ),
+    reasons={
+        "video_max_pixels": "a rung has images, not videos",
+        "freeze_multi_modal_projector": "a rung trains the projector with the language model",
+        "freeze_language_model": "a rung trains the language model",
+        "dist_config": "--gpus says how many GPUs there are, and the engine is not taken",
+        "kernel_config": "the kernels of transformers are used",
+        "init_config": "loading does not change the peak of a step",
+        "use_v1_kernels": "the kernels of transformers are used",
+        "use_dft_loss": "a rung has the usual loss",
+        "use_eaft_loss": "a rung has the usual loss",
+        "use_asft_loss": "a rung has the usual loss",
+        "mixture_of_depths": "a rung has the layers of MODEL",
+        "use_llama_pro": "a rung has the layers of MODEL",
+        "batching_strategy": "every row has the full sequence length",
+        "use_unsloth_gc": "checkpoints stay on the GPU",
+        "shift_attn": "a rung has no shifted attention",
+        "upcast_layernorm": "a rung has kbit_prepare for quantized models alone",
+        "freeze_trainable_modules": "a rung trains whole layers",
+        "freeze_extra_modules": "a rung trains whole layers",
+        "use_badam": "a rung has no BAdam",
+        "use_adam_mini": "a rung has no Adam-mini",
+        "use_muon": "a rung has no Muon",
+        "quantization_type": "a rung quantizes to nf4",
+    },
+    defaults={
+        "method": "lora",
+        "trainable_layers": 2,
+        "vision": "frozen",
+        "sequence_length": 2048,
+        "checkpointing": True,
+        "lora_rank": 8,
+        "lora_dropout": 0.0,
+        "lora_targets": "all-linear",
+        "double_quant": True,
+        # Packed weights are stored in the dtype of the computation.
+        "quant_storage": "bfloat16",
+        "kbit_prepare": "none",
+    },
+    source="the default of LLaMA-Factory 0.9.5",
+    published=PUBLISHED,
+)  # fmt: skip

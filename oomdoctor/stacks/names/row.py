@@ -1,0 +1,109 @@
+"""A row of a table of names: one setting of a program, and the keys of a rung behind it.
+
+Beside the keys of `TrainConfig`, rows may use these: `accumulation_steps`, `model`, `revision`,
+`mixed_precision` (the dtype of autocast, before a program's rules about weights are applied) and
+others that only the `finish` of their program knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+
+Read = Callable[[Any], Mapping[str, Any]]
+Write = Callable[[TrainConfig], Any]
+LEFT_OUT: Any = object()
+"""What a `write` returns if the setting is not needed in the file."""
+
+
+class NotTakenError(ValueError):
+    """A value that a rung cannot express; the message is the reason.
+
+    `matters` is False if the value changes neither memory nor speed.
+    """
+
+    def __init__(self, reason: str, *, matters: bool = True) -> None:
+        super().__init__(reason)
+        self.matters = matters
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting. `name` is its dotted path, `aliases` are read but never written.
+
+    `keys` are what it decides. `read` gives the keys of a value and raises `NotTakenError`, or
+    ValueError for a value that the program itself would refuse. Without `write` it is only read.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    read: Read
+    write: Write | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All names of one program or class.
+
+    `neutral` are names that change neither memory nor speed, `reasons` those that a rung cannot
+    express, with the reason. Both match a whole path or its first parts. `published` are all names
+    of the program, if they are known. `defaults` are the values
+    of keys that the program uses if its file is silent, and `source` is where they are from.
+    """
+
+    rows: tuple[Row, ...]
+    neutral: frozenset[str] = frozenset()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    published: frozenset[str] = frozenset()
+
+    def row(self, name: str) -> Row | None:
+        """The row of a setting, by its name or an alias."""
+        return next((row for row in self.rows if name == row.name or name in row.aliases), None)
+
+    def __or__(self, other: Table) -> Table:
+        """Both tables; where they name the same setting, the right one counts."""
+        names = {row.name for row in other.rows}
+        return Table(
+            (*(row for row in self.rows if row.name not in names), *other.rows),
+            self.neutral | other.neutral,
+            {**self.reasons, **other.reasons},
+            {**self.defaults, **other.defaults},
+            other.source or self.source,
+            self.published | other.published,
+        )
+
+
+def listed(text: str) -> frozenset[str]:
+    """Names with spaces between."""
+    return frozenset(text.split())
+
+
+def written(table: Table, config: TrainConfig) -> dict[str, Any]:
+    """The settings of a rung by their dotted paths."""
+    found = {row.name: row.write(config) for row in table.rows if row.write is not None}
+    return {name: value for name, value in found.items() if value is not LEFT_OUT}
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted paths as mappings inside mappings."""
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        place = tree
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return tree
+
+
+def in_names(name: str, names: frozenset[str] | Mapping[str, str]) -> str | None:
+    """The entry of `names` that is the path or its first parts."""
+    parts = name.split(".")
+    heads = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((head for head in heads if head in names), None)

@@ -1,0 +1,94 @@
+"""What training scripts in Python say beside the settings of their program.
+
+`reading/script.py` gives these names to what it finds in calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.stacks.names.peft import bits, quant_type, storage
+from oomdoctor.stacks.names.row import NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.techniques import fp8_row
+from oomdoctor.stacks.names.transformers import LENGTH
+from oomdoctor.stacks.names.values import dtype, flag, integer, switch, targets, text_of
+
+
+def _modules(value: Any) -> dict[str, Any]:
+    return {"modules_to_save": tuple(map(str, value))} if value else {}
+
+
+def _smart_checkpointing(value: Any) -> dict[str, Any]:
+    """Unsloth's switch; its word for checkpoints in host memory is its name."""
+    word = str(value).lower()
+    if word not in ("unsloth", "true", "false"):
+        raise NotTakenError(f"a rung has no checkpointing {value!r}")
+    return {"checkpointing": word != "false", "checkpoint_offload": word == "unsloth"}
+
+
+def _allocator(value: Any) -> dict[str, Any]:
+    if "expandable_segments:true" in str(value).replace(" ", "").lower():
+        return {"allocator": "expandable_segments"}
+    raise NotTakenError("a rung has only expandable_segments")
+
+
+def _targets(value: Any) -> dict[str, Any]:
+    """The modules with adapters; our own scripts find those of attention by a function."""
+    return {"lora_targets": "attention"} if value == ["attention"] else targets(value)
+
+
+def _whole(value: Any) -> dict[str, Any]:
+    """Unsloth's switch for training without an adapter."""
+    return {"use_peft": False} if flag(value) else {}
+
+
+def _vision(value: Any) -> dict[str, Any]:
+    return {"vision": "trained" if flag(value) else "frozen"}
+
+
+SCRIPT = LENGTH | Table(
+    (
+        Row("objective", ("objective",), lambda value: {"objective": str(value)}),
+        Row("full_finetuning", ("use_peft",), _whole),
+        Row("finetune_vision_layers", ("vision",), _vision),
+        Row("lora_target_modules", ("lora_targets",), _targets),
+        switch("use_dora", "use_dora", True, False),
+        switch("use_rslora", "use_rslora", True, False),
+        Row("modules_to_save", ("modules_to_save",), _modules),
+        Row("load_in_4bit", ("bits_4",), bits(4)),
+        Row("load_in_8bit", ("bits_8",), bits(8)),
+        Row("bnb_4bit_quant_type", (), quant_type),
+        Row("bnb_4bit_use_double_quant", ("double_quant",), lambda v: {"double_quant": flag(v)}),
+        Row("bnb_4bit_quant_storage", ("quant_storage",), storage),
+        Row("bnb_4bit_compute_dtype", ("bits_compute",), lambda v: {"bits_compute": dtype(v)}),
+        Row("kbit_prepare", ("kbit_prepare",), lambda v: {"kbit_prepare": str(v)}),
+        Row("checkpoint_part", ("checkpoint_part",), lambda v: {"checkpoint_part": str(v)}),
+        Row("frozen_layers", ("frozen_layers",), lambda v: {"frozen_layers": integer(v)}),
+        Row(
+            "use_gradient_checkpointing",
+            ("checkpointing", "checkpoint_offload"),
+            _smart_checkpointing,
+        ),
+        text_of("revision", "revision"),
+        Row(
+            "completion_length", ("completion_length",), lambda v: {"completion_length": integer(v)}
+        ),
+        fp8_row("fp8"),
+        Row("PYTORCH_CUDA_ALLOC_CONF", ("allocator",), _allocator),
+    ),
+    neutral=listed("""task_type lora_bias bias random_state loftq_config fast_inference use_cpu
+                   load_in_16bit max_lora_rank auto_model unsloth_force_compile num_labels
+                   id2label label2id return_dict subfolder init_lora_weights torchscript
+                   low_cpu_mem_usage unsloth_tiled_mlp"""),
+    reasons={
+        "trust_remote_code": "pass --trust-remote-code to allow it",
+        "finetune_language_layers": "a rung adapts the language model",
+        "finetune_attention_modules": "a rung adapts by lora_targets",
+        "finetune_mlp_modules": "a rung adapts by lora_targets",
+        "finetune_audio_layers": "a rung has no audio encoder",
+        "gpu_memory_utilization": "what generates the completions is not simulated",
+        "load_in_fp8": "a rung quantizes to nf4 or int8",
+        "offload_embedding": "a rung keeps the embeddings on the GPU",
+        "qat_scheme": "a rung does not train for quantization",
+    },
+)

@@ -1,0 +1,208 @@
+"""torchtune's configuration: what its fine-tuning recipes read.
+
+Names are those of torchtune 0.6.1. Its own models are built; the doctor simulates the same
+architecture in transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig, is_fsdp
+from oomdoctor.stacks.names.images import side, trainable_vision
+from oomdoctor.stacks.names.peft import adapted, share, variants
+from oomdoctor.stacks.names.published import TORCHTUNE as PUBLISHED
+from oomdoctor.stacks.names.published import TORCHTUNE_MODELS
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.techniques import fp8_row
+from oomdoctor.stacks.names.values import dtype, flag, number, only_if, optimizer, switch
+
+_HEAD = "torchtune.models."
+_BUILDER = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+)")
+_OPTIMIZERS = {
+    "torch.optim.AdamW": "adamw_torch",
+    "torch.optim.SGD": "sgd",
+    "bitsandbytes.optim.PagedAdamW": "paged_adamw_32bit",
+    "bitsandbytes.optim.PagedAdamW8bit": "paged_adamw_8bit",
+    "bitsandbytes.optim.AdamW8bit": "adamw_bnb_8bit",
+    "bitsandbytes.optim.Lion8bit": "lion_8bit",
+    "torchao.optim.AdamW8bit": "adamw_torch_8bit",
+    "torchao.optim.AdamW4bit": "adamw_torch_4bit",
+}
+_CHUNKED = "a rung has the usual loss; torchtune's, in chunks, needs less memory"
+_LINEAR = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+
+
+def builder_of(config: TrainConfig, model: str) -> str | None:
+    """The name of the function that builds a model for a rung; None if torchtune has none."""
+    for word, known in TORCHTUNE_MODELS.items():
+        if known.lower() == model.lower():
+            room, _, name = word.partition(".")
+            prefix = {"full": "", "lora": "lora_", "qlora": "qlora_"}[config.method]
+            return f"{_HEAD}{room}.{prefix}{name}"
+    return None
+
+
+def _builder(value: Any) -> dict[str, Any]:
+    found = _BUILDER.fullmatch(str(value))
+    if found is None:
+        raise NotTakenError("oomdoctor does not know this builder; name MODEL on the command line")
+    room, prefix, name = found.groups()
+    method = {"lora_": "lora", "qlora_": "qlora"}.get(prefix or "", "full")
+    settings: dict[str, Any] = {"method": method, "bits_4": method == "qlora"}
+    model = TORCHTUNE_MODELS.get(f"{room}.{name}")
+    return settings if model is None else settings | {"model": model}
+
+
+def _attention_modules(value: Any) -> dict[str, Any]:
+    return {"tune_modules": tuple(str(one) for one in value or ())}
+
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "output_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj")
+
+
+def lora_targets(modules: tuple[str, ...], *, mlp: bool) -> str | tuple[str, ...]:
+    """The modules of torchtune under their names in transformers."""
+    if mlp and set(modules) == set(_ATTENTION):
+        return "all-linear"
+    names = tuple("o_proj" if one == "output_proj" else one for one in modules)
+    return (*names, *(_MLP if mlp else ()))
+
+
+def _modules(config: TrainConfig) -> list[str]:
+    if isinstance(config.lora_targets, str):
+        return list(_ATTENTION)
+    names = ["output_proj" if one == "o_proj" else one for one in config.lora_targets]
+    return [one for one in names if one in _ATTENTION]
+
+
+def _on_mlp(config: TrainConfig) -> bool:
+    return config.lora_targets == "all-linear" or set(_MLP) <= set(config.lora_targets)
+
+
+def _optimizer(value: Any) -> dict[str, Any]:
+    found = _OPTIMIZERS.get(str(value))
+    return {"optimizer": found or optimizer(str(value).rpartition(".")[2])}
+
+
+def _component(config: TrainConfig) -> Any:
+    spoken = {name: word for word, name in _OPTIMIZERS.items()} | {
+        "adamw_torch_fused": "torch.optim.AdamW",
+        "adamw_8bit": "bitsandbytes.optim.AdamW8bit",
+    }
+    return spoken.get(config.optimizer, LEFT_OUT)
+
+
+def _torch_adam(config: TrainConfig) -> bool:
+    return config.optimizer in ("adamw_torch", "adamw_torch_fused")
+
+
+def _loss(value: Any) -> dict[str, Any]:
+    """The loss, which tells the recipe."""
+    word = str(value).rpartition(".")[2]
+    if word.startswith(("DPO", "RSO", "SimPO")):
+        return {"objective": "dpo"}
+    if "CrossEntropy" in word or word.startswith("CE"):
+        raise NotTakenError(_CHUNKED, matters="torch.nn" not in str(value))
+    raise NotTakenError(f"a rung has no step with {word}; a plain step is taken")
+
+
+TORCHTUNE = Table(
+    (
+        Row("loss._component_", ("objective",), _loss),
+        Row("model.image_size", ("image_size",), side, None, ("tokenizer.image_size",)),
+        Row("model.encoder_trainable", ("vision",), trainable_vision),
+        Row("model._component_", ("model", "method"), _builder),
+        only_if(Row("model.lora_attn_modules", ("tune_modules",), _attention_modules, _modules),
+                adapted),
+        only_if(Row("model.apply_lora_to_mlp", ("tune_mlp",),
+                    lambda value: {"tune_mlp": flag(value)}, _on_mlp), adapted),
+        only_if(number("model.lora_rank", "lora_rank"), adapted),
+        only_if(Row("model.lora_alpha", ("lora_alpha",), number("", "lora_alpha").read,
+                    lambda config: config.lora_alpha), adapted),
+        only_if(Row("model.lora_dropout", ("lora_dropout",), share, lambda c: c.lora_dropout),
+                adapted),
+        *variants("model.use_dora", None, None),
+        number("tokenizer.max_seq_len", "sequence_length"),
+        number("batch_size", "micro_batch_size"),
+        Row("gradient_accumulation_steps", ("accumulation_steps",),
+            number("", "accumulation_steps").read, lambda config: config.accumulation_steps()),
+        Row("optimizer._component_", ("optimizer",), _optimizer, _component),
+        only_if(Row("optimizer.fused", ("tune_fused",),
+                    lambda value: {} if value is None else {"tune_fused": flag(value)},
+                    lambda config: config.optimizer == "adamw_torch_fused"), _torch_adam),
+        Row("dtype", ("weights_dtype",), lambda value: {"weights_dtype": dtype(value)},
+            lambda config: _LINEAR[config.weights_dtype]),
+        switch("compile", "compile", True, False),
+        fp8_row("enable_fp8_training"),
+        only_if(switch("optimizer_in_bwd", "optimizer_in_backward", True, False),
+                lambda config: config.optimizer_in_backward),
+        Row("enable_activation_checkpointing", ("checkpointing",),
+            lambda value: {"checkpointing": flag(value)},
+            lambda config: config.activation_checkpointing in ("full", "offload")),
+        Row("enable_activation_offloading", ("activation_offloading",),
+            lambda value: {"activation_offloading": flag(value)},
+            lambda c: c.activation_checkpointing == "offload" or c.offload == "activations"),
+        Row("dataset.packed", ("trl_packing",),
+            lambda value: {} if value is None else {"trl_packing": flag(value)},
+            lambda config: config.packing == "packed"),
+        only_if(Row("fsdp_cpu_offload", ("fsdp_offload",),
+                    lambda value: {"fsdp_offload": flag(value)},
+                    lambda config: config.offload == "parameters"), is_fsdp),
+        Row("fsdp_reshard_after_forward", ("fsdp_reshard",),
+            lambda value: {} if value is None else {"fsdp_reshard": flag(value)},
+            lambda c: c.sharding != "fsdp_grad_op" if is_fsdp(c) else LEFT_OUT),
+    ),
+    neutral=listed(
+        """
+        output_dir tokenizer._component_ tokenizer.path tokenizer.merges_file
+        tokenizer.prompt_template checkpointer resume_from_checkpoint save_adapter_weights_only
+        dataset seed shuffle lr_scheduler epochs max_steps_per_epoch clip_grad_norm metric_logger
+        log_every_n_steps log_peak_memory_stats log_level device profiler optimizer.lr
+        optimizer.weight_decay optimizer.eps optimizer.betas save_epochs keep_last_n_checkpoints
+        max_bsize_for_val run_val_every_n_steps dataset_val batch_size_val model_size name
+        collate_fn dataloader tokenizer.vocab_path tokenizer.merges_path base_model_path
+        ref_checkpointer ref_policy_checkpointer value_checkpointer reward_checkpointer
+        teacher_checkpointer save_every_n_epochs save_every_n_steps temperature top_k
+        max_new_tokens prompt tasks limit enable_kv_cache tokenizer.max_seq_len_of_prompt
+        """
+    ),
+    reasons={
+        "loss": "the loss has its usual arguments",
+        "model.decoder_trainable": "a rung trains the language model",
+        "model.fusion_trainable": "a rung trains the projector with the language model",
+        "quantizer": "a rung does not train for quantization",
+        "ac_mode": "a rung has its own ways to checkpoint parts of layers",
+        "ac_option": "a rung has its own ways to checkpoint parts of layers",
+        "teacher_model": "a rung has no teacher beside the model",
+        "kd_loss": "a rung has no teacher beside the model",
+        "kd_ratio": "a rung has no teacher beside the model",
+        "policy_model": "a rung has no step of PPO",
+        "reward_and_value_model": "a rung has no step of PPO",
+        "datasets": "every row has the full sequence length",
+        "dataloader.collate_fn": "every row has the full sequence length",
+        "custom_sharded_layers": "each layer is a unit of FSDP",
+        "model.apply_lora_to_output": "a rung puts no adapter on the output head",
+        "model.quantize_base": "the builder's name says it",
+        "tensor_parallel_dim": "a rung has no tensor parallelism",
+        "tensor_parallel_plan": "a rung has no tensor parallelism",
+        "context_parallel_dim": "a rung has no context parallelism",
+        "data_parallel_shard_dim": "--gpus says how many GPUs there are",
+        "data_parallel_replicate_dim": "--gpus says how many GPUs there are",
+        "model": "a rung has no such setting",
+        "optimizer": "the optimizer has its usual arguments",
+    },
+    defaults={
+        "accumulation_steps": 1,
+        "weights_dtype": "bfloat16",
+        "lora_rank": 8,
+        "lora_alpha": 16,
+        "lora_dropout": 0.0,
+        "kbit_prepare": "none",
+        "double_quant": True,
+    },
+    source="the default of torchtune 0.6.1",
+    published=PUBLISHED,
+)  # fmt: skip

@@ -1,0 +1,249 @@
+"""TRL: `SFTConfig` and `ModelConfig`, as `trl sft --config FILE` reads them.
+
+Names are those of TRL 1.16, with older ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.stacks.names.peft import (
+    STORAGE,
+    adapted,
+    bits,
+    in_four_bits,
+    quant_type,
+    share,
+    variants,
+)
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, Table, listed
+from oomdoctor.stacks.names.transformers import ARGUMENTS, FROM_PRETRAINED
+from oomdoctor.stacks.names.values import (
+    flag,
+    integer,
+    number,
+    only_if,
+    target_words,
+    targets,
+)
+
+
+def _uses_peft(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"use_peft": flag(value)}
+
+
+def _packing(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"trl_packing": flag(value)}
+
+
+def _strategy(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"trl_packing_strategy": str(value).strip().lower()}
+
+
+def _liger(value: Any) -> dict[str, Any]:
+    """Without Liger's kernels, `loss_type` says how the loss is computed."""
+    return {"loss": "liger"} if value is not None and flag(value) else {}
+
+
+def _loss_type(value: Any) -> dict[str, Any]:
+    """Only this value has one meaning in all releases: from 1.16 on, "nll" is in chunks too."""
+    return {"loss": "chunked"} if str(value).strip().lower() == "chunked_nll" else {}
+
+
+MODEL_CONFIG = FROM_PRETRAINED | Table(
+    (
+        Row("use_peft", ("use_peft",), _uses_peft, adapted, ("use_lora",)),
+        only_if(number("lora_r", "lora_rank", "lora_rank"), adapted),
+        only_if(number("lora_alpha", "lora_alpha"), adapted),
+        only_if(
+            Row("lora_dropout", ("lora_dropout",), share, lambda config: config.lora_dropout),
+            adapted,
+        ),
+        only_if(
+            Row(
+                "lora_target_modules",
+                ("lora_targets",),
+                targets,
+                target_words,
+                ("target_modules",),
+            ),
+            adapted,
+        ),
+        *variants("use_dora", "use_rslora", "lora_modules_to_save"),
+        only_if(Row("load_in_4bit", ("bits_4",), bits(4), in_four_bits), in_four_bits),
+        only_if(
+            Row("load_in_8bit", ("bits_8",), bits(8), lambda c: c.quantization == "int8"),
+            lambda config: config.quantization == "int8",
+        ),
+        only_if(
+            Row("bnb_4bit_quant_type", (), quant_type, lambda _: "nf4"),
+            in_four_bits,
+        ),
+        only_if(
+            Row(
+                "use_bnb_nested_quant",
+                ("double_quant",),
+                lambda value: {"double_quant": flag(value)},
+                lambda config: config.double_quant,
+                ("use_nested_quant", "bnb_4bit_use_double_quant"),
+            ),
+            in_four_bits,
+        ),
+        STORAGE,
+    ),
+    neutral=frozenset({"lora_task_type"}),
+    reasons={"lora_target_parameters": "a rung puts adapters on modules, not on parameters"},
+    defaults={
+        "weights_dtype": "float32",
+        "use_peft": False,
+        "lora_rank": 16,
+        "lora_alpha": 32,
+        "lora_dropout": 0.05,
+        "double_quant": False,
+        # It casts nothing of a quantized model; older releases cast the norms.
+        "kbit_prepare": "none",
+    },
+    source="the default of TRL 1.16",
+)
+
+
+def precomputed(value: Any) -> dict[str, Any]:
+    """Whether the log-probabilities of DPO's reference are computed before."""
+    if value is None or not flag(value):
+        return {}
+    return {"objective": "dpo", "reference": "precomputed"}
+
+
+def beta(value: Any) -> dict[str, Any]:
+    """The weight of the reference: GRPO has one only above 0."""
+    return {} if value is None else {"beta": float(value)}
+
+
+def beta_of(config: TrainConfig) -> Any:
+    """TRL's default of DPO, and what GRPO usually has where it has a reference."""
+    if config.objective == "grpo":
+        return 0.04 if config.reference == "kl" else 0.0
+    return 0.1 if config.objective == "dpo" else LEFT_OUT
+
+
+def _prompt(config: TrainConfig) -> Any:
+    if config.objective != "grpo" or not config.completion_length:
+        return LEFT_OUT
+    return config.sequence_length - config.completion_length
+
+
+def _of_grpo(key: str) -> Any:
+    return lambda value: {} if value is None else {"objective": "grpo", key: integer(value)}
+
+
+def _switch(key: str) -> Any:
+    return lambda value: {} if value is None else {key: flag(value)}
+
+
+def _with_vllm(value: Any) -> Any:
+    return lambda config: value if config.vllm_gpu_memory_utilization else LEFT_OUT
+
+
+# What the configurations of DPO, reward models and GRPO have beside those of SFT.
+OBJECTIVES = Table(
+    (
+        Row(
+            "precompute_ref_log_probs",
+            ("reference",),
+            precomputed,
+            lambda config: True if config.reference == "precomputed" else LEFT_OUT,
+        ),
+        Row("beta", ("beta",), beta, beta_of),
+        Row(
+            "center_rewards_coefficient",
+            ("objective",),
+            lambda value: {} if value is None else {"objective": "reward"},
+        ),
+        Row(
+            "num_generations",
+            ("num_generations",),
+            _of_grpo("num_generations"),
+            lambda c: c.num_generations if c.objective == "grpo" else LEFT_OUT,
+        ),
+        Row(
+            "max_completion_length",
+            ("completion_length",),
+            _of_grpo("completion_length"),
+            lambda c: c.completion_length or LEFT_OUT if c.objective == "grpo" else LEFT_OUT,
+        ),
+        number("max_prompt_length", "prompt_length", write=_prompt),
+        Row("use_vllm", ("use_vllm",), _switch("use_vllm"), _with_vllm(True)),
+        Row(
+            "vllm_mode",
+            ("vllm_mode",),
+            lambda value: {} if value is None else {"vllm_mode": str(value).strip().lower()},
+            _with_vllm("colocate"),
+        ),
+        Row(
+            "vllm_gpu_memory_utilization",
+            ("vllm_share",),
+            lambda value: {} if value is None else {"vllm_share": float(value)},
+            lambda c: c.vllm_gpu_memory_utilization or LEFT_OUT,
+        ),
+        Row("vllm_enable_sleep_mode", ("vllm_sleeps",), _switch("vllm_sleeps"), lambda _: LEFT_OUT),
+    ),
+    neutral=listed("temperature top_p top_k num_iterations epsilon scale_rewards label_smoothing"),
+    reasons={},
+)
+SFT_CONFIG = ARGUMENTS | Table(
+    (
+        number("max_length", "sequence_length", "max_seq_length"),
+        Row(
+            "activation_offloading",
+            ("activation_offloading",),
+            lambda value: {"activation_offloading": flag(value)},
+            lambda config: True if config.offload == "activations" else LEFT_OUT,
+        ),
+        Row("packing", ("trl_packing",), _packing, lambda c: c.packing == "packed"),
+        Row("packing_strategy", ("trl_packing_strategy",), _strategy),
+        Row(
+            "padding_free",
+            ("trl_padding_free",),
+            lambda value: {} if value is None else {"trl_padding_free": flag(value)},
+            lambda config: True if config.packing == "padding_free" else LEFT_OUT,
+        ),
+        Row(
+            "use_liger_kernel",
+            ("loss",),
+            _liger,
+            lambda config: config.loss == "liger",
+            ("use_liger", "use_liger_loss"),
+        ),
+        Row(
+            "loss_type",
+            ("loss",),
+            _loss_type,
+            lambda config: "chunked_nll" if config.loss == "chunked" else LEFT_OUT,
+        ),
+    ),
+    neutral=listed(
+        """
+        dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming
+        ignore_bias_buffers dataset_text_field dataset_kwargs dataset_num_proc eos_token
+        pad_token chat_template_path shuffle_dataset truncation_mode completion_only_loss
+        assistant_only_loss datasets streaming test_split_size env dataset_mixture
+        dataset_mixer dataset_splits dataset_configs dataset_kwargs chat_template
+        hub_model_revision tokenizer_name_or_path system_prompt benchmarks callbacks
+        """
+    ),
+    reasons={
+        "eval_packing": "only training steps are simulated",
+        "pad_to_multiple_of": "every row has the full sequence length",
+        "f_divergence_type": "the loss has no part that changes memory by it",
+        "router_aux_loss_coef": "the loss of the router is the model's own",
+    },
+    defaults={
+        "sequence_length": 1024,
+        "checkpointing": True,
+        # bf16 is on unless fp16 is.
+        "mixed_bfloat16": True,
+    },
+    source="the default of TRL 1.16",
+)
+TRL = SFT_CONFIG | OBJECTIVES | MODEL_CONFIG

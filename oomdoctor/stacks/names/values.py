@@ -1,0 +1,176 @@
+"""Makes rows: readers and writers of one value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.optimizers import OPTIMIZERS, optimizer_named
+from oomdoctor.stacks.names.patterns import names_of, of_language
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
+
+AUTO = "auto"
+
+
+def flag(value: Any) -> bool:
+    """A switch, as YAML and command lines write it."""
+    word = str(value).strip().lower()
+    if word in ("true", "yes", "1", "on"):
+        return True
+    if word in ("false", "no", "0", "off", "none", "null"):
+        return False
+    raise ValueError(f"must be true or false, not {value!r}")
+
+
+def integer(value: Any) -> int:
+    """A whole number; YAML reads 1e3 as text."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a whole number, not {value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"must be a whole number, not {value!r}") from None
+    if number != int(number):
+        raise ValueError(f"must be a whole number, not {value!r}")
+    return int(number)
+
+
+def dtype(value: Any) -> str:
+    """A dtype that a model can be trained in, or auto."""
+    words = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
+    word = str(value).strip().lower().removeprefix("torch.")
+    word = words.get(word, word)
+    if word not in ("auto", "bfloat16", "float16", "float32"):
+        raise NotTakenError(f"a rung cannot have weights in {value}")
+    return word
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a value is filled in from another file."""
+    return isinstance(value, str) and value.strip().lower() == AUTO
+
+
+def number(name: str, key: str, *aliases: str, write: Write | None = None) -> Row:
+    """A row whose whole number is that of a key. null is the same as no line."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if value is None or is_auto(value):
+            return {}
+        return {key: integer(value)}
+
+    return Row(name, (key,), read, write or (lambda config: getattr(config, key)), aliases)
+
+
+def words(name: str, key: str, known: Mapping[Any, str], *aliases: str, what: str = "") -> Row:
+    """A row that says a key in other words: word of the program -> value of the key.
+
+    The first word of a value is the one that is written.
+    """
+    spoken: dict[str, Any] = {}
+    for word, value in known.items():
+        spoken.setdefault(value, word)
+
+    def read(value: Any) -> dict[str, Any]:
+        for word in (value, str(value).strip().lower()):
+            if isinstance(word, str | int | bool | None) and word in known:
+                return {key: known[word]}
+        raise NotTakenError(f"a rung has no {what or key.replace('_', ' ')} {value!r}")
+
+    def write(config: TrainConfig) -> Any:
+        return spoken.get(getattr(config, key), LEFT_OUT)
+
+    return Row(name, (key,), read, write, aliases)
+
+
+def switch(name: str, key: str, on: Any, off: Any, *aliases: str) -> Row:
+    """A row that is true for one value of a key and false for another."""
+
+    def read(value: Any) -> dict[str, Any]:
+        return {} if value is None else {key: on if flag(value) else off}
+
+    return Row(name, (key,), read, lambda config: getattr(config, key) == on, aliases)
+
+
+def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
+    """The row, written only for rungs of which `holds` is true."""
+    write = row.write
+    assert write is not None
+    return Row(
+        row.name,
+        row.keys,
+        row.read,
+        lambda config: write(config) if holds(config) else LEFT_OUT,
+        row.aliases,
+    )
+
+
+def text_of(name: str, key: str, *aliases: str) -> Row:
+    """A row that is text and only read, such as the name of the model."""
+
+    def read(value: Any) -> dict[str, Any]:
+        return {key: str(value)} if isinstance(value, str) and value.strip() else {}
+
+    return Row(name, (key,), read, None, aliases)
+
+
+def named_file(name: str) -> Row:
+    """A row that names a file of another program, which is read beside this one."""
+
+    def read(value: Any) -> dict[str, Any]:
+        return {f"file of {name}": str(value)} if value else {}
+
+    return Row(name, (), read)
+
+
+def optimizer(value: Any) -> str:
+    """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
+    word = str(getattr(value, "value", value)).strip().lower().rpartition(".")[2]
+    found = optimizer_named(word)
+    if found is None:
+        raise NotTakenError(f"a rung has no optimizer {value}")
+    return found.name
+
+
+def known_optimizers() -> tuple[str, ...]:
+    """The names that transformers has, which rungs use."""
+    return tuple(OPTIMIZERS)
+
+
+def targets(value: Any) -> dict[str, Any]:
+    """The modules that get adapters: a word, a list, or names with commas between."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    found = [str(one) for one in value or ()]
+    if not found:
+        return {}
+    if len(found) == 1 and found[0].lower() in ("all-linear", "all"):
+        return {"lora_targets": "all-linear"}
+    if any(re.search(r"[\\*^$()|]", one) for one in found):
+        return _pattern(found)
+    return {"lora_targets": tuple(found)}
+
+
+def _pattern(found: list[str]) -> dict[str, Any]:
+    """The names that patterns stand for, in all layers."""
+    names = [names_of(one) for one in found]
+    if None in names:
+        raise NotTakenError("a rung cannot have this pattern as its target modules")
+    read: dict[str, Any] = {
+        "lora_targets": tuple(dict.fromkeys(one for part in names for one in part or ()))
+    }
+    return read | ({"vision": "frozen"} if all(map(of_language, found)) else {})
+
+
+# The projections of attention in most decoders, for programs that take names alone.
+ATTENTION_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def target_words(config: TrainConfig) -> Any:
+    """The modules that get adapters, as peft takes them."""
+    if config.lora_targets == "attention":
+        return list(ATTENTION_MODULES)
+    if isinstance(config.lora_targets, str):
+        return config.lora_targets
+    return list(config.lora_targets)

@@ -1,0 +1,109 @@
+"""Applies a table of names to one document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.user_training import Document, NotTaken, Said
+from oomdoctor.stacks.formats import Format
+from oomdoctor.stacks.names.row import NotTakenError, Table, in_names
+from oomdoctor.stacks.reading.flatten import flat, shown
+
+# Values with which a setting does nothing.
+_OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [])
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one document says: values by key, where they are from, and what is left out.
+
+    `defaults` are the values of the keys on which the document is silent.
+    """
+
+    document: Document
+    format: Format
+    table: Table
+    values: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Said] = field(default_factory=dict)
+    not_taken: list[NotTaken] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+def apply(document: Document, form: Format, table: Table) -> Taken:
+    """Read every setting of a document.
+
+    Raises:
+        OomDoctorError: a value is one that the program refuses (exit 2).
+    """
+    taken = Taken(document, form, table)
+    for name, value in flat(document.values):
+        _take(taken, name, value)
+    taken.not_taken += document.left_out
+    taken.defaults = dict(table.defaults) | _effective(table, document.effective)
+    return taken
+
+
+def _take(taken: Taken, name: str, value: Any) -> None:
+    row, document = taken.table.row(name), taken.document
+    line = document.lines.get(name)
+    if row is None:
+        reason, matters = _why(taken.table, name, taken.format)
+        if matters and any(value == off and type(value) is type(off) for off in _OFF):
+            reason, matters = "is off", False
+        _leave(taken, name, value, line, reason, matters)
+        return
+    try:
+        found = row.read(value)
+    except NotTakenError as error:
+        _leave(taken, name, value, line, str(error), error.matters)
+        return
+    except ValueError as error:
+        raise bad_value(document, name, line, str(error)) from None
+    for key, one in found.items():
+        taken.values[key] = one
+        taken.said[key] = Said(key, name, shown(value), document.path, line)
+
+
+def _effective(table: Table, effective: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the values that the program's own parser arrives at."""
+    found: dict[str, Any] = {}
+    for name, value in flat(effective):
+        row = table.row(name)
+        if row is None or value is None:
+            continue
+        try:
+            found |= row.read(value)
+        except ValueError:
+            continue  # such as a value that a rung cannot express: the file's own line says so
+    return found
+
+
+def _leave(
+    taken: Taken, name: str, value: Any, line: int | None, reason: str, matters: bool
+) -> None:
+    taken.not_taken.append(NotTaken(name, shown(value), taken.document.path, line, reason, matters))
+
+
+def _why(table: Table, name: str, form: Format) -> tuple[str, bool]:
+    """Why a setting without a row is not taken, and whether it matters."""
+    known = {head: len(head) for head in filter(None, (
+        in_names(name, table.neutral), in_names(name, table.reasons)))}  # fmt: skip
+    if not known and in_names(name, table.published):
+        return "a rung has no such setting", True
+    if not known and table.published:
+        return f"{form.package} {form.version} has no such setting", True
+    if not known:
+        return f"not a setting of {form.title} that oomdoctor knows", True
+    head = max(known, key=lambda one: known[one])
+    if head in table.neutral:
+        return "does not change memory or speed", False
+    return table.reasons[head], True
+
+
+def bad_value(document: Document, name: str, line: int | None, reason: str) -> OomDoctorError:
+    """The error about one setting of a file."""
+    place = document.path if line is None else f"{document.path}:{line}"
+    return usage_error("bad_config", f"--from: {place}: {name} {reason}", "fix this line")

@@ -1,0 +1,243 @@
+"""From what the files say to the keys of a rung: method, precision, engine, batch.
+
+Each rule is one that a program follows when it builds the training from its settings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.stacks.names.torchtune import lora_targets
+
+Values = dict[str, Any]
+_OF_ADAPTERS = ("use_dora", "use_rslora", "modules_to_save")
+_VLLM_SHARE = 0.3  # TRL's default
+_USUAL_BATCH = 16  # where no file says how many rows a step has
+
+
+def conclude(values: Values, program: str) -> Values:
+    """The keys of `TrainConfig` behind the values of a main program and its launcher."""
+    given = dict(values)
+    _of_tune(given)
+    _of_first_version(given)
+    _projected(given)
+    if program == "unsloth":
+        given["library"] = "unsloth"
+    found = {
+        key: given[key]
+        for key in (
+            "optimizer", "attention", "compile", "loss", "lora_rank", "lora_alpha",
+            "lora_dropout", "lora_targets", "double_quant", "quant_storage", "kbit_prepare",
+            "micro_batch_size", "sequence_length", "prefetch", "reduce_dtype", "bucket_elements",
+            "sync_each_batch", "fsdp_version", "world_size", "gpus_per_node", "allocator",
+            "packing", "use_dora", "use_rslora", "modules_to_save", "frozen_layers",
+            "objective", "reference", "completion_length", "num_generations",
+            "optimizer_in_backward", "optimizer_rank", "library", "vision", "images", "image_size",
+        )
+        if given.get(key) is not None
+    }  # fmt: skip
+    found |= _method(given)
+    found |= _engine(given, program)
+    found |= _precision(given, found, program)
+    found |= _checkpointing(given)
+    found |= _packing(given)
+    _of_objective(given, found)
+    if not str(found.get("sharding", "")).startswith(("fsdp", "hybrid")):
+        found.pop("fsdp_version", None)
+    _of_generations(given, found, program)
+    if given.get("fp8_on"):
+        found["fp8"] = given.get("fp8_backend", "torchao")
+    if found.get("sharding") == "ddp" and "bucket_mib" in given:
+        wide = found.get("weights_dtype") == "float32"
+        found["bucket_elements"] = (given["bucket_mib"] << 20) // (4 if wide else 2)
+    if given.get("activation_offloading"):
+        if program in ("torchtune", "axolotl") and given.get("checkpointing"):
+            found["activation_checkpointing"] = "offload"
+        else:
+            found["offload"] = "activations"
+    if program == "llama-factory" and "lora_alpha" not in found:
+        found["lora_alpha"] = 2 * found.get("lora_rank", 8)
+    if found["method"] == "full":
+        for key in [key for key in found if key.startswith("lora_") or key in _OF_ADAPTERS]:
+            del found[key]
+    if found.get("quantization") != "nf4":
+        found.pop("double_quant", None)
+        found.pop("quant_storage", None)
+    if found["method"] != "qlora":
+        found.pop("kbit_prepare", None)
+    return found | _batch(given, found)
+
+
+def _method(given: Values) -> Values:
+    adapter = given.get("method")
+    lora = given.get("use_peft", False) or adapter in ("lora", "qlora")
+    bits = 4 if given.get("bits_4") else 8 if given.get("bits_8") else 0
+    if not lora:
+        return {"method": "full"}
+    if not bits:
+        return {"method": "lora"}
+    return {"method": "qlora", "quantization": "nf4" if bits == 4 else "int8"}
+
+
+def _of_tune(given: Values) -> None:
+    """What torchtune says in two settings each: its optimizer, and where adapters go."""
+    if given.get("tune_fused") and given.get("optimizer") == "adamw_torch":
+        given["optimizer"] = "adamw_torch_fused"
+    if "tune_modules" in given:
+        given["lora_targets"] = lora_targets(
+            given["tune_modules"], mlp=given.get("tune_mlp", False)
+        )
+
+
+def _of_first_version(given: Values) -> None:
+    """LLaMA-Factory's new engine trains all weights unless a file names an adapter."""
+    if given.get("first_version"):
+        given["method"] = given.get("method_of_first", "full")
+        if "said_mixed_bfloat16" not in given:
+            given["mixed_bfloat16"] = True
+        if "said_micro_batch_size" not in given:
+            given["micro_batch_size"] = 1
+
+
+def _projected(given: Values) -> None:
+    """LLaMA-Factory's switches for GaLore and APOLLO, around the optimizer that it has."""
+    name = given.get("projected")
+    if not name:
+        return
+    own = str(given.get("optimizer", "adamw_torch"))
+    kind = "adafactor" if own == "adafactor" else "adamw_8bit" if "8bit" in own else "adamw"
+    word = f"{name}_{kind if name == 'galore' else 'adamw'}"
+    given["optimizer"] = f"{word}_layerwise" if given.get("layerwise") else word
+    given["optimizer_rank"] = given.get("projected_rank", 16)
+
+
+def _engine(given: Values, program: str) -> Values:
+    """How the training is spread over GPUs; a stage of ZeRO comes before FSDP."""
+    world = given.get("world_size", 1)
+    stage = given.get("zero_stage", 0)
+    if stage and given.get("distributed", "deepspeed") == "deepspeed":
+        found: Values = {"sharding": f"zero{stage}"}
+        if given.get("zero_offload_parameters") and stage == 3:
+            found["offload"] = "parameters"
+        elif given.get("zero_offload_optimizer"):
+            found["offload"] = "optimizer"
+        return found
+    alone = program == "torchtune" and world > 1  # its distributed recipes shard
+    if given.get("fsdp") or alone:
+        sharding = given.get("fsdp_strategy", "fsdp")
+        if sharding == "fsdp" and given.get("fsdp_reshard") is False:
+            sharding = "fsdp_grad_op"
+        offload = {"offload": "parameters"} if given.get("fsdp_offload") else {}
+        return {"sharding": sharding, **offload}
+    return {"sharding": "ddp"} if world > 1 else {}
+
+
+def _precision(given: Values, found: Values, program: str) -> Values:
+    mixed = "none"
+    for name in ("bfloat16", "float16"):
+        if given.get(f"mixed_{name}"):
+            mixed = name
+    if given.get("mixed_float16") and given.get("mixed_bfloat16"):
+        mixed = "float16"
+    weights = given.get("weights_dtype", "auto")
+    rule = _RULES.get(program)
+    if rule is not None:
+        weights, mixed = rule(given, found, weights, mixed)
+    if str(found.get("sharding", "")).startswith("zero") and mixed != "none":
+        # DeepSpeed makes the weights 16-bit itself, and keeps fp32 ones in its optimizer.
+        return {"weights_dtype": mixed, "autocast_dtype": "none"}
+    return {"weights_dtype": weights, "autocast_dtype": mixed}
+
+
+def _of_objective(given: Values, found: Values) -> None:
+    """TRL's trainers for pairs and generations: rows have no other packing, pads or loss."""
+    if given.get("beta") is not None and "objective" not in found:
+        found["objective"] = "dpo"
+    if found.get("objective") == "grpo" and (given.get("beta") or 0) > 0:
+        found["reference"] = "kl"
+    prompt, completion = given.get("prompt_length"), found.get("completion_length")
+    said = given.get("said_sequence_length")  # by a script, for GRPO's settings have none
+    if found.get("objective") == "grpo" and completion and not said:
+        # Without a limit, a prompt may be as long as the completions.
+        found["sequence_length"] = (prompt or completion) + completion
+    if found.get("objective") == "grpo" and given.get("use_vllm"):
+        beside = given.get("vllm_mode", "colocate") == "colocate"
+        if beside and not given.get("vllm_sleeps"):
+            found["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
+    if found.get("objective", "default") == "default":
+        for key in ("reference", "completion_length", "num_generations"):
+            found.pop(key, None)
+
+
+def _of_generations(given: Values, found: Values, program: str) -> None:
+    """Unsloth makes a micro-batch of all completions of a prompt, if it is not several of them."""
+    count = found.get("num_generations", 8)
+    size = found.get("micro_batch_size", 1) * given.get("accumulation_steps", 1)
+    if program == "unsloth" and found.get("objective") == "grpo" and size % count:
+        found["micro_batch_size"] = count
+
+
+def _packing(given: Values) -> Values:
+    """How TRL joins documents; rows that are cut at their length have no borders to mind."""
+    if given.get("trl_packing") and given.get("trl_packing_strategy") != "wrapped":
+        return {"packing": "packed"}
+    return {"packing": "padding_free"} if given.get("trl_padding_free") else {}
+
+
+def _checkpointing(given: Values) -> Values:
+    if given.get("checkpoint_part"):
+        return {"activation_checkpointing": given["checkpoint_part"]}
+    if not (given.get("checkpointing") or given.get("fsdp_checkpointing")):
+        return {"activation_checkpointing": "none"}
+    if given.get("checkpoint_offload"):
+        return {"activation_checkpointing": "offload"}
+    every = given.get("checkpoint_every", 1)
+    if every > 1:
+        return {"activation_checkpointing": "every_n", "checkpoint_every": every}
+    return {"activation_checkpointing": "full"}
+
+
+def _batch(given: Values, found: Values) -> Values:
+    """The effective batch: what is said, or micro-batch x accumulation x GPUs."""
+    world = found.get("world_size", 1)
+    if "effective_batch_size" in given:
+        return {"effective_batch_size": given["effective_batch_size"]}
+    if "micro_batch_size" not in found:
+        return {"effective_batch_size": -(-_USUAL_BATCH // world) * world}
+    # --micro-batch changes how a batch is split, not its size.
+    micro = given.get("batch_of_micro", found["micro_batch_size"])
+    if "batch_of_step" in given and "said_accumulation_steps" not in given:
+        return {"effective_batch_size": max(1, given["batch_of_step"] // micro) * micro * world}
+    return {"effective_batch_size": micro * given.get("accumulation_steps", 1) * world}
+
+
+def _of_axolotl(given: Values, found: Values, weights: str, mixed: str) -> tuple[str, str]:
+    """Weights are loaded in the dtype of the computation (`resolve_dtype`)."""
+    if given.get("mixed_float16") and not given.get("said_mixed_bfloat16"):
+        mixed = "float16"  # bf16: auto gives way
+    if weights == "float32" and not given.get("said_mixed_bfloat16"):
+        return "float32", "none" if mixed == "bfloat16" else mixed
+    if mixed != "none":
+        return mixed, mixed
+    return ("float32" if weights == "auto" else weights), "none"
+
+
+def _of_llama_factory(given: Values, found: Values, weights: str, mixed: str) -> tuple[str, str]:
+    """Weights are loaded in 16 bits; those that are trained become fp32, unless pure."""
+    if given.get("pure_bf16"):
+        return "bfloat16", "none"
+    if found["method"] == "full" and mixed != "none" and found.get("sharding") != "zero3":
+        return "float32", mixed
+    return (mixed if mixed != "none" else weights), mixed
+
+
+def _of_torchtune(given: Values, found: Values, weights: str, mixed: str) -> tuple[str, str]:
+    """It never uses autocast."""
+    return weights, "none"
+
+
+_RULES: dict[str, Any] = {
+    "axolotl": _of_axolotl,
+    "llama-factory": _of_llama_factory,
+    "torchtune": _of_torchtune,
+}

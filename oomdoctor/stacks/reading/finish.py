@@ -1,0 +1,271 @@
+"""From a draft to the training: fills in what the files leave open, and checks the rung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from oomdoctor.errors import usage_error
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.unsloth import unsloth_faults
+from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
+from oomdoctor.stacks.names.peft import DEFAULT_TARGETS
+from oomdoctor.stacks.reading.conclude import conclude
+from oomdoctor.stacks.reading.flatten import shown
+from oomdoctor.stacks.reading.merge import Draft
+from oomdoctor.stacks.reading.trl_loss import in_chunks
+from oomdoctor.stacks.reading.within import within
+
+_LENGTH = 2048
+_TYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line says instead of the files; None where it says nothing."""
+
+    gpus: int | None = None
+    sequence_length: int | None = None
+    effective_batch_size: int | None = None
+    micro_batch_size: int | None = None
+
+    def by_key(self) -> dict[str, tuple[str, int]]:
+        """The keys that are set, with their options."""
+        options = {
+            "world_size": ("--gpus", self.gpus),
+            "sequence_length": ("--seq-len", self.sequence_length),
+            "effective_batch_size": ("--effective-batch", self.effective_batch_size),
+            "micro_batch_size": ("--micro-batch", self.micro_batch_size),
+        }
+        return {key: (name, value) for key, (name, value) in options.items() if value is not None}
+
+
+def finished(
+    draft: Draft,
+    model_config: Callable[[], Mapping[str, Any]] | None = None,
+    overrides: Overrides | None = None,
+) -> UserTraining:
+    """The training of a draft. `model_config` gives the content of the model's config.json; it
+    is called only if the model decides something.
+
+    Raises:
+        OomDoctorError: the settings contradict each other, or shard over an unknown number of
+            GPUs (exit 2).
+    """
+    given = (overrides or Overrides()).by_key()
+    values = dict(draft.values)
+    values |= _gpus_of_batch(values)
+    values |= {key: value for key, (_, value) in given.items()}
+    if "micro_batch_size" in given and "micro_batch_size" in draft.values:
+        values["batch_of_micro"] = draft.values["micro_batch_size"]
+    filled = {key: (value, where) for key, (value, where) in draft.defaults.items()
+              if key not in values}  # fmt: skip
+    known = {key: value for key, (value, _) in filled.items()} | values
+    known |= {f"said_{key}": True for key in draft.values}
+    settings = conclude(known, draft.main.format.name)
+    assumed = _assumed(draft, settings, filled)
+    settings |= _of_model(settings, model_config or dict, assumed)
+    settings |= _frozen(known, model_config or dict)
+    _of_images(settings, values, model_config or dict, assumed)
+    library = in_chunks(draft.main.document, settings)
+    if library is not None and "vision_config" not in (model_config or dict)():
+        settings["loss"] = "chunked"
+        assumed["loss"] = f"SFTTrainer of {library} computes the loss in chunks"
+    _check_gpus(draft, settings, known)
+    if "sequence_length" not in settings:
+        settings["sequence_length"] = _LENGTH
+        assumed["sequence_length"] = "no file says how long a row is; --seq-len does"
+    if "said_objective" not in known and settings.get("objective") == "dpo" and "beta" in values:
+        assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
+    config = _with_library(TrainConfig(**settings), assumed)
+    behind = {
+        key: [one for name in names if (one := draft.said.get(name)) is not None]
+        for key, names in _BEHIND_ALL.items()
+    }
+    config, left = within(config, behind, draft.main.document.path)
+    _check(draft, config)
+    names = {field.name for field in fields(TrainConfig)}
+    return UserTraining(
+        files=tuple(
+            TrainingFile(one.document.path, one.format.name, one.document.parser)
+            for one in draft.taken
+        ),
+        model=draft.model,
+        revision=draft.values.get("revision"),
+        task=draft.values.get("task"),
+        config=config,
+        said=tuple(
+            said
+            for key, said in draft.said.items()
+            if key not in given or said.value == str(given[key][1])
+        )
+        + draft.also,
+        not_taken=draft.not_taken + left + _overridden(draft.said, given),
+        assumed=tuple(
+            Assumed(key, shown(getattr(config, key)), reason)
+            for key, reason in assumed.items()
+            if key in names
+        ),
+    )
+
+
+def _gpus_of_batch(values: Mapping[str, Any]) -> dict[str, int]:
+    """The number of GPUs behind DeepSpeed's batch sizes, if all three are known."""
+    whole, micro = values.get("effective_batch_size"), values.get("micro_batch_size")
+    if whole is None or micro is None or "world_size" in values:
+        return {}
+    gpus, rest = divmod(whole, micro * values.get("accumulation_steps", 1))
+    return {"world_size": gpus} if gpus >= 1 and not rest and "zero_stage" in values else {}
+
+
+# A key of the rung -> the values behind it, if it is not its own name.
+_BEHIND = {
+    "activation_checkpointing": ("checkpointing", "fsdp_checkpointing"),
+    "effective_batch_size": ("accumulation_steps", "effective_batch_size"),
+    "autocast_dtype": ("mixed_bfloat16", "mixed_float16"),
+    "method": ("use_peft", "method"),
+}
+_BEHIND_ALL = {
+    "loss": ("loss", "trl_loss"),
+    "packing": ("trl_packing", "trl_padding_free"),
+    "fp8": ("fp8_on",),
+    "bucket_elements": ("bucket_elements", "bucket_mib"),
+    "prefetch": ("prefetch",),
+    "reduce_dtype": ("reduce_dtype",),
+    "sync_each_batch": ("sync_each_batch",),
+    "fsdp_version": ("fsdp_version",),
+    "frozen_layers": ("frozen_layers",),
+    "activation_checkpointing": ("checkpoint_offload", "checkpoint_every", "checkpointing"),
+}
+# Values that say nothing that a reader would want to know.
+_PLAIN = {"activation_checkpointing": "none", "autocast_dtype": "none", "method": "full"}
+
+
+def _assumed(
+    draft: Draft,
+    settings: Mapping[str, Any],
+    filled: Mapping[str, tuple[Any, str]],
+) -> dict[str, str]:
+    """The keys that come from defaults, with their source."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        behind = _BEHIND.get(key, (key,))
+        if any(name in draft.values for name in behind) or _PLAIN.get(key) == value:
+            continue
+        sources = [filled[name][1] for name in behind if name in filled]
+        if sources and key != "effective_batch_size":
+            found[key] = sources[0]
+    return found
+
+
+def _of_model(
+    settings: Mapping[str, Any],
+    asked: Callable[[], Mapping[str, Any]],
+    assumed: dict[str, str],
+) -> dict[str, Any]:
+    """What the model decides: the dtype of its weights, and peft's modules for it."""
+    found: dict[str, Any] = {}
+    open_dtype = settings.get("weights_dtype") == "auto"
+    open_targets = settings["method"] != "full" and "lora_targets" not in settings
+    model_config = asked() if open_dtype or open_targets else {}
+    if open_dtype:
+        word = str(model_config.get("dtype") or model_config.get("torch_dtype") or "")
+        own = word.removeprefix("torch.")
+        found["weights_dtype"] = own if own in _TYPES else "bfloat16"
+        assumed["weights_dtype"] = (
+            "the dtype in the model's config.json"
+            if own in _TYPES
+            else "the files name no dtype, and most checkpoints have this one"
+        )
+    if open_targets:
+        modules = DEFAULT_TARGETS.get(str(model_config.get("model_type")))
+        found["lora_targets"] = modules or "all-linear"
+        assumed["lora_targets"] = (
+            "what peft adapts in this architecture"
+            if modules
+            else "the files name no modules, and peft's choice for this model is not known here"
+        )
+    return found
+
+
+def _frozen(known: Mapping[str, Any], asked: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """The first layers, if a file says how many of the last are trained."""
+    if not known.get("freezes"):
+        return {}
+    layers = asked().get("num_hidden_layers")
+    trained = known.get("trainable_layers", 0)
+    return {"frozen_layers": max(0, layers - trained)} if isinstance(layers, int) else {}
+
+
+def _of_images(
+    settings: dict[str, Any],
+    values: Mapping[str, Any],
+    asked: Callable[[], Mapping[str, Any]],
+    assumed: dict[str, str],
+) -> None:
+    """Keys about images mean nothing for a model that takes text alone."""
+    keys = [key for key in ("vision", "images", "image_size") if key in settings]
+    if not keys:
+        return
+    config = asked()
+    for key in keys:
+        if "vision_config" not in config and (config or key not in values):
+            del settings[key]
+            assumed.pop(key, None)
+
+
+def _check_gpus(draft: Draft, settings: dict[str, Any], known: Mapping[str, Any]) -> None:
+    sharding = settings.get("sharding", "none")
+    if sharding == "none" or "world_size" in known:
+        if sharding == "none" or settings.get("world_size", 1) > 1:
+            return
+        if known.get("world_size") == 1 and "world_size" in draft.values:
+            return
+    setting = next(
+        (draft.said[key] for key in ("zero_stage", "fsdp", "distributed") if key in draft.said),
+        None,
+    )
+    where = draft.main.document.path if setting is None else setting.file
+    raise usage_error(
+        "gpus_unknown",
+        f"--from: {where} trains with {sharding}, but no file says on how many GPUs",
+        "add --gpus N, or --from the configuration of accelerate launch",
+    )
+
+
+def _with_library(config: TrainConfig, assumed: dict[str, str]) -> TrainConfig:
+    """With transformers where a rung cannot have the rest with Unsloth, as `assumed` then says."""
+    faults = unsloth_faults(config)
+    if not faults:
+        return config
+    assumed["library"] = "; ".join(f"{key}: {what}" for key, what in faults)
+    return replace(config, library="transformers")
+
+
+def _check(draft: Draft, config: TrainConfig) -> None:
+    faults = config_faults(config)
+    if not faults:
+        return
+    lines = []
+    for key, what in faults:
+        names = [s.name for k, s in draft.said.items() if k in _BEHIND.get(key, (key,))]
+        lines.append(f"{' and '.join(names) or key}: {what}")
+    raise usage_error(
+        "bad_config",
+        f"--from: {draft.main.document.path}: " + "; ".join(lines),
+        "fix the file, or set the value with an option such as --micro-batch or --gpus",
+    )
+
+
+def _overridden(
+    said: Mapping[str, Said], given: Mapping[str, tuple[str, int]]
+) -> tuple[NotTaken, ...]:
+    """The settings that options replace."""
+    return tuple(
+        NotTaken(one.name, one.value, one.file, one.line,
+                 f"{given[key][0]} says {given[key][1]}", True)
+        for key, one in said.items()
+        if key in given and one.value != str(given[key][1])
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Puts several files of one training together: the training itself, its launcher, its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oomdoctor.errors import usage_error
+from oomdoctor.records.user_training import Document, FormatName, NotTaken, Said
+from oomdoctor.stacks.formats import BY_NAME, FORMATS
+from oomdoctor.stacks.names.programs import LAUNCHERS, TABLES, table_of
+from oomdoctor.stacks.reading.apply import Taken, apply
+from oomdoctor.stacks.reading.recognize import recognize
+
+_PRECISIONS = ("mixed_bfloat16", "mixed_float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What all files say together. `main` describes the training, the others launch or shard it.
+
+    `also` are settings that say what another file says already. `defaults` are for keys on which
+    all are silent, each with where it is from.
+    """
+
+    taken: tuple[Taken, ...]
+    main: Taken
+    values: dict[str, Any]
+    said: dict[str, Said]
+    also: tuple[Said, ...]
+    not_taken: tuple[NotTaken, ...]
+    defaults: dict[str, tuple[Any, str]]
+
+    @property
+    def model(self) -> str | None:
+        """The model that the files name."""
+        return self.values.get("model")
+
+
+def draft_of(documents: Sequence[Document]) -> Draft:
+    """All documents as one training.
+
+    Raises:
+        OomDoctorError: a format is not known, a value is wrong, or two files contradict each other
+            (exit 2).
+    """
+    taken = tuple(_applied(document) for document in documents)
+    mains = [one for one in taken if one.format.name not in LAUNCHERS]
+    if len(mains) > 1:
+        first, second = mains[0], mains[1]
+        raise usage_error(
+            "two_trainings",
+            f"--from: {first.document.path} ({first.format.name}) and {second.document.path} "
+            f"({second.format.name}) both describe a training",
+            "pass one of them, with the files of its launcher (accelerate, DeepSpeed)",
+        )
+    main = mains[0] if mains else taken[0]
+    values: dict[str, Any] = {}
+    said: dict[str, Said] = {}
+    also: list[Said] = []
+    left = [item for one in taken for item in one.not_taken]
+    for one in sorted(taken, key=lambda other: other is not main):
+        for key, value in one.values.items():
+            if key in values and values[key] != value:
+                if key in _PRECISIONS and value is False:
+                    left.append(_overruled(one.said[key], said[key]))
+                    continue
+                if not (key in _PRECISIONS and values[key] is False):
+                    raise _contradiction(said[key], one.said[key])
+                left.append(_overruled(said[key], one.said[key]))
+            elif key in values:
+                also.append(one.said[key])
+                continue
+            values[key], said[key] = value, one.said[key]
+    return Draft(taken, main, values, said, tuple(also), tuple(left), _defaults(taken, main))
+
+
+def _defaults(taken: Sequence[Taken], main: Taken) -> dict[str, tuple[Any, str]]:
+    found: dict[str, tuple[Any, str]] = {}
+    for one in sorted(taken, key=lambda other: other is main):  # the main program's count most
+        document = one.document
+        source = f"the default of {document.parser}" if document.parser else one.table.source
+        found |= {key: (value, source) for key, value in one.defaults.items()}
+    return found
+
+
+def recognized(document: Document) -> Document:
+    """The document with its format.
+
+    Raises:
+        OomDoctorError: no setting tells it (exit 2).
+    """
+    name: FormatName | None = document.asked or recognize(document.values)
+    if name is None or table_of(document.path, name) is None:
+        raise unknown_format(document.path)
+    return replace(document, asked=name)
+
+
+def _applied(document: Document) -> Taken:
+    name = recognized(document).asked
+    table = None if name is None else table_of(document.path, name)
+    assert name is not None and table is not None  # `recognized` has checked it
+    return apply(document, BY_NAME[name], table)
+
+
+def unknown_format(path: str) -> Exception:
+    """The error that a file is of no known program."""
+    known = ", ".join(row.name for row in FORMATS if row.name in TABLES)
+    return usage_error(
+        "unknown_format",
+        f"--from: {path}: no setting here tells which program reads it",
+        f"name the program: --from PROGRAM:{path}, with one of {known}",
+    )
+
+
+def _contradiction(first: Said, second: Said) -> Exception:
+    return usage_error(
+        "files_disagree",
+        f"--from: {_place(first)} says {first.name}: {first.value}, but {_place(second)} says "
+        f"{second.name}: {second.value}",
+        "make both say the same, or pass only one of the files",
+    )
+
+
+def _overruled(loser: Said, winner: Said) -> NotTaken:
+    reason = f"{winner.name} of {winner.file} decides"
+    return NotTaken(loser.name, loser.value, loser.file, loser.line, reason, True)
+
+
+def _place(said: Said) -> str:
+    return said.file if said.line is None else f"{said.file}:{said.line}"

@@ -1,0 +1,170 @@
+"""Values in the text of a Python script: literals, names bound once, defaults of argparse."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_DEEPEST = 20
+
+
+class UnreadError(Exception):
+    """An expression that is not read."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a value stands: from `start` to `end` of the text, in characters."""
+
+    start: int
+    end: int
+    line: int
+
+
+class Source:
+    """A script's text, with what its names are bound to."""
+
+    def __init__(self, text: str, tree: ast.Module) -> None:
+        self._offsets = _line_offsets(text)
+        self._lines = text.split("\n")
+        self._bound = dict(_bindings(tree))
+        self._options = dict(_options(tree))
+
+    @property
+    def names(self) -> dict[str, ast.expr]:
+        """The options and the names, with what they are bound to."""
+        return {**self._options, **self._bound}
+
+    def value(self, node: ast.expr, depth: int = 0) -> Any:
+        """The value of an expression.
+
+        Raises:
+            UnreadError: only running the script would tell.
+        """
+        if depth > _DEEPEST:
+            raise UnreadError
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name) and node.id in self._bound:
+            return self.value(self._bound[node.id], depth + 1)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, depth)
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return [self.value(one, depth + 1) for one in node.elts]
+        if isinstance(node, ast.Call):
+            return _called(name_of(node.func))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return not self.value(node.operand, depth + 1)
+        return self._number(node, depth)
+
+    def _attribute(self, node: ast.Attribute, depth: int) -> Any:
+        name = name_of(node)
+        if name.startswith("torch."):
+            return name.removeprefix("torch.")
+        if node.attr in self._options:
+            return self.value(self._options[node.attr], depth + 1)
+        raise UnreadError
+
+    def _number(self, node: ast.expr, depth: int) -> Any:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.value(node.operand, depth + 1)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            left, right = self.value(node.left, depth + 1), self.value(node.right, depth + 1)
+            plain = isinstance(left, int | float) and isinstance(right, int | float)
+            if plain and abs(left) < 1e9 and abs(right) < 1e9:
+                return _OPERATORS[type(node.op)](left, right)
+        raise UnreadError
+
+    def origin(self, node: ast.expr) -> ast.expr:
+        """Where the value itself stands: behind a name, its binding."""
+        if isinstance(node, ast.Name) and node.id in self._bound:
+            return self.origin(self._bound[node.id])
+        if isinstance(node, ast.Attribute) and not name_of(node).startswith("torch."):
+            return self._options.get(node.attr, node)
+        return node
+
+    def place(self, node: ast.expr) -> Place:
+        return Place(
+            self._offset(node.lineno, node.col_offset),
+            self._offset(node.end_lineno or node.lineno, node.end_col_offset or 0),
+            node.lineno,
+        )
+
+    def _offset(self, line: int, column: int) -> int:
+        """The character of a position; ast counts columns in bytes of UTF-8."""
+        text = self._lines[line - 1].encode()[:column].decode()
+        return self._offsets[line - 1] + len(text)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: lambda left, right: left // right if right else 0,
+}
+
+
+def _called(name: str) -> Any:
+    """What functions answer that need no run: bfloat16 is there on cards since Ampere."""
+    last = name.rpartition(".")[2]
+    if last == "attention_projections":
+        return ["attention"]
+    if last in ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available"):
+        return True
+    raise UnreadError
+
+
+def name_of(node: ast.expr) -> str:
+    """The dotted name of what is called; empty if it is no name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = name_of(node.value)
+        return f"{head}.{node.attr}" if head else node.attr
+    return ""
+
+
+def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names that are bound exactly once, with what they are bound to."""
+    bound: dict[str, list[ast.expr | None]] = {}
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets = [node.target]
+            value = node.value if isinstance(node, ast.AnnAssign) else None
+        elif isinstance(node, ast.For):
+            targets = [node.target]
+        for target in targets:
+            for one in ast.walk(target):
+                if isinstance(one, ast.Name):
+                    bound.setdefault(one.id, []).append(value if one is target else None)
+    for name, values in bound.items():
+        if len(values) == 1 and values[0] is not None:
+            yield name, values[0]
+
+
+def _options(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The options of argparse by their names in the program, with their defaults."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and name_of(node.func).endswith("add_argument")):
+            continue
+        given = {one.arg: one.value for one in node.keywords}
+        names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+        long = next((one for one in names if str(one).startswith("--")), None)
+        own = given.get("dest")
+        name = own.value if isinstance(own, ast.Constant) else long
+        if name and "default" in given:
+            yield str(name).lstrip("-").replace("-", "_"), given["default"]
+
+
+def _line_offsets(text: str) -> list[int]:
+    offsets, total = [], 0
+    for line in text.split("\n"):
+        offsets.append(total)
+        total += len(line) + 1
+    return offsets

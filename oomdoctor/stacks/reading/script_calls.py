@@ -1,0 +1,264 @@
+"""What each call in a training script says: arguments, adapters, the model, an optimizer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from oomdoctor.stacks.reading.flatten import shown
+from oomdoctor.stacks.reading.python_values import Source, UnreadError, name_of
+from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script, Unread
+from oomdoctor.stacks.reading.script_names import (
+    LORA,
+    MODEL_NAMES,
+    OPTIMIZERS,
+    OTHER_CONFIGS,
+    OUTSIDE_ARGUMENTS,
+    SIZES,
+    TRL_CONFIGS,
+    TRL_TRAINERS,
+    UNSLOTH_CLASSES,
+)
+
+_SECOND = "the first one counts"
+
+
+class Reading:
+    """Walks a script once; the names it binds are known before any call is looked at."""
+
+    def __init__(self, text: str, tree: ast.Module) -> None:
+        self._tree = tree
+        self._source = Source(text, tree)
+        self.script = Script()
+
+    def read(self) -> Script:
+        calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
+        for call in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
+            name = name_of(call.func)
+            self.script.classes.add(name.split(".")[-1])
+            self.script.classes.update(name.split("."))
+            reader = _reader(name)
+            if reader is not None:
+                reader(self, call)
+        self._sizes()
+        return self.script
+
+    # What each call says.
+
+    def arguments(self, call: ast.Call) -> None:
+        """`TrainingArguments` and the configurations of TRL."""
+        if not self._first("arguments", call):
+            return
+        kind = name_of(call.func).split(".")[-1]
+        objective = TRL_CONFIGS.get(kind, "default")
+        if objective != "default":
+            self._say("objective", objective, call)
+        if kind in OTHER_CONFIGS:
+            self._say("objective", "default", call)  # `beta` alone would say DPO
+            reason = "a rung does not have the step of its trainer; a plain step is taken"
+            self.script.unread.append(Unread(kind, f"{kind}(...)", call.lineno, reason))
+        self._keywords(call)
+
+    def lora(self, call: ast.Call) -> None:
+        """peft's `LoraConfig`, or Unsloth's `get_peft_model`."""
+        if not self._first("lora", call):
+            return
+        self.script.values["use_peft"] = True
+        self._keywords(call, LORA, skip=("model", "random_state", "task_type"))
+
+    def quantization(self, call: ast.Call) -> None:
+        """transformers' `BitsAndBytesConfig`."""
+        if self._first("quantization", call):
+            self._keywords(call)
+
+    def model(self, call: ast.Call) -> None:
+        """`from_pretrained` of a model."""
+        kind = name_of(call.func).split(".")[-2]
+        if "Peft" in kind or not self._first("model", call):
+            return
+        if call.args:
+            self._take("model_name_or_path", call.args[0])
+        self._keywords(call, {"model_name": "model_name_or_path"}, skip=(
+            "quantization_config", "device_map", "config", "token", "cache_dir"))  # fmt: skip
+
+    def trainer(self, call: ast.Call) -> None:
+        """TRL's trainers, which load a model themselves if they get its name."""
+        given = {one.arg: one.value for one in call.keywords}
+        node = given.get("model") or (call.args[0] if call.args else None)
+        if node is None or "model_name_or_path" in self.script.values:
+            return
+        with suppress(UnreadError):
+            if isinstance(self._source.value(node), str):
+                self._take("model_name_or_path", node)
+                self.script.classes.add(LOADED_BY_TRL)
+
+    def optimizer(self, call: ast.Call) -> None:
+        """An optimizer that the script makes itself."""
+        kind = name_of(call.func).split(".")[-1]
+        fused = any(one.arg == "fused" and _is_true(one.value) for one in call.keywords)
+        if kind == "AdamW" and "bitsandbytes" not in name_of(call.func):
+            self._say("optim", "adamw_torch_fused" if fused else "adamw_torch", call)
+            return
+        self._say("optim", OPTIMIZERS[kind], call)
+
+    def autocast(self, call: ast.Call) -> None:
+        """Mixed precision in a loop."""
+        given = {one.arg: one.value for one in call.keywords}
+        node = given.get("dtype") or (call.args[1] if len(call.args) > 1 else None)
+        try:
+            word = "float16" if node is None else str(self._source.value(node))
+        except UnreadError:
+            self._unread("autocast", node or call)
+            return
+        if word in ("bfloat16", "float16"):
+            self._say("bf16" if word == "bfloat16" else "fp16", True, call)
+
+    def checkpointing(self, call: ast.Call) -> None:
+        """`gradient_checkpointing_enable` of a model."""
+        self._say("gradient_checkpointing", True, call)
+        for one in call.keywords:
+            if one.arg in ("every_n_layers", "offload"):
+                self._take(f"gradient_checkpointing_kwargs.{one.arg}", one.value)
+
+    def compiled(self, call: ast.Call) -> None:
+        """`torch.compile(model)` or `model.compile()`."""
+        self._say("torch_compile", True, call)
+
+    def liger(self, call: ast.Call) -> None:
+        """Liger's kernels in a loop."""
+        self._say("use_liger_kernel", True, call)
+
+    def prepared(self, call: ast.Call) -> None:
+        """What is cast to 32 bits beside quantized weights."""
+        peft = name_of(call.func).endswith("kbit_training")
+        self._say("kbit_prepare", "peft" if peft else "norms", call)
+
+    def part(self, call: ast.Call) -> None:
+        """The functions of our own scripts that checkpoint a part of each layer."""
+        self._say("checkpoint_part", name_of(call.func).removeprefix("checkpoint_"), call)
+
+    def frozen(self, call: ast.Call) -> None:
+        """The function of our own scripts that freezes layers."""
+        for one in call.keywords:
+            if one.arg == "layers":
+                self._take("frozen_layers", one.value)
+
+    def float8(self, call: ast.Call) -> None:
+        """accelerate's function that converts linear layers for torchao."""
+        self._say("fp8", True, call)
+
+    def environment(self, call: ast.Call) -> None:
+        """A variable of the allocator."""
+        if len(call.args) == 2 and "ALLOC_CONF" in ast.unparse(call.args[0]):
+            self._take("PYTORCH_CUDA_ALLOC_CONF", call.args[1])
+
+    # The parts.
+
+    def _first(self, kind: str, call: ast.Call) -> bool:
+        if kind in self.script.calls:
+            name = name_of(call.func)
+            text = f"a second {name}"
+            # Scripts load a model again to try what they have trained.
+            again = kind != "model"
+            self.script.unread.append(Unread(name, text, call.lineno, _SECOND, again))
+            return False
+        self.script.calls[kind] = call
+        return True
+
+    def _keywords(
+        self, call: ast.Call, names: Mapping[str, str] | None = None, skip: tuple[str, ...] = ()
+    ) -> None:
+        for one in call.keywords:
+            if one.arg is None:
+                self._unread(f"**{ast.unparse(one.value)}", one.value)
+            elif one.arg not in skip:
+                self._take((names or {}).get(one.arg, one.arg), one.value)
+
+    def _take(self, name: str, node: ast.expr) -> None:
+        """A setting; of a dict each entry is one."""
+        if isinstance(node, ast.Dict) and node.keys:
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    self._take(f"{name}.{key.value}", value)
+                else:
+                    self._unread(name, value)
+            return
+        try:
+            found = self._source.value(node)
+        except UnreadError:
+            self._unread(name, node)
+            return
+        _put(self.script.values, name, found)
+        self.script.places[name] = self._source.place(self._source.origin(node))
+
+    def _say(self, name: str, value: Any, call: ast.Call) -> None:
+        _put(self.script.values, name, value)
+        self.script.places.setdefault(name, self._source.place(call))
+
+    def _unread(self, name: str, node: ast.AST) -> None:
+        source = shown(ast.unparse(node))
+        self.script.unread.append(Unread(name, source, getattr(node, "lineno", 1)))
+
+    def _sizes(self) -> None:
+        """Sizes of a loop: constants and options with a usual name."""
+        by_trainer = "arguments" in self.script.calls
+        for name, node in self._source.names.items():
+            setting = SIZES.get(name.lower())
+            if setting is None or self.script.values.get(setting) is not None:
+                continue
+            if by_trainer and setting not in OUTSIDE_ARGUMENTS:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, int):
+                self.script.values[str(setting)] = node.value
+                self.script.places[str(setting)] = self._source.place(node)
+
+
+_BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
+    "TrainingArguments": Reading.arguments,
+    "Seq2SeqTrainingArguments": Reading.arguments,
+    **dict.fromkeys(TRL_CONFIGS, Reading.arguments),
+    **dict.fromkeys(TRL_TRAINERS, Reading.trainer),
+    **dict.fromkeys(OTHER_CONFIGS, Reading.arguments),
+    "LoraConfig": Reading.lora,
+    **dict.fromkeys((f"{name}.get_peft_model" for name in UNSLOTH_CLASSES), Reading.lora),
+    "BitsAndBytesConfig": Reading.quantization,
+    "autocast": Reading.autocast,
+    "gradient_checkpointing_enable": Reading.checkpointing,
+    "activation_checkpointing_enable": Reading.checkpointing,
+    "torch.compile": Reading.compiled,
+    "model.compile": Reading.compiled,
+    "_apply_liger_kernel_to_instance": Reading.liger,
+    "prepare_model_for_kbit_training": Reading.prepared,
+    "cast_norms_to_32_bits": Reading.prepared,
+    "checkpoint_attention": Reading.part,
+    "checkpoint_mlp": Reading.part,
+    "freeze": Reading.frozen,
+    "convert_model_to_fp8_ao": Reading.float8,
+    "environ.setdefault": Reading.environment,
+    **dict.fromkeys(OPTIMIZERS, Reading.optimizer),
+}
+
+
+def _reader(name: str) -> Callable[[Reading, ast.Call], None] | None:
+    """What reads a call of this name."""
+    parts = name.split(".")
+    if parts[-1] == "from_pretrained" and len(parts) > 1:
+        kind = parts[-2]
+        return Reading.model if any(word in kind for word in MODEL_NAMES) else None
+    return _BY_END.get(".".join(parts[-2:])) or _BY_END.get(parts[-1])
+
+
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        inner = values.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return
+        values = inner
+    values[last] = value
+
+
+def _is_true(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True

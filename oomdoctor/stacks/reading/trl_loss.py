@@ -1,0 +1,26 @@
+"""How the SFTTrainer of an installed TRL computes its loss, where no setting of a file says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oomdoctor.records.user_training import Document
+
+_CHUNKED_SINCE = (1, 16)  # `SFTTrainer` calls `add_fused_lm_head` for all losses
+
+
+def in_chunks(document: Document, settings: Mapping[str, Any]) -> str | None:
+    """The parser of TRL, if its loss is computed in chunks for these settings; else None.
+
+    A step with this loss needs TRL, so without an installed one the usual loss is taken.
+    """
+    found = re.fullmatch(r"trl (\d+)\.(\d+).*", document.parser or "")
+    if found is None or (int(found[1]), int(found[2])) < _CHUNKED_SINCE:
+        return None
+    plain = settings.get("objective", "default") == "default" and "loss" not in settings
+    sharded_by_zero = str(settings.get("sharding", "")).startswith("zero")
+    if not plain or sharded_by_zero or document.values.get("loss_type") == "dft":
+        return None
+    return document.parser

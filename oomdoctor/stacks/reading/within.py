@@ -1,0 +1,49 @@
+"""Takes out of a rung what a rung does not have beside its other settings, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.user_training import NotTaken, Said
+
+# Keys that a program may combine otherwise than a rung: what is taken instead.
+_INSTEAD: Mapping[str, tuple[Any, ...]] = {
+    "activation_checkpointing": ("full", "none"),
+    "loss": ("default",),
+    "packing": ("none",),
+    "fp8": ("none",),
+    "bucket_elements": (0,),
+    "prefetch": ("default",),
+    "reduce_dtype": ("default",),
+    "sync_each_batch": (False,),
+    "fsdp_version": (2,),
+    "frozen_layers": (0,),
+}
+
+
+def within(
+    config: TrainConfig, said: Mapping[str, Sequence[Said]], where: str
+) -> tuple[TrainConfig, tuple[NotTaken, ...]]:
+    """The nearest rung, and the settings that it leaves out.
+
+    `said` are the settings behind each key. Faults of other keys stay: the program refuses them
+    as well.
+    """
+    left: list[NotTaken] = []
+    for key, what in config_faults(config):
+        for value in _INSTEAD.get(key, ()):
+            changed = replace(config, **{key: value})
+            if key in {name for name, _ in config_faults(changed)}:
+                continue
+            config = changed
+            reason = f"a rung cannot combine it: {what}"
+            left += [
+                NotTaken(one.name, one.value, one.file, one.line, reason, True)
+                for one in said.get(key, ())
+            ] or [NotTaken(key, str(value), where, None, reason, True)]
+            break
+    return config, tuple(left)

@@ -1,0 +1,85 @@
+"""Python code as text: literals, calls and imports, laid out as ruff and black would."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+WIDTH = 100
+
+
+def literal(value: Any) -> str:
+    """A value as Python source; strings in double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    return repr(value)
+
+
+def mapping(entries: Mapping[str, str]) -> str:
+    """A dict whose values are source."""
+    return "{" + ", ".join(f"{literal(k)}: {v}" for k, v in entries.items()) + "}"
+
+
+def literal_lines(value: Any, room: int) -> str:
+    """A value as source; a dict that is wider than the room has one entry a line."""
+    line = literal(value)
+    if len(line) <= room or not isinstance(value, Mapping):
+        return line
+    inner = (f"{literal(k)}: {literal_lines(v, room - 8)},\n" for k, v in value.items())
+    return "{\n" + "".join(textwrap.indent(one, "    ") for one in inner) + "}"
+
+
+def call(start: str, arguments: Mapping[str, str], *first: str, indent: int = 0) -> str:
+    """A call: on one line if it fits, else one argument a line.
+
+    `start` is what stands before the opening parenthesis. `first` are positional arguments and
+    `arguments` those by keyword, all as source. `indent` is that of the first line.
+    """
+    parts = [*first, *(f"{name}={value}" for name, value in arguments.items())]
+    line = f"{start}({', '.join(parts)})"
+    if indent + len(line) <= WIDTH and "\n" not in line:
+        return line
+    return f"{start}(\n" + "".join(textwrap.indent(f"{part},\n", "    ") for part in parts) + ")"
+
+
+def imports(names: Iterable[str]) -> str:
+    """Import lines in the order of isort: `json` is a module, `pathlib:Path` a name of one."""
+    wanted = sorted(set(names))
+    blocks = []
+    for chosen in (_STANDARD, None):
+        mine = [n for n in wanted if (n.split(":")[0].split(".")[0] in _STANDARD) == bool(chosen)]
+        modules = [f"import {name}" for name in mine if ":" not in name]
+        parts = sorted({name.split(":")[0] for name in mine if ":" in name})
+        froms = [_from(part, [n for n in mine if n.startswith(f"{part}:")]) for part in parts]
+        if modules or froms:
+            blocks.append("\n".join((*modules, *froms)))
+    return "\n\n".join(blocks)
+
+
+_STANDARD = frozenset(
+    {"argparse", "collections", "functools", "itertools", "json", "os", "pathlib", "re", "typing"}
+)
+
+
+def _from(module: str, names: list[str]) -> str:
+    """One `from` line; classes stand before functions."""
+    found = sorted(
+        (name.split(":")[1] for name in names),
+        key=lambda name: (not re.match(r"[A-Z]", name), name),
+    )
+    line = f"from {module} import {', '.join(found)}"
+    if len(line) <= WIDTH:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in found) + ")"
+
+
+def indented(text: str, by: int = 4) -> str:
+    """The text with each line that is not empty moved to the right."""
+    return textwrap.indent(text, " " * by)

@@ -1,0 +1,170 @@
+"""The arguments of transformers' Trainer for a rung, as source by keyword."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.stacks.engines import engine_settings
+from oomdoctor.stacks.names.techniques import low_rank
+from oomdoctor.stacks.rung import StackRung, not_in
+from oomdoctor.stacks.scripts.code import call, literal, literal_lines, mapping
+from oomdoctor.stacks.scripts.model import (
+    checkpointing_settings,
+    hub_arguments,
+    renamed_checkpointing,
+    version_of,
+)
+
+_ROOM = 88  # columns for the value of an argument
+
+
+def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
+    """Keyword arguments of `TrainingArguments`, or of TRL's configurations, whose defaults
+    differ."""
+    config = rung.config
+    computes = {config.autocast_dtype} | ({config.weights_dtype} if is_zero(config) else set())
+    found: dict[str, Any] = {
+        "output_dir": "args.output",
+        "num_train_epochs": "args.epochs",
+        "learning_rate": "args.learning_rate",
+        "per_device_train_batch_size": "MICRO_BATCH_SIZE",
+        "gradient_accumulation_steps": "ACCUMULATION_STEPS",
+    }
+    if trl:
+        found |= _of_trl(rung)
+    found["optim"] = literal(config.optimizer)
+    if low_rank(config):
+        found["optim_args"] = literal(f"rank={config.optimizer_rank}")
+        found["optim_target_modules"] = '"all-linear"'
+    if "bfloat16" in computes or trl:
+        found["bf16"] = literal("bfloat16" in computes)
+    if "float16" in computes:
+        found["fp16"] = "True"
+    found |= _checkpointing(rung, trl=trl)
+    if config.loss == "liger" and not trl:  # SFTTrainer would leave out the loss in chunks
+        found["use_liger_kernel"] = "True"
+    if config.loss == "chunked":  # TRL 2 has only the new name
+        two = rung.versions.get("trl") is not None and new_enough(rung, "trl", 2)
+        found["loss_type"] = literal("nll" if two else "chunked_nll")
+    if config.compile:
+        found["torch_compile"] = "True"
+    found |= _offload(rung, trl=trl)
+    _check_fsdp(rung, "trl" if trl else "trainer")
+    engine = engine_settings(config, dtype_bytes(config.weights_dtype))
+    found |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
+    if has_mesh(config):
+        mesh = {
+            "dp_replicate_size": literal(config.world_size // config.gpus_per_node),
+            "dp_shard_size": literal(config.gpus_per_node),
+        }
+        found["parallelism_config"] = call("ParallelismConfig", mesh, indent=30)
+    if rung.device == "cpu":
+        found["use_cpu"] = "True"
+    found |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
+    return found
+
+
+def _of_trl(rung: StackRung) -> dict[str, str]:
+    """What TRL's arguments have of the lengths, the rows and the objective."""
+    config = rung.config
+    if config.objective == "grpo":
+        return {
+            "num_generations": literal(config.num_generations),
+            "max_completion_length": "COMPLETION_LENGTH",
+            "beta": "0.04" if config.reference == "kl" else "0.0",
+        }
+    # With `padding_free` alone it cuts nothing, and refuses a length.
+    found = {"max_length": "None" if config.packing == "padding_free" else "SEQUENCE_LENGTH"}
+    if config.packing != "none":
+        found["packing" if config.packing == "packed" else "padding_free"] = "True"
+    if config.objective == "dpo":
+        if config.reference == "precomputed":
+            found["precompute_ref_log_probs"] = "True"
+        elif config.method == "full" and hub_arguments(rung):
+            # TRL loads the reference itself.
+            found["model_init_kwargs"] = mapping(hub_arguments(rung))
+    return found
+
+
+def has_mesh(config: TrainConfig) -> bool:
+    """Whether FSDP 2 shards within a node and copies between nodes."""
+    return config.sharding == "hybrid" and config.fsdp_version == 2
+
+
+def engine_imports(config: TrainConfig) -> tuple[str, ...]:
+    """What the arguments of an engine import."""
+    if is_zero(config):
+        return ("os",)
+    return ("accelerate.parallelism_config:ParallelismConfig",) if has_mesh(config) else ()
+
+
+def before_arguments(config: TrainConfig) -> str:
+    """What stands before the arguments.
+
+    accelerate refuses a configuration of DeepSpeed if its own file has settings of it as well
+    (1.15 `DeepSpeedPlugin._deepspeed_config_checks`); those of an export are the same.
+    """
+    if not is_zero(config):
+        return ""
+    return """\
+# DeepSpeed's settings are those below, also if `accelerate launch` has some in its file.
+os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)"""
+
+
+def _check_fsdp(rung: StackRung, target: str) -> None:
+    """What no argument of the Trainer sets for FSDP."""
+    config = rung.config
+    if not is_fsdp(config):
+        return
+    if config.reduce_dtype != "default":
+        raise not_in(
+            target, f"reduce_dtype = {config.reduce_dtype} with FSDP", "use --to accelerate"
+        )
+    if config.prefetch == "forward" and config.fsdp_version == 2:
+        raise not_in(target, "prefetch = forward with FSDP 2", "use fsdp_version = 1")
+
+
+def _checkpointing(rung: StackRung, *, trl: bool) -> dict[str, str]:
+    name = "activation_checkpointing" if renamed_checkpointing(rung) else "gradient_checkpointing"
+    settings = checkpointing_settings(rung)
+    if settings is None:
+        return {name: "False"} if trl else {}
+    return {name: "True", f"{name}_kwargs": literal(settings)}
+
+
+def _offload(rung: StackRung, *, trl: bool) -> dict[str, str]:
+    """Activations in host memory; the engines of several GPUs say the rest themselves."""
+    kind = rung.config.offload
+    target = "trl" if trl else "trainer"
+    if kind == "activations":
+        if not trl:
+            raise not_in(target, "offload = activations", "use --to trl")
+        return {"activation_offloading": "True"}
+    if kind == "optimizer" and rung.config.sharding == "none":
+        raise not_in(
+            target,
+            "offload = optimizer on one GPU",
+            "use optimizer = paged_adamw_8bit, or sharding = zero2 with --to deepspeed",
+        )
+    return {}
+
+
+def new_enough(rung: StackRung, library: str, *least: int) -> bool:
+    """Whether the library of the run has at least this version."""
+    return version_of(rung, library) >= least
+
+
+def launch(rung: StackRung) -> str:
+    """The line that starts the script."""
+    world, nodes = rung.config.world_size, _nodes(rung)
+    if world == 1:
+        return "python train.py --data train.jsonl"
+    several = f"--nnodes {nodes} --rdzv-endpoint HOST:29500 " if nodes > 1 else ""
+    return f"torchrun {several}--nproc-per-node {world // nodes} train.py --data train.jsonl"
+
+
+def _nodes(rung: StackRung) -> int:
+    config = rung.config
+    return max(1, config.world_size // config.gpus_per_node)

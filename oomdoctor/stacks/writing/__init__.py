@@ -1,0 +1,1 @@
+"""A rung as the configuration file of a program; scripts are written elsewhere."""

@@ -1,0 +1,116 @@
+"""A change of a rung as the lines to change in the user's files."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.user_training import ChangedLine, Said, TrainingFile, UserTraining
+from oomdoctor.stacks.names.programs import LAUNCHERS, table_of
+from oomdoctor.stacks.names.row import LEFT_OUT, Row
+from oomdoctor.stacks.writing.yaml_text import scalar
+
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+# Keys of the engine that shards, which one file sets and others inherit.
+_ENGINE = frozenset(
+    {
+        "zero_stage",
+        "zero_offload_optimizer",
+        "zero_offload_parameters",
+        "bucket_elements",
+        "reduce_dtype",
+        "fsdp",
+        "fsdp_strategy",
+        "fsdp_reshard",
+        "fsdp_offload",
+        "fsdp_version",
+        "distributed",
+        "prefetch",
+    }
+)
+
+
+def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLine, ...]:
+    """What to change in the files so that they say `after`.
+
+    Settings that no file can hold, such as those of the allocator, are environment variables or
+    options of the command line.
+    """
+    before = training.config
+    found: list[ChangedLine] = []
+    keys: set[str] = set()
+    if before.allocator != after.allocator:
+        found.append(ChangedLine(None, _ALLOCATOR, None, "expandable_segments:True", None))
+    mains = [file for file in training.files if file.format not in LAUNCHERS]
+    main = (mains or list(training.files))[0]
+    engine = next(
+        (one.file for one in training.said if _ENGINE & {one.key}), main.path
+    )  # the file that sets the engine
+    for file in training.files:
+        table = table_of(file.path, file.format)
+        for row in () if table is None else table.rows:
+            line = _line(row, file, training, before, after)
+            if line is None:
+                continue
+            of_engine = bool(_ENGINE & set(row.keys))
+            home = engine if of_engine else main.path
+            if line.before is not None or file.path == home:
+                found.append(line)
+                keys |= set(row.keys)
+    return tuple(found) + _said_only(training, before, after, found, keys)
+
+
+def _line(
+    row: Row, file: TrainingFile, training: UserTraining, before: TrainConfig, after: TrainConfig
+) -> ChangedLine | None:
+    if row.write is None or not row.keys:
+        return None
+    now, then = row.write(before), row.write(after)
+    if now == then:
+        return None
+    said = _said(training, file.path, row)
+    if said is not None and said.value == "auto":
+        return None
+    if said is None and then is LEFT_OUT:
+        return None
+    value = None if then is LEFT_OUT else scalar(then)
+    if said is None:
+        return ChangedLine(file.path, row.name, None, value, None)
+    return ChangedLine(file.path, said.name, said.value, value, said.line)
+
+
+def _said(training: UserTraining, path: str, row: Row) -> Said | None:
+    names = (row.name, *row.aliases)
+    here = [one for one in training.said if one.file == path and one.name in names]
+    return here[0] if here else None
+
+
+def _said_only(
+    training: UserTraining,
+    before: TrainConfig,
+    after: TrainConfig,
+    found: list[ChangedLine],
+    keys: set[str],
+) -> tuple[ChangedLine, ...]:
+    """Changed keys under names that are only read, such as a script's own.
+
+    A line that says one of `keys`, which another line says now, has to go.
+    """
+    shown = {(line.file, line.name) for line in found}
+    changed: dict[str, Any] = {
+        field.name: getattr(after, field.name)
+        for field in fields(TrainConfig)
+        if getattr(before, field.name) != getattr(after, field.name)
+    }
+    return tuple(
+        ChangedLine(
+            one.file,
+            one.name,
+            one.value,
+            None if one.key in keys else scalar(changed[one.key]),
+            one.line,
+        )
+        for one in training.said
+        if one.key in changed and (one.file, one.name) not in shown
+    )

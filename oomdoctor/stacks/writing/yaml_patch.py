@@ -1,0 +1,85 @@
+"""Changes settings in the text of a YAML file, with its comments, order and layout as they are.
+
+PyYAML says where each value stands; only these characters are replaced. It is imported here, as it
+is where the file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from oomdoctor.stacks.writing.yaml_text import scalar
+
+
+def patched_yaml(text: str, pairs: Sequence[tuple[str, Any]]) -> str:
+    """The text with the settings changed, by their dotted paths.
+
+    Raises:
+        ValueError: a setting cannot be changed in place.
+    """
+    for name, value in pairs:
+        text = _changed(text, name.split("."), value)
+    return text
+
+
+def _changed(text: str, path: list[str], value: Any) -> str:
+    import yaml  # type: ignore[import-untyped]
+
+    text = text if text.endswith("\n") or not text else text + "\n"
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is None or node.id != "mapping":
+        raise ValueError("the file is no table of settings")
+    for depth, part in enumerate(path):
+        found = next((pair for pair in node.value if pair[0].value == part), None)
+        if found is None:
+            return _added(text, node, path[depth:], value)
+        if depth == len(path) - 1:
+            return _replaced(text, found[0], found[1], value)
+        node = found[1]
+        if node.id != "mapping":
+            raise ValueError(f"{part} is no table of settings")
+    raise AssertionError(path)
+
+
+def _replaced(text: str, key: Any, node: Any, value: Any) -> str:
+    start, end = node.start_mark.index, node.end_mark.index
+    if node.id == "scalar" and start == end:  # `key:` with nothing behind it
+        colon = text.index(":", key.end_mark.index)
+        return f"{text[: colon + 1]} {scalar(value)}{text[colon + 1 :]}"
+    if node.id == "mapping" or (node.id == "sequence" and not node.flow_style):
+        raise ValueError(f"{key.value} has several lines")
+    if getattr(node, "style", None) in ("|", ">"):
+        raise ValueError(f"{key.value} has several lines")
+    if text[start] in "&*!":
+        raise ValueError(f"{key.value} has an anchor or a tag")
+    return text[:start] + scalar(value) + text[end:]
+
+
+def _added(text: str, node: Any, path: list[str], value: Any) -> str:
+    """A new setting behind the last one of its table."""
+    if not node.value:
+        raise ValueError("the table has no settings yet")
+    if node.flow_style:
+        if len(path) > 1:
+            raise ValueError(f"{path[0]} would need a table on one line")
+        end = node.value[-1][1].end_mark.index
+        return f"{text[:end]}, {path[0]}: {scalar(value)}{text[end:]}"
+    column = node.value[0][0].start_mark.column
+    lines = []
+    for depth, part in enumerate(path):
+        head = " " * (column + 2 * depth) + f"{part}:"
+        lines.append(f"{head} {scalar(value)}" if depth == len(path) - 1 else head)
+    place = _end_of(text, node.value[-1])
+    return text[:place] + "".join(f"{line}\n" for line in lines) + text[place:]
+
+
+def _end_of(text: str, pair: Any) -> int:
+    """Where the line begins that follows the last line of a setting."""
+    _, node = pair
+    end = node.end_mark.index
+    if node.id in ("mapping", "sequence") and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end_of(text, last if node.id == "mapping" else (None, last))
+    newline = text.find("\n", max(0, end - 1) if text[end - 1 : end] == "\n" else end)
+    return len(text) if newline < 0 else newline + 1

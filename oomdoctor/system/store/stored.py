@@ -1,0 +1,194 @@
+"""All runs and cases on disk, latest first, each as one line of a list.
+
+Nothing here stops at a damaged folder: it is listed with the reason. Links are listed, but what
+they lead to is neither measured nor deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
+from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.system.machine.lock import is_marked
+from oomdoctor.system.store.cases import CASE, cases_dir
+from oomdoctor.system.store.record_files import read_record
+from oomdoctor.system.store.run_folders import (
+    PARTIAL,
+    REPORT,
+    REQUEST,
+    RUN_NAME,
+    RUNNING,
+    exists,
+    folders,
+    runs_dir,
+)
+
+_MOST_NAMES = 3  # a plan for more cards is listed by their number
+_BLOCK = 512  # the unit of st_blocks
+
+
+def stored_runs() -> Iterator[StoredRun]:
+    """The folders of runs and cases, latest first; each is read when it is its turn."""
+    found = [(path, False) for path in folders(runs_dir())]
+    found += [(path, True) for path in folders(cases_dir()) if exists(path / CASE)]
+    for path, case in sorted(found, key=lambda one: started(one[0]), reverse=True):
+        if not path.name.startswith("."):  # what is being deleted
+            yield _case(path) if case else _run(path)
+
+
+def started(path: Path) -> tuple[str, float, str]:
+    """Sorts runs by start time; within one second, by when the request was written."""
+    written = 0.0
+    for name in (REQUEST, CASE):
+        with suppress(OSError):
+            written = written or (path / name).stat().st_mtime
+    return (path.name[:15] if RUN_NAME.fullmatch(path.name) else "", written, path.name)
+
+
+def _run(path: Path) -> StoredRun:
+    request: SurveyRequest | None = None
+    report: Report | None = None
+    row = _bare(path, "foreign", "not a run of oomdoctor; left alone")
+    try:
+        if exists(path / REQUEST):
+            request = read_record(SurveyRequest, path / REQUEST)
+            row = replace(row, status="unfinished", problem="killed before it had results")
+        if exists(path / PARTIAL):
+            report = read_record(Report, path / PARTIAL)
+            row = replace(row, status="interrupted", problem=None)
+        elif exists(path / REPORT):
+            report = read_record(Report, path / REPORT)
+            row = replace(row, status=report.status, problem=None)
+    except OomDoctorError as error:
+        row = replace(row, status="unreadable", problem=error.message)
+    if is_marked(path / RUNNING):  # also if a file is damaged: nobody may delete it now
+        row = replace(row, status="running", problem=None)
+    verb = None if request is None else "probe" if request.plan is None else "plan"
+    fits, rungs = _counts(report)
+    return replace(
+        row,
+        command=report.command if report else verb,
+        model=request.model.name if request else None,
+        device=_device(report),
+        started_at=report.started_at if report else _stamp(path.name),
+        fits=fits,
+        rungs=rungs,
+        outcome=_outcome(row, report, fits, rungs),
+    )
+
+
+def _case(path: Path) -> StoredRun:
+    row = replace(_bare(path, "unreadable", None), kind="case", command="run")
+    try:
+        report = read_record(Report, path / CASE)
+    except OomDoctorError as error:
+        outcome = f"unreadable: {error.message}"
+        return replace(row, started_at=_stamp(path.name), problem=error.message, outcome=outcome)
+    resource = next((one.resource for one in report.diagnoses if one.is_oom), None)
+    named = report.device.gpu_name if report.device is not None else None
+    count = report.device.gpus if report.device is not None else 1
+    return replace(
+        row,
+        command_line=report.command_line,
+        device=_several(named, count),
+        started_at=report.started_at,
+        status=report.status,
+        outcome=RESOURCE_WORDS[resource] if resource else "ran to its end",
+    )
+
+
+def _bare(path: Path, status: str, problem: str | None) -> StoredRun:
+    size, changed = _size(path)
+    return StoredRun(
+        name=path.name,
+        kind="run",
+        path=str(path),
+        command=None,
+        command_line=(),
+        model=None,
+        device=None,
+        started_at=None,
+        changed_at=changed,
+        status=status,  # type: ignore[arg-type]
+        fits=0,
+        rungs=0,
+        outcome="",
+        size_bytes=size,
+        problem=problem,
+    )
+
+
+def _counts(report: Report | None) -> tuple[int, int]:
+    """How many fit of how many rungs; of how many cards, if a plan is for several."""
+    if report is None:
+        return 0, 0
+    if report.results:
+        return sum(one.outcome == "fits" for one in report.results), len(report.results)
+    if len(report.cards) == 1:
+        return report.cards[0].fitting, report.cards[0].rungs
+    return sum(card.fitting > 0 for card in report.cards), len(report.cards)
+
+
+def _outcome(row: StoredRun, report: Report | None, fits: int, rungs: int) -> str:
+    if row.problem is not None:
+        return f"unreadable: {row.problem}" if row.status == "unreadable" else row.problem
+    cards = report is not None and not report.results and len(report.cards) > 1
+    counted = f"{fits} of {rungs} {'cards fit' if cards else 'fit'}" if rungs else ""
+    if report is not None and report.errors and not rungs:
+        counted = report.errors[0].message
+    if row.status in ("running", "interrupted", "error"):
+        return f"{row.status}, {counted}" if counted else row.status
+    return counted or row.status
+
+
+def _device(report: Report | None) -> str | None:
+    """The device of a run; for a plan its cards, or how many they are."""
+    if report is None or report.machine is None:
+        return None
+    cards = [card.name for card in report.cards]
+    if len(cards) > _MOST_NAMES:
+        return f"{len(cards):,} cards"
+    named = report.machine.gpu_name
+    return _several(named, report.machine.gpus) or ", ".join(cards) or report.machine.device
+
+
+def _several(name: str | None, count: int) -> str | None:
+    return f"{count} x {name}" if name is not None and count > 1 else name
+
+
+def _stamp(name: str) -> str | None:
+    """The start time in a run's name, which is local, as in a report: ISO 8601 in UTC, or None."""
+    if not RUN_NAME.fullmatch(name):
+        return None
+    try:
+        return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").astimezone(UTC).isoformat()
+    except ValueError:
+        return None
+
+
+def _size(path: Path) -> tuple[int, str | None]:
+    """The bytes that a folder takes on the disk, and when a file in it was written last (UTC).
+
+    A file with two names counts once; links count as links.
+    """
+    total, latest, seen = 0, 0.0, set[tuple[int, int]]()
+    for folder, inner, files in [(str(path), [], [""]), *os.walk(path)]:
+        for name in [*inner, *files]:
+            with suppress(OSError):
+                found = os.lstat(os.path.join(folder, name) if name else folder)  # noqa: PTH118
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    total += found.st_blocks * _BLOCK
+                    if not stat.S_ISDIR(found.st_mode):
+                        latest = max(latest, found.st_mtime)
+    when = datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds") if latest else None
+    return total, when

@@ -1,0 +1,115 @@
+"""The files of `--from` as documents, with the files that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from oomdoctor.errors import usage_error
+from oomdoctor.records.user_training import Document, FormatName
+from oomdoctor.stacks.reading.script import read_script
+from oomdoctor.system.train_config import read_text, read_with_text
+from oomdoctor.system.training_files.lines import lines_of
+from oomdoctor.system.training_files.saved_arguments import read_saved_arguments
+
+OPTION = "--from"
+SAVED_ARGUMENTS = "training_args.bin"
+_ADAPTER = "adapter_config.json"
+# Settings that may name a file of another program, and that program.
+_NAMED: tuple[tuple[str, FormatName], ...] = (
+    ("deepspeed", "deepspeed"),
+    ("deepspeed_config.deepspeed_config_file", "deepspeed"),
+)
+# Settings of peft as a Trainer's script calls them.
+_ADAPTER_NAMES = {
+    "base_model_name_or_path": "model_name_or_path",
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+}
+
+
+def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
+    """Every file of the command line, `FILE` or `PROGRAM:FILE`, then the files that they name.
+
+    Raises:
+        OomDoctorError: a file is missing or cannot be read (exit 2).
+    """
+    documents = [_document(text) for text in texts]
+    known = {Path(one.path).resolve() for one in documents}
+    for one in tuple(documents):
+        for name, program in _NAMED:
+            path = _named_file(one, name)
+            if path is not None and path.resolve() not in known:
+                known.add(path.resolve())
+                documents.append(_file(path, program))
+    return tuple(documents)
+
+
+def split_program(text: str) -> tuple[FormatName | None, str]:
+    """`axolotl:train.yml` names the program of a file; other text is a path alone."""
+    head, colon, rest = text.partition(":")
+    for name in get_args(FormatName):
+        if colon and head == name and rest:
+            return name, rest
+    return None, text
+
+
+def _document(text: str) -> Document:
+    program, path = split_program(text)
+    place = Path(path).expanduser()
+    return _folder(place) if place.is_dir() else _file(place, program, shown=path)
+
+
+def _file(path: Path, program: FormatName | None, shown: str | None = None) -> Document:
+    if path.name == SAVED_ARGUMENTS:
+        return _saved(path)
+    if path.suffix == ".py":
+        return read_script(shown or str(path), read_text(path, OPTION), program)
+    values, text = read_with_text(path, OPTION)
+    return Document(shown or str(path), values, lines_of(text), program)
+
+
+def _folder(path: Path) -> Document:
+    """A folder that the Trainer saved into: its arguments, and those of an adapter."""
+    if not (path / SAVED_ARGUMENTS).is_file():
+        raise usage_error(
+            "config_missing",
+            f"--from: {path}: a folder without {SAVED_ARGUMENTS}",
+            "pass the configuration file itself",
+        )
+    return _saved(path / SAVED_ARGUMENTS)
+
+
+def _saved(path: Path) -> Document:
+    values: dict[str, Any] = dict(read_saved_arguments(path))
+    adapter = path.parent / _ADAPTER
+    if adapter.is_file():
+        found, _ = read_with_text(adapter, OPTION)
+        values |= {
+            name: found[key] for key, name in _ADAPTER_NAMES.items() if found.get(key) is not None
+        }
+        values["use_peft"] = True
+    return Document(str(path), values, {}, "trl" if "max_length" in values else "trainer")
+
+
+def _named_file(document: Document, name: str) -> Path | None:
+    """The file that a setting names, from the working folder or a folder above the document."""
+    value: Any = document.values
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if not isinstance(value, str) or not value.strip():
+        return None
+    named = Path(value).expanduser()
+    # Examples name their files from the root of a repository.
+    places = (named, *(folder / named for folder in Path(document.path).absolute().parents))
+    for place in places:
+        if place.is_file():
+            return place
+    raise usage_error(
+        "config_missing",
+        f"--from: {document.path}: {name} names {value}, and there is no such file",
+        f"pass it as well: --from {document.path} --from deepspeed:FILE",
+    )

@@ -1,0 +1,148 @@
+"""Each library's own parser: what it makes of settings, or what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from oomdoctor.worker.parsing.faults import ParserError, named, of_pydantic, plain
+
+# Settings that only one of TRL's trainers has.
+_TRAINERS = (
+    ("GRPOConfig", {"num_generations", "max_completion_length"}),
+    ("RewardConfig", {"center_rewards_coefficient"}),
+    ("DPOConfig", {"beta", "precompute_ref_log_probs"}),
+)
+# What components of torchtune's files may be imported from.
+_COMPONENTS = ("torchtune.", "torch.", "bitsandbytes.", "torchao.")
+# Left out: they connect processes, need a GPU or open other files.
+_ASIDE = frozenset(
+    {
+        "deepspeed",
+        "fsdp",
+        "fsdp_config",
+        "accelerator_config",
+        "parallelism_config",
+        "use_cpu",
+        "no_cuda",
+        "local_rank",
+        "report_to",
+        "output_dir",
+        "tf32",
+        "torch_compile",
+        "push_to_hub",
+        "hub_token",
+        "torchdynamo",
+    }
+)
+
+
+def trainer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """transformers' `TrainingArguments`; settings that it does not have are a script's own."""
+    from transformers import TrainingArguments
+
+    return _parsed([TrainingArguments], values)
+
+
+def trl(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The dataclasses that `trl sft`, `trl dpo`, `trl grpo` and `trl reward` parse."""
+    import trl as library
+
+    kind = next((name for name, marks in _TRAINERS if marks & set(values)), "SFTConfig")
+    return _parsed([getattr(library, kind), library.ModelConfig], values)
+
+
+def llama_factory(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The dataclasses that `llamafactory-cli train` parses; it refuses names that none has."""
+    from llamafactory import hparams
+    from transformers import Seq2SeqTrainingArguments
+
+    kinds = [
+        hparams.ModelArguments,
+        hparams.DataArguments,
+        hparams.FinetuningArguments,
+        hparams.GeneratingArguments,
+        # Its own has FP8, since 0.9.4.
+        getattr(hparams, "TrainingArguments", Seq2SeqTrainingArguments),
+    ]
+    return _parsed(kinds, values, strict=True)
+
+
+def axolotl(values: Mapping[str, Any]) -> dict[str, Any]:
+    """axolotl's own validation, with its own plugins, without what depends on the GPU."""
+    from axolotl.utils.config import prepare_plugins, validate_config
+    from axolotl.utils.dict import DictDefault
+
+    settings = {"learning_rate": 1e-5, "datasets": [{"path": "x", "type": "alpaca"}], **values}
+    asked = settings.pop("plugins", None) or []
+    own = [str(name) for name in asked if str(name).startswith("axolotl.integrations.")]
+    if own:
+        settings["plugins"] = own
+    try:
+        config = DictDefault(settings)
+        prepare_plugins(config)
+        found = validate_config(config).to_dict()
+    except (ValueError, TypeError) as error:
+        raise of_pydantic(error, "") from None
+    return plain({name: value for name, value in found.items() if value is not None})
+
+
+def torchtune(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What `tune validate` checks, and the defaults of the function that builds the model.
+
+    It imports the components that a file names, so those of other packages are left out.
+    """
+    from omegaconf import OmegaConf
+    from torchtune import config
+    from torchtune.config._errors import ConfigError, InstantiationError
+    from torchtune.config._utils import _get_component_from_path
+
+    def known(part: Any) -> bool:
+        name = part.get("_component_") if isinstance(part, Mapping) else None
+        return name is None or str(name).startswith(_COMPONENTS)
+
+    settings = {name: part for name, part in values.items() if known(part)}
+    try:
+        config.validate(OmegaConf.create(settings))
+    except (ConfigError, InstantiationError, ValueError, TypeError) as error:
+        faults = getattr(error, "errors", None) or [error]
+        message = str(faults[0]).strip().splitlines()[0]
+        raise ParserError(named(message, values), message) from None
+    builder = settings.get("model", {}).get("_component_")
+    if builder is None:
+        return {}
+    taken = inspect.signature(_get_component_from_path(builder)).parameters.values()
+    defaults = {
+        one.name: one.default for one in taken if one.default is not inspect.Parameter.empty
+    }
+    return {"model": plain(defaults)}
+
+
+def _parsed(kinds: list[Any], values: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
+    """The values and defaults of dataclasses, as transformers' parser fills them.
+
+    With `strict` a name that none of them has is a fault.
+    """
+    from transformers import HfArgumentParser
+
+    names = {field.name for kind in kinds for field in dataclasses.fields(kind) if field.init}
+    more = [key for key in values if key not in names]
+    if strict and more:
+        raise ParserError(more[0], f"{more[0]} is not a setting of it")
+    known = {key: one for key, one in values.items() if key in names - _ASIDE}
+    with tempfile.TemporaryDirectory() as folder:
+        # On the CPU, or bf16 would be refused where there is no GPU.
+        known |= {"output_dir": folder, "use_cpu": True, "report_to": []}
+        try:
+            objects = HfArgumentParser(kinds).parse_dict(known, allow_extra_keys=True)
+        except (ValueError, TypeError) as error:
+            message = str(error).strip().splitlines()[0]
+            raise ParserError(named(message, values), message) from None
+    found: dict[str, Any] = {}
+    for one in objects:
+        fields = dataclasses.fields(one)
+        found |= {field.name: getattr(one, field.name, None) for field in fields}
+    return plain({name: value for name, value in found.items() if name not in _ASIDE})

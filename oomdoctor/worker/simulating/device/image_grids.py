@@ -1,0 +1,106 @@
+"""Tell a simulated step the sizes of its images, which Qwen's encoders read from a tensor.
+
+The values decide shapes: how patches are cut into windows, and how many tokens an image has. In a
+simulation no tensor has values. So the grid is an array of numpy here, what the encoders compute
+from it is computed for real, and borders of windows, which are read too, stay arrays. These take a
+few hundred bytes on a GPU, which are left out. Read from transformers 5.23 `vision_utils`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from oomdoctor.worker.simulating.replacing import replaced
+
+GRID = "image_grid_thw"
+_MODULES = ("qwen2_vl.modeling_qwen2_vl", "qwen2_5_vl.modeling_qwen2_5_vl")
+_MODELS = ("Qwen2VLModel", "Qwen2_5_VLModel")
+# Functions of the grid, each with what it returns: a tensor, or borders that are read.
+_FUNCTIONS = {
+    "get_vision_position_ids": ("tensor",),
+    "get_vision_attention_seqlens": ("borders", "borders"),
+    "get_vision_window_index": ("tensor", "borders"),
+}
+
+
+@contextmanager
+def known(batches: Sequence[dict[str, Any]], grid: tuple[int, int, int] | None) -> Iterator[None]:
+    """Give the images of all batches the same `grid`; None if the model reads none."""
+    if grid is None:
+        yield
+        return
+    import numpy
+
+    tensors = [batch[GRID] for batch in batches]
+    for batch in batches:
+        batch[GRID] = numpy.array([grid] * len(batch[GRID]))
+    with ExitStack() as stack:
+        # They are inputs like others again, when they are freed.
+        stack.callback(_put_back, batches, tensors)
+        asked: list[Any] = []
+        stack.callback(_forget_positions, asked)
+        for name in _MODULES:
+            module = sys.modules.get(f"transformers.models.{name}")
+            for function in _FUNCTIONS:
+                if hasattr(module, function):
+                    # These read the grid, which has values only here.
+                    own = _computed(getattr(module, function), _FUNCTIONS[function])
+                    stack.enter_context(replaced(module, function, own))
+            for model in _MODELS:
+                if hasattr(module, model):
+                    # It reads the kinds of all tokens, to number the patches of images.
+                    owner = getattr(module, model)
+                    stack.enter_context(replaced(owner, "get_rope_index", _numbering(asked)))
+        yield
+
+
+def _put_back(batches: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> None:
+    for batch, tensor in zip(batches, tensors, strict=True):
+        batch[GRID] = tensor
+
+
+def _computed(function: Callable[..., Any], kinds: tuple[str, ...]) -> Callable[..., Any]:
+    def compute(grid: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with unset_fake_temporarily(), _disable_current_modes():
+            found = function(torch.tensor(grid.tolist()), *args, **kwargs)
+            results = found if isinstance(found, tuple) else (found,)
+            read = [_read(value, kind) for value, kind in zip(results, kinds, strict=True)]
+        made = tuple(
+            torch.empty(value.shape, dtype=value.dtype) if kind == "tensor" else value
+            for value, kind in zip(read, kinds, strict=True)
+        )
+        return made if isinstance(found, tuple) else made[0]
+
+    return compute
+
+
+def _read(value: Any, kind: str) -> Any:
+    """Borders as an array."""
+    import numpy
+
+    if kind == "borders" and hasattr(value, "tolist"):
+        return numpy.array(value.tolist())
+    return value
+
+
+def _numbering(asked: list[Any]) -> Callable[..., Any]:
+    """`get_rope_index`: three positions for each token, and an offset for each row."""
+
+    def positions(model: Any, input_ids: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        asked.append(model)
+        return input_ids.new_zeros((3, *input_ids.shape)), input_ids.new_zeros((len(input_ids), 1))
+
+    return positions
+
+
+def _forget_positions(models: Sequence[Any]) -> None:
+    """Drop the offsets that models keep, which would outlive the recording of a step."""
+    for model in models:
+        model.rope_deltas = None

@@ -1,0 +1,1 @@
+"""What a step trains for, and how sequences share rows."""

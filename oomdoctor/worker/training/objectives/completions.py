@@ -1,0 +1,70 @@
+"""Batches of generated completions, as GRPO's step takes them, and what generating them keeps.
+
+TRL generates the completions of a whole optimizer step at once, scores them, and then trains on
+them in micro-batches (TRL 1.16 `grpo_trainer` `_prepare_inputs`). The step is what is run here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
+from oomdoctor.analysis.speed.throughput import compute_dtype
+from oomdoctor.records.config import TrainConfig, has_reference_pass, scored_tokens
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.units import format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+
+def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
+    """The tensors of a whole batch with rows `ids` of (completions, length), by name."""
+    import torch
+
+    scored = scored_tokens(config)
+    prompt = config.sequence_length - scored
+    batch = {
+        "prompt_ids": ids[:, :prompt].contiguous(),
+        "prompt_mask": torch.ones((len(ids), prompt), dtype=torch.int64),
+        "completion_ids": ids[:, prompt:].contiguous(),
+        "completion_mask": torch.ones((len(ids), scored), dtype=torch.int64),
+        "advantages": torch.ones(len(ids)),
+    }
+    if has_reference_pass(config):
+        batch["ref_per_token_logps"] = torch.full((len(ids), scored), -1.0)
+    return batch
+
+
+def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
+    """The number of tokens that the loss of an optimizer step counts."""
+    import torch
+
+    return torch.full((), config.effective_batch_size * scored_tokens(config), device=device)
+
+
+def generation_notes(config: TrainConfig, model: ModelSpec) -> list[str]:
+    """What generation keeps in memory between two steps, which the step itself does not show."""
+    if config.objective != "grpo":
+        return []
+    if config.vllm_gpu_memory_utilization:
+        return [
+            f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card beside the training "
+            "(vllm_gpu_memory_utilization), with its own weights, keys and values; it counts as "
+            "memory of libraries"
+        ]
+    rows = config.rank_batch_size()
+    text, shape = text_part(model.config), shape_of(model.config)
+    heads = size_in(text, "kv_heads") or shape.heads
+    if shape.layers is None or heads is None or shape.head_width is None:
+        kept = "keys and values of an unknown size"
+    else:
+        values = 2 * shape.layers * heads * shape.head_width
+        each = dtype_bytes(compute_dtype(config))
+        size = round(values * each * config.sequence_length * rows)
+        kept = f"up to {format_bytes(size)} of keys and values"
+    return [
+        f"the training step only; to generate {rows} completions, transformers keeps {kept} beside "
+        "weights and optimizer states"
+    ]

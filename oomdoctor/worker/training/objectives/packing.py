@@ -1,0 +1,109 @@
+"""Rows that hold several documents: TRL's packing and its padding-free batches.
+
+Both join the sequences of a micro-batch into one row without an attention mask, whose position ids
+restart with each document (TRL 1.16 `sft_trainer.DataCollatorForLanguageModeling`, transformers
+`DataCollatorWithFlattening`). FlashAttention takes the borders of the documents and computes
+nothing between them. For sdpa and eager, transformers builds a mask of all pairs of tokens of the
+row from the position ids, so memory grows with the square of the micro-batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.records.config import TrainConfig, documents_of, masks_pairs
+from oomdoctor.records.model import Task
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn import Module
+
+_IGNORED = -100  # the label of a document's first token, which follows another document
+
+
+def check_packing(model: Module, config: TrainConfig, task: Task, notes: list[str]) -> None:
+    """Check that a model can keep the documents of a row apart; `notes` says what that costs.
+
+    Raises:
+        UnsupportedError: it cannot.
+    """
+    if config.packing == "none":
+        return
+    if task != "causal-lm":
+        raise UnsupportedError(f"packing is for causal-lm; with {task} it mixes the documents")
+    takes = inspect.signature(getattr(model, "forward", model)).parameters
+    if "position_ids" not in takes:
+        raise UnsupportedError(
+            f"{type(model).__name__} takes no position_ids, so it cannot keep documents apart"
+        )
+    if not masks_pairs(config):
+        return
+    masks = _masks()
+    if masks is None:
+        raise UnsupportedError(
+            f"with {config.attention} this transformers lets documents attend to each other; "
+            "pip install -U transformers"
+        )
+    if _makes_no_mask(masks, config.attention):
+        return
+    notes.append(
+        f"{config.attention} needs a mask of all pairs of tokens in the row; flash_attention_2 "
+        "needs none"
+    )
+
+
+def _masks() -> ModuleType | None:
+    """transformers' module of masks; None before 4.53, which reads no position ids for them."""
+    try:
+        found = importlib.import_module("transformers.masking_utils")
+    except ImportError:
+        return None
+    return found if hasattr(found, "find_packed_sequence_indices") else None
+
+
+def _makes_no_mask(masks: ModuleType, attention: str) -> bool:
+    """Whether sdpa stands in for a package, in a simulation."""
+    maker = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping.get(attention)
+    return maker is masks.flash_attention_mask
+
+
+def joined(
+    ids: torch.Tensor, config: TrainConfig, count: int
+) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    """`ids` of (sequences, length) as `count` rows: tensors by name with a row each, and numbers.
+
+    A row of `cu_seq_lens_q` and `cu_seq_lens_k` has where each document begins, and the end. As in
+    transformers' collator they are one tensor, which becomes two when it is copied to a GPU.
+    """
+    import torch
+
+    length = config.sequence_length
+    each = min(config.document_length, length) if config.packing == "packed" else length
+    sequences = len(ids) // count
+    rows = ids.view(count, sequences * length)
+    within = torch.arange(length)
+    positions = (within % each).repeat(len(ids)).view_as(rows)
+    documents = documents_of(config)
+    number = within // each
+    number = (torch.arange(sequences)[:, None] * documents + number).to(torch.int32)
+    starts = torch.arange(sequences)[:, None] * length + torch.arange(documents) * each
+    ends = torch.cat([starts.reshape(-1), torch.tensor([sequences * length])]).to(torch.int32)
+    borders = ends.repeat(count, 1)
+    tensors = {
+        "input_ids": rows,
+        "labels": torch.where(positions == 0, _IGNORED, rows),
+        "position_ids": positions,
+        "seq_idx": number.reshape(1, -1).repeat(count, 1),
+        "cu_seq_lens_q": borders,
+        "cu_seq_lens_k": borders,
+    }
+    return tensors, {"max_length_q": each, "max_length_k": each}
+
+
+def row_of(name: str, tensor: torch.Tensor, number: int) -> Any:
+    """One micro-batch of a tensor that `joined` made."""
+    return tensor[number] if name.startswith("cu_seq_lens") else tensor[number : number + 1]

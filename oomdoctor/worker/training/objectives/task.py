@@ -1,0 +1,55 @@
+"""What an objective makes of a job: the model's head, and how many sequences a sample has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from oomdoctor.records.config import TrainConfig, documents_of, scored_tokens
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+
+REWARDS = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # a single score
+
+
+def built_job(job: ProbeJob) -> ProbeJob:
+    """The job with the task that its model is built for.
+
+    Raises:
+        UnsupportedError: the objective is not for this kind of model.
+    """
+    objective = job.config.objective
+    if job.config.loss == "chunked" and job.model.task != "causal-lm":
+        raise UnsupportedError(
+            f"TRL's loss in chunks is for causal language models, not {job.model.task}; use "
+            'loss = "default"'
+        )
+    if objective == "default":
+        return job
+    if job.model.task not in ("causal-lm", "sequence-classification"):
+        raise UnsupportedError(f"{objective} is for causal language models, not {job.model.task}")
+    if objective == "reward":
+        config = {**job.model.config, **REWARDS}
+        return replace(job, model=replace(job.model, task="sequence-classification", config=config))
+    if job.model.task != "causal-lm":
+        raise UnsupportedError(f"{objective} is for causal language models, not {job.model.task}")
+    return job
+
+
+def scored_share(config: TrainConfig) -> Fraction | None:
+    """The share of scored tokens in TRL's masks, which leave out the first token of each row."""
+    if config.loss == "chunked":
+        return _share_of_documents(config)
+    if config.objective not in ("dpo", "grpo"):
+        return None
+    return Fraction(scored_tokens(config), config.sequence_length - 1)
+
+
+def _share_of_documents(config: TrainConfig) -> Fraction:
+    """Of a row of several documents, the first token of each has no label."""
+    if config.packing == "none":
+        return Fraction(1)
+    size = config.micro_batch_size
+    assert isinstance(size, int)
+    tokens = size * config.sequence_length
+    return Fraction(tokens - size * documents_of(config), tokens - 1)

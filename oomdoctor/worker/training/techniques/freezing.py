@@ -1,0 +1,59 @@
+"""Freeze the embeddings and the first layers of a model that is otherwise trained whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.layers import stacks_of
+
+if TYPE_CHECKING:
+    from torch.nn import Module, Parameter
+    from transformers import PreTrainedModel
+
+
+def freeze(model: PreTrainedModel, layers: int, notes: list[str]) -> None:
+    """Freeze the embeddings and the first `layers` layers, counted through all stacks in order.
+
+    A head that shares its weight with the embeddings is frozen with them, which gets a note.
+
+    Raises:
+        UnsupportedError: the model has fewer layers, or nothing else that is trained.
+    """
+    stacks = stacks_of(model, model.config)
+    paths = [f"{stack.path}.{number}" for stack in stacks for number in range(stack.layers)]
+    if layers > len(paths):
+        raise UnsupportedError(
+            f"the model has {len(paths)} layers, so {layers} cannot be frozen; set frozen_layers "
+            f"to {max(0, len(paths) - 1)} or less"
+        )
+    for path in paths[:layers]:
+        model.get_submodule(path).requires_grad_(False)
+    outside = tuple(f"{path}." for path in (stack.path for stack in stacks))
+    for parameter in _embeddings(model, outside):
+        parameter.requires_grad_(False)
+    head = model.get_output_embeddings()
+    if head is not None and not head.weight.requires_grad:
+        notes.append("the output head shares the weight of the frozen embeddings")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UnsupportedError("all parameters are frozen; set frozen_layers to a smaller number")
+
+
+def _embeddings(model: PreTrainedModel, stacks: tuple[str, ...]) -> Iterator[Parameter]:
+    """The parameters of all embeddings outside the stacks, with their norms."""
+    head = model.get_output_embeddings()
+    shared = model.get_input_embeddings()
+    for path, module in model.named_modules():
+        if f"{path}.".startswith(stacks) or (module is head and head is not shared):
+            continue
+        if _embeds(path, module):
+            yield from module.parameters(recurse=False)
+
+
+def _embeds(path: str, module: Module) -> bool:
+    import torch
+
+    return isinstance(module, torch.nn.Embedding) or any(
+        "embed" in part for part in path.lower().split(".")
+    )

@@ -1,0 +1,221 @@
+"""TRL's trainers for DPO, reward models, GRPO and the loss in chunks, with TRL's own step.
+
+TRL prepares data and models in the constructor. Data are a single row that is never read, because
+the step gets batches of the rung's shapes. Read from TRL 1.16.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.records.config import (
+    TrainConfig,
+    has_reference_model,
+    is_fsdp,
+    scored_tokens,
+    trains_with_trl,
+)
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.sharding.prepare import fsdp_plugin
+from oomdoctor.worker.training.sharding.shards import moved_with_values
+from oomdoctor.worker.training.trainers.phased import OnPhase, phased
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import PreTrainedModel, Trainer, TrainingArguments
+
+INSTALL = "pip install 'oomdoctor[trl]'"
+_NAMES = {"default": "SFT", "dpo": "DPO", "reward": "Reward", "grpo": "GRPO"}
+_ROW = {"prompt": [""], "prompt_ids": [[1]], "chosen_ids": [[1]], "rejected_ids": [[1]]}
+_BETA = 0.04  # of the KL term; any value above 0 needs the reference
+
+
+def arguments_class(config: TrainConfig) -> Any:
+    """The class of the Trainer's arguments.
+
+    Raises:
+        UnsupportedError: TRL is missing or too old.
+    """
+    if not trains_with_trl(config):
+        from transformers import TrainingArguments
+
+        return TrainingArguments
+    return getattr(_trl(), f"{_NAMES[config.objective]}Config")
+
+
+def objective_arguments(config: TrainConfig) -> dict[str, Any]:
+    """What TRL's arguments have beside those of transformers."""
+    if not trains_with_trl(config):
+        return {}
+    # The rung says what is checkpointed; TRL's reference pass turns it off and on again with these.
+    found: dict[str, Any] = {
+        "gradient_checkpointing": False,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    }
+    if config.objective == "grpo":
+        found["num_generations"] = config.num_generations
+        # TRL's own, except where one rank is simulated alone, whose share of a group is no group.
+        whole = math.lcm(config.effective_batch_size, config.num_generations)
+        found["generation_batch_size"] = whole
+        found["max_completion_length"] = scored_tokens(config)
+        found["beta"] = _BETA if config.reference == "kl" else 0.0
+        return found
+    found["max_length"] = config.sequence_length
+    if config.objective == "dpo":
+        found["precompute_ref_log_probs"] = config.reference == "precomputed"
+    return found
+
+
+def trl_trainer(
+    model: PreTrainedModel,
+    arguments: TrainingArguments,
+    config: TrainConfig,
+    *,
+    adapted: Callable[[PreTrainedModel], Module],
+    reference: Callable[[], PreTrainedModel],
+    on_phase: OnPhase | None,
+) -> Trainer:
+    """TRL's trainer of a rung. It has `model` wrapped by `adapted`, if the rung has adapters.
+
+    `reference` makes the second model that full fine-tuning with DPO needs.
+
+    Raises:
+        UnsupportedError: TRL cannot train this rung.
+    """
+    trl = _trl()
+    name = f"{_NAMES[config.objective]}Trainer"
+    part = name.removesuffix("Trainer").lower()
+    module = importlib.import_module(f"trl.trainer.{part}_trainer")
+    given: dict[str, Any] = {}
+    if config.method != "full":
+        from peft import LoraConfig
+
+        given["peft_config"] = LoraConfig()  # `adapted` has the rung's
+    if config.objective == "grpo":
+        given["reward_funcs"] = _reward
+    elif has_reference_model(config):
+        given["ref_model"] = reference()
+    sharded = is_fsdp(config) and config.fsdp_version == 2
+    with _own_parts(module, adapted, reference), moved_with_values() if sharded else nullcontext():
+        try:
+            trainer: Trainer = _class(getattr(trl, name), on_phase, config)(
+                model=model,
+                args=arguments,
+                train_dataset=_dataset(),
+                processing_class=tokenizer_of(model),
+                **given,
+            )
+        except (ValueError, ImportError, NotImplementedError) as error:
+            raise UnsupportedError(f"TRL's {name} rejects this rung: {error}") from error
+    if config.objective == "default" and config.quantization != "none":
+        _keep_float32(trainer.model)
+    return trainer
+
+
+def _keep_float32(model: Module) -> None:
+    """Undo SFTTrainer's cast of the adapters to bfloat16: a loss changes nothing else of a rung."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def _class(trainer: Any, on_phase: OnPhase | None, config: TrainConfig) -> Any:
+    class TrlTrainer(phased(trainer, on_phase)):  # type: ignore[misc]
+        """TRL's trainer without its data: batches come from the rung."""
+
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            if is_fsdp(config):  # TRL shards the reference before anything else is prepared
+                fsdp_plugin(self)
+
+        def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
+            return dataset
+
+        def _precompute_ref_logps(self, dataset: Any, *_: Any, **__: Any) -> Any:
+            return dataset  # one forward pass without gradients, which needs less than the step
+
+    if not hasattr(trainer, "_generate_and_score_completions"):
+        return TrlTrainer
+
+    class GrpoTrainer(TrlTrainer):
+        """GRPO's step on completions that were generated and scored before."""
+
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            return inputs
+
+    return GrpoTrainer
+
+
+def _reward(completions: list[Any], **_: Any) -> list[float]:
+    """A reward that is never asked for."""
+    return [0.0] * len(completions)
+
+
+@contextmanager
+def _own_parts(
+    module: Any,
+    adapted: Callable[[PreTrainedModel], Module],
+    reference: Callable[[], PreTrainedModel],
+) -> Iterator[None]:
+    """Let TRL wrap the model as the rung says, and take the reference from here.
+
+    It also names a cache by all weights, which nobody reads here.
+    """
+
+    def wrapped(model: PreTrainedModel, *_: Any, **__: Any) -> Module:
+        return adapted(model)
+
+    parts: dict[str, Any] = {
+        "get_peft_model": wrapped,
+        "hash_module": lambda _: "",
+        "create_model_from_path": lambda *_, **__: reference(),
+    }
+    before = {name: getattr(module, name) for name in parts if hasattr(module, name)}
+    for name in before:
+        setattr(module, name, parts[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def _dataset() -> Any:
+    import datasets
+
+    return datasets.Dataset.from_dict(_ROW)
+
+
+def tokenizer_of(model: PreTrainedModel) -> Any:
+    """A tokenizer with the model's own number for padding, which TRL writes into the model."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    text = model.config.get_text_config()
+    own = getattr(text, "pad_token_id", None)
+    pad = own if isinstance(own, int) and 0 <= own < text.vocab_size else 0
+    words = {"<pad>": pad, "</s>": 1 if pad == 0 else 0}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")),
+        pad_token="<pad>",
+        eos_token="</s>",
+    )
+
+
+def _trl() -> Any:
+    """The package.
+
+    Raises:
+        UnsupportedError: it is missing, or its parts have other names.
+    """
+    try:
+        trl = importlib.import_module("trl")
+        importlib.import_module("trl.kernels")
+    except ImportError as error:
+        raise UnsupportedError(f"needs TRL 1.16 or later: {INSTALL} ({error})") from error
+    return trl

@@ -1,0 +1,132 @@
+"""A model that Unsloth loads, with its kernels, its adapters and its checkpointing.
+
+Unsloth changes transformers, peft and TRL when it is imported, so it comes first and its jobs have
+a new interpreter. It loads only from a folder or the hub, so synthetic weights are a checkpoint
+without data. Read from Unsloth 2026.10.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.rung.unsloth import CHECKPOINTING
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.empty_checkpoint import write_checkpoint
+from oomdoctor.worker.training.model_config import auto_class
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn import Module
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+def is_installed() -> bool:
+    """Whether the package is there; nothing is imported."""
+    return importlib.util.find_spec("unsloth") is not None
+
+
+def import_unsloth() -> None:
+    """Import it before what it changes. What it compiles goes to a scratch folder.
+
+    Raises:
+        UnsupportedError: it cannot be imported here.
+    """
+    if "UNSLOTH_COMPILE_LOCATION" not in os.environ:
+        scratch = tempfile.mkdtemp(prefix="oomdoctor-unsloth-")
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        os.environ["UNSLOTH_COMPILE_LOCATION"] = scratch
+    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")  # a rung is no training of theirs
+    try:
+        importlib.import_module("unsloth")
+    except Exception as error:  # it raises whatever it meets, also for versions that do not fit
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(f"Unsloth cannot be imported: {reason}") from error
+
+
+def load_model(
+    job: ProbeJob, model_config: PretrainedConfig, device: torch.device, notes: list[str]
+) -> PreTrainedModel:
+    """The model from `FastLanguageModel.from_pretrained`.
+
+    Raises:
+        UnsupportedError: Unsloth does not take this model.
+    """
+    import torch
+
+    config, spec = job.config, job.model
+    dtype = getattr(torch, config.weights_dtype)
+    settings: dict[str, Any] = {
+        "max_seq_length": config.sequence_length,
+        "dtype": dtype,
+        "load_in_4bit": config.quantization == "nf4",
+        "load_in_8bit": config.quantization == "int8",
+        "full_finetuning": config.method == "full",
+        "use_gradient_checkpointing": CHECKPOINTING[config.activation_checkpointing],
+        "trust_remote_code": spec.trust_remote_code,
+        "device_map": {"": str(device)},
+        "offload_embedding": False,
+    }
+    if job.weights == "pretrained":
+        if spec.source == "local":
+            return _loaded(str(spec.path), settings)
+        return _loaded(spec.id, settings | {"revision": spec.revision})
+    with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:
+        write_checkpoint(
+            Path(folder),
+            auto_class(spec.task),
+            model_config,
+            dtype,
+            trust_remote_code=spec.trust_remote_code,
+        )
+        notes.append("Unsloth loaded a checkpoint without data, so all weights are zero")
+        return _loaded(folder, settings | {"local_files_only": True})
+
+
+def _loaded(name: str, settings: dict[str, Any]) -> PreTrainedModel:
+    unsloth = importlib.import_module("unsloth")
+    try:
+        model: PreTrainedModel = unsloth.FastLanguageModel.from_pretrained(name, **settings)[0]
+    except (NotImplementedError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(f"Unsloth cannot load this model: {reason}") from error
+    return model
+
+
+def add_adapter(model: Module, config: TrainConfig) -> Module:
+    """The model with adapters from `FastLanguageModel.get_peft_model`.
+
+    Raises:
+        UnsupportedError: Unsloth does not take these adapters.
+    """
+    targets = config.lora_targets
+    settings: dict[str, Any] = {
+        "r": config.lora_rank,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+        "target_modules": targets if isinstance(targets, str) else list(targets),
+        "use_gradient_checkpointing": CHECKPOINTING[config.activation_checkpointing],
+        "use_rslora": config.use_rslora,
+    }
+    if config.modules_to_save:
+        settings["modules_to_save"] = list(config.modules_to_save)
+    unsloth = importlib.import_module("unsloth")
+    try:
+        adapted: Module = unsloth.FastLanguageModel.get_peft_model(model, **settings)
+    except (NotImplementedError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(f"Unsloth cannot add these adapters: {reason}") from error
+    return adapted
+
+
+def autocast_dtype(config: TrainConfig) -> str:
+    """The mixed precision that Unsloth's trainers set: of adapters, the dtype of the weights."""
+    return "none" if config.method == "full" else config.weights_dtype

@@ -1,0 +1,119 @@
+"""`explain --apply`: a diff of the user's file, which is changed only with --write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).parents[1] / "data" / "explain"
+SCRIPT = """\
+from trl import SFTConfig, SFTTrainer
+
+ROWS = 4  # of one GPU
+training = SFTConfig(
+    output_dir="out",
+    per_device_train_batch_size=ROWS,
+    max_length=4960,
+    bf16=True,
+)
+trainer = SFTTrainer(model="meta-llama/Llama-3.1-8B", args=training)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a log and the file of its training."""
+    for name in ("trace.txt", "train.yaml"):
+        shutil.copy(DATA / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_first_remedy_is_printed_as_a_diff(cli: Any, folder: Path) -> None:
+    before = (folder / "train.yaml").read_text()
+    ended = cli("explain", "trace.txt", "--apply", "train.yaml")
+    assert ended.code == 0
+    assert ended.out.startswith("--- a/train.yaml\n+++ b/train.yaml\n")
+    assert "+use_liger_kernel: true" in ended.out
+    assert "remedy 1: Compute the loss in chunks" in ended.err
+    line = "oomdoctor explain trace.txt --apply train.yaml --write"
+    assert f"to change the file: {line}" in ended.err
+    assert (folder / "train.yaml").read_text() == before
+    patched = subprocess.run(["patch", "-p1"], input=ended.out, text=True, capture_output=True)
+    assert patched.returncode == 0, patched.stdout
+    assert (folder / "train.yaml").read_text() == before + "use_liger_kernel: true\n"
+
+
+def test_the_file_is_changed_on_request_and_kept_as_it_was(cli: Any, folder: Path) -> None:
+    before = (folder / "train.yaml").read_text()
+    (folder / "train.yaml").chmod(0o640)
+    ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--write")
+    assert ended.code == 0 and "changed train.yaml" in ended.err
+    assert (folder / "train.yaml").read_text() == before + "use_liger_kernel: true\n"
+    assert (folder / "train.yaml.bak").read_text() == before
+    assert (folder / "train.yaml").stat().st_mode & 0o777 == 0o640
+
+
+def test_another_remedy_is_chosen_by_its_number(cli: Any, folder: Path) -> None:
+    listed = json.loads(cli("explain", "trace.txt", "--config", "train.yaml", "--json").out)
+    remedies = listed["diagnoses"][0]["remedies"]
+    place = next(n for n, one in enumerate(remedies, 1) if one["key"] == "smaller_batch")
+    ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--remedy", str(place), "--json")
+    document = json.loads(ended.out)
+    applied = document["applied"]
+    assert (applied["number"], applied["written"]) == (place, False)
+    assert applied["changes"] == {"micro_batch_size": "1"}
+    assert [line["name"] for line in applied["lines"]] == [
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+    ]
+    assert "+per_device_train_batch_size: 1" in applied["diff"]
+    assert "+gradient_accumulation_steps: 4" in applied["diff"]
+
+
+def test_a_script_is_changed_where_its_literal_stands(cli: Any, folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    ended = cli("explain", "trace.txt", "--apply", "train.py", "--write")
+    assert ended.code == 0, ended.err
+    new = (folder / "train.py").read_text()
+    assert new != SCRIPT and "# of one GPU" in new
+    compile(new, "train.py", "exec")
+
+
+def test_without_a_remedy_for_the_file_the_answer_is_no(cli: Any, folder: Path) -> None:
+    listed = json.loads(cli("explain", "trace.txt", "--config", "train.yaml", "--json").out)
+    remedies = listed["diagnoses"][0]["remedies"]
+    place = next(n for n, one in enumerate(remedies, 1) if one["key"] == "bigger_card")
+    ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--remedy", str(place))
+    assert (ended.code, ended.out) == (3, "")
+    assert "it is no setting of a training" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--write",), "--write: needs --apply FILE"),
+        (("--remedy", "2"), "--remedy: needs --apply FILE"),
+        (("--apply", "train.yaml", "--remedy", "99"), "99 is none of them"),
+        (("--apply", "train.yaml", "--remedy", "x"), "--remedy: 'x'"),
+        (("--apply", "missing.yaml"), "missing.yaml: No such file"),
+        (("--apply", "trace.txt"), "--apply"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_is_wrong_is_said(cli: Any, words: tuple[str, ...], said: str) -> None:
+    ended = cli("explain", "trace.txt", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+
+
+def test_a_log_without_a_failure_changes_nothing(cli: Any, folder: Path) -> None:
+    (folder / "fine.txt").write_text("step 1\nstep 2\n")
+    before = (folder / "train.yaml").read_text()
+    assert cli("explain", "fine.txt", "--apply", "train.yaml", "--write").code == 3
+    assert (folder / "train.yaml").read_text() == before

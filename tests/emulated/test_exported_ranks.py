@@ -1,0 +1,69 @@
+"""Exports for several GPUs, started as they say: each rank needs what a rank of the rung needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_run import Watched, torchrun
+from tiny_text import trainable_folder, words_file
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.stacks.export import export
+from oomdoctor.stacks.rung import StackRung
+
+ROOT = Path(__file__).parents[2]
+BY_ACCELERATE = ("accelerate", "launch", "--config_file", "accelerate.yaml", "train.py")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "command"),
+    [
+        ({"sharding": "fsdp", "activation_checkpointing": "full"}, "trl", torchrun(2)),
+        ({"sharding": "zero2"}, "trainer", BY_ACCELERATE),
+    ],
+    ids=["FSDP 2, torchrun", "ZeRO 2, accelerate launch"],
+)
+def test_each_rank_needs_what_a_rank_of_the_rung_needs(
+    values: dict[str, Any],
+    target: str,
+    command: tuple[str, ...],
+    watched: Watched,
+    cuda_python: Path,
+    emulator_cache: Path,
+    tmp_path: Path,
+) -> None:
+    model = trainable_folder(tmp_path / "model")
+    data = words_file(tmp_path / "train.txt", 64 * 16)
+    config = TrainConfig(
+        micro_batch_size=2, effective_batch_size=4, sequence_length=64, world_size=2, **values
+    )
+    rung = StackRung(config, "shared", str(model), origin=("Measured.",))
+    (tmp_path / "accelerate.yaml").write_text(export(rung, "accelerate"))
+    words = (*command, "--data", str(data))
+    report, _, error = watched.run("2xL4", export(rung, target), *words, options=("--steps", "all"))
+    assert [rank.outcome for rank in report.ranks] == ["fits", "fits"], error
+    text = ",".join(f"{key}={value}" for key, value in values.items())
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "oomdoctor", "probe", str(model), "--emulate", "2xL4"),
+            *("--gpus", "2", "--no-predict", "--recipe", "none", "--seq-len", "64"),
+            *("--micro-batch", "2", "--effective-batch", "4", "--rung", text),
+            *("--python", str(cuda_python), "--json", "--quiet"),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(emulator_cache)},
+    )
+    (result,) = json.loads(ended.stdout)["results"]
+    for rank in report.ranks:
+        assert (rank.peak_allocated_bytes, rank.peak_reserved_bytes) == (
+            result["peak_allocated_bytes"],
+            result["peak_reserved_bytes"],
+        )

@@ -1,0 +1,93 @@
+"""The documentation site: it builds without a warning, and needs nothing from the network."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
+        reason="the packages of the group docs are not installed",
+    ),
+]
+
+
+class Links(HTMLParser):
+    """What a page links to, loads, and can be linked at."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.targets: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if given.get("id"):
+            self.targets.add(str(given["id"]))
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+        loaded = given.get("src") or (given.get("href") if tag == "link" else None)
+        if loaded:
+            self.loads.append(loaded)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("build") / "site"
+    script = [sys.executable, str(ROOT / "scripts" / "build_site.py"), str(folder)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+def test_every_page_is_on_the_site_and_in_the_menu(site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    tree = index.partition('class="sidebar-tree"')[2].partition("</aside>")[0]
+    for page in PAGES:
+        assert (site / f"{page}.html").is_file()
+        assert page == "index" or f'href="{page}.html"' in tree, page
+    captions = re.findall(r'class="caption-text">([^<]+)<', tree)
+    assert captions[-2:] == ["Reference", "Explanation"] and "How to" in captions
+
+
+def test_links_lead_to_a_page_and_a_heading(site: Path) -> None:
+    pages = {page.name: Links(page) for page in site.glob("*.html")}
+    checked = 0
+    for name, page in pages.items():
+        for link in page.links:
+            if re.match(r"[a-z]+:", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target = (site / unquote(file)) if file else site / name
+            assert target.exists(), (name, link)
+            if anchor and target.suffix == ".html" and target.name in pages:
+                assert unquote(anchor) in pages[target.name].targets, (name, link)
+            checked += 1
+    assert checked > 500
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.glob("*.html"):
+        for loaded in Links(page).loads:
+            assert not re.match(r"(?:[a-z]+:)?//", loaded), (page.name, loaded)
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        assert not re.search(r"(?:@import|url\()\s*['\"]?(?:https?:)?//", text), sheet.name
+
+
+def test_what_is_not_a_page_stays_out(site: Path) -> None:
+    assert not (site / "reports").exists() and not (site / "examples").exists()

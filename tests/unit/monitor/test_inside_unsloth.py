@@ -1,0 +1,21 @@
+"""Unsloth's check of embeddings, which have no values on the emulated GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from oomdoctor.monitor.inside import unsloth
+
+
+def test_the_check_for_untrained_tokens_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("Untrained tokens found")
+
+    module = ModuleType(unsloth.MODULE)
+    vars(module)["fix_untrained_tokens"] = refuse
+    monkeypatch.setitem(sys.modules, unsloth.MODULE, module)
+    unsloth.trust_embeddings()
+    assert vars(module)["fix_untrained_tokens"]("model", "tokenizer", eps=1e-16) is None

@@ -1,0 +1,60 @@
+"""The parts of a peak add up to what decides whether a rung fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from example_gpu import gpu_report
+from example_plans import plan_report
+from example_reports import cpu_report
+
+from oomdoctor.records.codec import loads
+from oomdoctor.records.report import Report
+from oomdoctor.render.charts.parts import PART_WORDS, parts_in, peaks_of
+
+REPORTS = Path(__file__).parents[4] / "docs" / "reports"
+
+
+def stored(name: str) -> Callable[[], Report]:
+    return lambda: loads(Report, (REPORTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+EXAMPLES = [gpu_report, plan_report, cpu_report, stored("plan-a100"), stored("probe-cpu")]
+
+
+@pytest.mark.parametrize("make", EXAMPLES)
+def test_parts_add_up_to_the_deciding_peak(make) -> None:
+    report = make()
+    by_key = {result.key: result for result in report.results}
+    peaks = peaks_of(report)
+    assert peaks
+    for peak in peaks:
+        assert sum(size for _, size in peak.parts) == peak.total
+        assert all(size >= 0 for _, size in peak.parts)
+        assert set(dict(peak.parts)) <= set(PART_WORDS)
+        if not peak.expected:
+            assert peak.total == by_key[peak.key].deciding_peak_bytes()
+
+
+def test_what_fits_comes_first_best_first() -> None:
+    report = gpu_report()
+    keys = [peak.key for peak in peaks_of(report)]
+    assert tuple(keys[: len(report.ranking)]) == report.ranking
+    fits = [peak.fits for peak in peaks_of(report)]
+    assert fits == sorted(fits, reverse=True)
+
+
+def test_a_rung_that_ran_out_shows_what_was_predicted() -> None:
+    (expected,) = (peak for peak in peaks_of(gpu_report()) if peak.expected)
+    assert expected.label == "full-bf16" and not expected.fits
+
+
+def test_without_a_breakdown_tensors_are_one_part() -> None:
+    report = plan_report()
+    bare = tuple(replace(one, breakdown=None) for one in report.results)
+    peaks = peaks_of(replace(report, results=bare))
+    assert "whole" in parts_in(peaks) and "weights" not in parts_in(peaks)
+    assert all(sum(size for _, size in peak.parts) == peak.total for peak in peaks)

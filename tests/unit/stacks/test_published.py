@@ -1,0 +1,169 @@
+"""What is written for a program are settings that it has, with values of their type.
+
+The published schemas of axolotl, LLaMA-Factory and torchtune are restated in
+tests/data/stacks/published (scripts/build_stack_names.py), for where a program is not installed.
+tests/worker/parsing asks their own parsers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stack_rungs import RUNGS
+
+from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.stacks.engines import engine_settings, zero_settings
+from oomdoctor.stacks.export import export, target_names
+from oomdoctor.stacks.formats import BY_NAME
+from oomdoctor.stacks.names.programs import TABLES
+from oomdoctor.stacks.reading.flatten import flat
+from oomdoctor.stacks.rung import StackRung
+from oomdoctor.stacks.writing.lost import settings_of
+
+PUBLISHED = Path(__file__).parents[2] / "data" / "stacks" / "published"
+MODEL = "meta-llama/Meta-Llama-3.1-8B-Instruct"
+WORDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "list": list, "dict": dict}
+
+
+def published(program: str) -> dict[str, Any]:
+    return json.loads((PUBLISHED / f"{program}.json").read_text())
+
+
+def exported(config: TrainConfig, program: str) -> dict[str, Any]:
+    return yaml.safe_load(export(StackRung(config, "a rung", MODEL), program))
+
+
+def accepts(kind: str, value: Any) -> bool:
+    """Whether a value has the type of an annotation; words that are not plain accept anything."""
+    found = re.findall(r"\b(bool|int|float|str|list|dict)\b", re.sub(r"Literal\[[^]]*]", "", kind))
+    if value is None or not found or "Literal" in kind:
+        return True
+    kinds = tuple(one for word in found for one in
+                  (WORDS[word] if isinstance(WORDS[word], tuple) else (WORDS[word],)))  # fmt: skip
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or re.search(r"[A-Z]\w+Config|Optimizers", kind) is not None
+
+
+def test_versions_are_those_of_the_table() -> None:
+    for program in ("axolotl", "llama-factory", "torchtune"):
+        assert BY_NAME[program].version == published(program)["version"]
+
+
+# axolotl's schema lists fields, and its files have these names for two of them.
+AXOLOTL_ALIASES = {"model_type": "type_of_model", "model_revision": "revision_of_model"}
+
+
+def test_axolotl_has_what_is_written() -> None:
+    known = published("axolotl")["settings"]
+    known |= {alias: known[name] for alias, name in AXOLOTL_ALIASES.items()}
+    for config in RUNGS.values():
+        for name, value in flat(exported(config, "axolotl")):
+            head = name if name in known else name.partition(".")[0]
+            assert head in known, (name, config)
+            if head == name:
+                assert accepts(known[name]["type"], value), (name, value, known[name])
+
+
+def test_llama_factory_has_what_is_written() -> None:
+    transformers = pytest.importorskip("transformers")
+    known = published("llama-factory")["settings"]
+    arguments = transformers.TrainingArguments.__dataclass_fields__
+    for config in RUNGS.values():
+        if config.objective == "grpo":
+            continue
+        for name, value in flat(exported(config, "llama-factory")):
+            head = name.partition(".")[0]
+            assert head in known or head in arguments, name
+            if name in known:
+                assert accepts(known[name]["type"], value), (name, value)
+
+
+def test_torchtune_has_what_is_written() -> None:
+    known = published("torchtune")["settings"]
+    # Settings that recipes read, and no shipped configuration has.
+    more = {
+        "fsdp_cpu_offload",
+        "fsdp_reshard_after_forward",
+        "tokenizer.merges_file",
+        "model.use_dora",
+        "enable_fp8_training",
+    }
+    written = 0
+    for config in RUNGS.values():
+        try:
+            settings = exported(config, "torchtune")
+        except Exception as error:
+            assert re.search("cannot express (the optimizer|objective)", str(error))
+            continue
+        written += 1
+        for name, _ in flat(settings):
+            assert name in known or name in more, name
+    assert written > 20
+
+
+@pytest.mark.parametrize("program", ("axolotl", "llama-factory", "torchtune"))
+def test_defaults_are_the_published_ones(program: str) -> None:
+    known = published(program)["settings"]
+    table = TABLES[program]
+    compared = 0
+    for row in table.rows:
+        default = known.get(row.name, {}).get("default")
+        if default is None or not row.keys:
+            continue
+        try:
+            read = row.read(default)
+        except ValueError:
+            continue
+        for key, value in read.items():
+            if key in table.defaults:
+                assert table.defaults[key] == value, (row.name, key)
+                compared += 1
+    assert compared >= (0 if program == "torchtune" else 5)
+
+
+@pytest.mark.parametrize("target", ("axolotl", "llama-factory", "torchtune", "accelerate"))
+def test_a_file_says_what_it_cannot_hold(target: str) -> None:
+    assert target in target_names()
+    config = TrainConfig(micro_batch_size=2, method="lora", autocast_dtype="bfloat16",
+                         allocator="expandable_segments", lora_targets=("q_proj",))  # fmt: skip
+    text = export(StackRung(config, "a rung", MODEL, origin=("From a run.",)), target)
+    assert text.startswith("# ")
+    assert "# From a run." in text
+    if target != "accelerate":
+        assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
+
+
+def test_deepspeed_needs_a_rung_that_it_shards() -> None:
+    zero = next(config for config in RUNGS.values() if is_zero(config))
+    settings = json.loads(export(StackRung(zero, "zero", MODEL), "deepspeed"))
+    assert settings["zero_optimization"]["stage"] == int(zero.sharding[-1])
+    with pytest.raises(Exception, match="deepspeed cannot express sharding = none"):
+        export(StackRung(TrainConfig(micro_batch_size=1), "one", MODEL), "deepspeed")
+
+
+def test_engines_are_those_that_the_worker_trains_with() -> None:
+    """`stacks/engines.py` is what real engines run with, so the tables must say the same."""
+    compared = 0
+    for config in RUNGS.values():
+        if is_zero(config):
+            wanted = zero_settings(config)
+            written = settings_of(config, "deepspeed")
+            assert written["zero_optimization"] == wanted["zero_optimization"]
+            assert (written["bf16"], written["fp16"]) == (wanted["bf16"], wanted["fp16"])
+            inside = settings_of(config, "trainer")["deepspeed"]
+            assert inside["zero_optimization"] == wanted["zero_optimization"]
+            assert inside["train_micro_batch_size_per_gpu"] == "auto"
+            compared += 1
+        if is_fsdp(config):
+            wanted = engine_settings(config, 2)
+            written = settings_of(config, "trainer")
+            assert written["fsdp"] == wanted["fsdp"]
+            assert written["fsdp_config"].items() <= wanted["fsdp_config"].items()
+            compared += 1
+    assert compared > 10

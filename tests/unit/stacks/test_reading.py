@@ -1,0 +1,98 @@
+"""Reading settings of training programs as a rung."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.stacks.reading.finish import Overrides, finished
+from oomdoctor.stacks.reading.merge import draft_of
+
+TRL = {
+    "model_name_or_path": "Qwen/Qwen2.5-7B",
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 8,
+    "learning_rate": 2e-4,
+    "use_peft": True,
+    "lora_r": 32,
+    "lora_target_modules": "all-linear",
+    "max_length": 4096,
+    "dtype": "bfloat16",
+}
+ACCELERATE = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "DEEPSPEED",
+    "deepspeed_config": {"zero_stage": 3, "offload_optimizer_device": "cpu"},
+    "mixed_precision": "bf16",
+    "num_processes": 8,
+}
+
+
+def read(*files: dict, model: dict | None = None, **options: int) -> UserTraining:
+    documents = [Document(f"file{i}.yaml", values) for i, values in enumerate(files, 1)]
+    return finished(draft_of(documents), lambda: model or {}, Overrides(**options))
+
+
+def test_settings_of_trl_become_a_rung():
+    training = read(TRL | {"load_in_4bit": True})
+    assert training.files[0].format == "trl"
+    assert training.model == "Qwen/Qwen2.5-7B"
+    assert training.config == TrainConfig(
+        method="qlora",
+        quantization="nf4",
+        double_quant=False,
+        kbit_prepare="none",
+        autocast_dtype="bfloat16",  # the default of TRL
+        activation_checkpointing="full",  # the default of TRL
+        lora_rank=32,
+        lora_dropout=0.05,
+        micro_batch_size=4,
+        sequence_length=4096,
+        effective_batch_size=32,
+    )
+
+
+def test_what_is_not_taken_is_listed_with_its_reason():
+    training = read(TRL | {"pad_to_multiple_of": 8, "no_such_setting": 3})
+    reasons = {item.name: (item.matters, item.reason) for item in training.not_taken}
+    assert reasons["learning_rate"] == (False, "does not change memory or speed")
+    assert reasons["pad_to_multiple_of"][0]
+    assert "not a setting of TRL" in reasons["no_such_setting"][1]
+    named = {item.name for item in (*training.said, *training.not_taken)}
+    assert named == {*TRL, "pad_to_multiple_of", "no_such_setting"}  # nothing is dropped
+
+
+def test_a_launcher_says_how_many_gpus_and_how_they_shard():
+    training = read(TRL, ACCELERATE)
+    config = training.config
+    assert (config.sharding, config.world_size, config.offload) == ("zero3", 8, "optimizer")
+    assert config.effective_batch_size == 4 * 8 * 8
+    assert (config.weights_dtype, config.autocast_dtype) == ("bfloat16", "none")
+
+
+def test_two_files_that_disagree_are_an_error():
+    launcher = ACCELERATE | {"gradient_accumulation_steps": 2}
+    with pytest.raises(OomDoctorError, match=r"file1.yaml says gradient_acc.*: 8, but"):
+        read(TRL, launcher)
+
+
+def test_options_replace_what_the_files_say():
+    training = read(TRL, sequence_length=1024, gpus=2)
+    assert (training.config.sequence_length, training.config.world_size) == (1024, 2)
+    assert training.config.sharding == "ddp"
+    assert training.config.effective_batch_size == 64
+    (replaced,) = [item for item in training.not_taken if item.name == "max_length"]
+    assert replaced.reason == "--seq-len says 1024"
+
+
+def test_a_wrong_value_names_its_line():
+    document = Document("a.yaml", TRL | {"lora_r": "many"}, {"lora_r": 7})
+    with pytest.raises(OomDoctorError, match=r"a.yaml:7: lora_r must be a whole number"):
+        draft_of([document])
+
+
+def test_sharding_needs_a_number_of_gpus():
+    with pytest.raises(OomDoctorError, match="no file says on how many GPUs"):
+        read({**TRL, "fsdp": "full_shard auto_wrap"})

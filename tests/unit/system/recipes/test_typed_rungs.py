@@ -1,0 +1,159 @@
+"""Rungs of the command line: what can be typed, and what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.facts.optimizers import RECIPE_NAMES
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.system.recipes.recipes import (
+    Sizes,
+    parse_rung,
+)
+from oomdoctor.system.recipes.rungs import TARGET_WORDS
+
+NO_SIZES: Sizes = {
+    "sequence_length": None,
+    "effective_batch_size": None,
+    "micro_batch_size": None,
+}
+
+
+def refused(text: str, **sizes: int) -> OomDoctorError:
+    with pytest.raises(OomDoctorError) as caught:
+        parse_rung(text, **{**NO_SIZES, **sizes})  # type: ignore[typeddict-item]
+    return caught.value
+
+
+def test_a_rung_of_the_command_line() -> None:
+    rung = parse_rung(
+        "method=lora, lora_rank=64,micro_batch_size=4,lora_targets=q_proj+v_proj,compile=true,"
+        "lora_dropout=0.1,label=mine",
+        sequence_length=64,
+        effective_batch_size=8,
+        micro_batch_size=None,
+    )
+    assert rung == Rung(
+        "mine",
+        TrainConfig(
+            method="lora",
+            lora_rank=64,
+            micro_batch_size=4,
+            lora_targets=("q_proj", "v_proj"),
+            compile=True,
+            lora_dropout=0.1,
+            sequence_length=64,
+            effective_batch_size=8,
+        ),
+        follows_card=True,
+    )
+    assert parse_rung("lora_targets=q_proj", **NO_SIZES).config.lora_targets == ("q_proj",)
+    assert parse_rung("lora_targets=attention", **NO_SIZES).config.lora_targets == "attention"
+    assert parse_rung("method=qlora", **NO_SIZES).config.quantization == "nf4"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "write key=value"),
+        ("method", "method: write key=value"),
+        ("method=", "method: write key=value"),
+        ("method=lora,method=full", "method: is set twice"),
+        ("rank=3", "rank: is not a key (did you mean lora_rank or optimizer_rank?)"),
+        ("lora_rank=four", 'lora_rank: must be an integer, not "four"'),
+        ("lora_rank=4.0", "lora_rank: must be an integer"),
+        ("compile=1", "compile: must be true or false"),
+        ("lora_dropout=1..2", "lora_dropout: must be a number"),
+        ("quantization=nf4", 'quantization: needs method "qlora"'),
+        ("micro_batch_size=3", "micro_batch_size: 3 does not divide"),
+        ("lora_targets=+", "lora_targets: must be"),
+        ("method=lora,modules_to_save=+", "modules_to_save: must be a list of module names"),
+        ("dora=true", "dora: is not a key (did you mean use_dora?)"),
+    ],
+)
+def test_what_is_wrong_with_a_rung(text: str, expected: str) -> None:
+    error = refused(text)
+    assert (error.code, error.exit_code) == ("bad_rung", ExitCode.USAGE)
+    assert expected in error.message
+
+
+def test_all_faults_of_a_rung_at_once() -> None:
+    assert len(refused("method=loraa,rank=3,x").message.splitlines()) == 1 + 3
+
+
+def words_of(config: TrainConfig) -> str:
+    def word(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return "+".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+    return ",".join(f"{f.name}={word(getattr(config, f.name))}" for f in fields(config))
+
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz_.", min_size=1, max_size=8)
+COUNTS = st.integers(1, 2**31)
+BY_NAME = {
+    "optimizer": st.sampled_from(RECIPE_NAMES),
+    "lora_dropout": st.floats(0, 0.99),
+    "vllm_gpu_memory_utilization": st.just(0.0) | st.floats(0, 0.99),
+    "micro_batch_size": st.just("auto") | COUNTS,
+    "modules_to_save": st.lists(NAMES.filter("none".__ne__)).map(tuple),
+    "lora_targets": st.sampled_from(TARGET_WORDS) | st.lists(NAMES, min_size=1).map(tuple),
+}
+
+
+def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    if hint is bool:
+        return st.booleans()
+    return COUNTS if hint is int else st.sampled_from(get_args(hint))
+
+
+CONFIGS = st.fixed_dictionaries(
+    {name: values_of(name, hint) for name, hint in get_type_hints(TrainConfig).items()}
+).map(lambda values: TrainConfig(**values))
+
+
+@given(CONFIGS)
+def test_every_configuration_can_be_typed(config: TrainConfig) -> None:
+    # One target called like a word for all targets cannot be told from the word.
+    if isinstance(config.lora_targets, tuple) and "+".join(config.lora_targets) in TARGET_WORDS:
+        config = replace(config, lora_targets=("q_proj",))
+    if config_faults(config):
+        assert refused(words_of(config)).code == "bad_rung"
+    else:
+        if steps_in_backward(config):  # the whole batch is one micro-batch
+            config = config.with_micro_batch(config.rank_batch_size())
+        assert parse_rung(words_of(config), **NO_SIZES).config == config
+
+
+@given(
+    st.text()
+    | st.lists(
+        st.tuples(st.sampled_from([*get_type_hints(TrainConfig), "label", "?"]), st.text())
+    ).map(lambda pairs: ",".join(f"{key}={value}" for key, value in pairs))
+)
+def test_no_text_is_answered_by_a_crash(text: str) -> None:
+    try:
+        rung = parse_rung(text, **NO_SIZES)
+    except OomDoctorError as error:
+        assert error.exit_code == ExitCode.USAGE
+    else:
+        assert not config_faults(rung.config)
+
+
+def test_a_step_in_the_backward_pass_takes_the_whole_batch_at_once() -> None:
+    sizes = {"sequence_length": 64, "effective_batch_size": 8, "micro_batch_size": None}
+    assert parse_rung("optimizer_in_backward=true", **sizes).config.micro_batch_size == 8
+    fixed = parse_rung("optimizer_in_backward=true,effective_batch_size=2", **sizes)
+    assert fixed.config.micro_batch_size == 2
+    asked = parse_rung("optimizer_in_backward=true", **(sizes | {"micro_batch_size": 4})).config
+    assert (asked.micro_batch_size, asked.effective_batch_size) == (4, 4)

@@ -1,0 +1,77 @@
+"""Images beside text: as many tokens as the encoder gives features, and what is frozen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from plain_steps import step_loss
+from tiny_models import WITH_IMAGES, tiny_job
+
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.batch import micro_batches
+from oomdoctor.worker.training.build import Setup, build
+from oomdoctor.worker.training.objectives.images import TOWERS
+
+CPU = torch.device("cpu")
+
+
+def stepped(kind: str, **rung: Any) -> tuple[Setup, list[dict[str, Any]], float]:
+    job = tiny_job(kind, image_size=32 if kind == "qwen2_5_vl" else 0, **rung)
+    setup = build(job, CPU)
+    batches = micro_batches(job.config, setup.task, setup.model_config, CPU, count=2, seed=0)
+    loss = step_loss(setup, batches)
+    return setup, batches, loss
+
+
+@pytest.mark.parametrize("kind", WITH_IMAGES)
+def test_the_model_finds_its_images_in_the_text(kind: str) -> None:
+    """transformers counts the tokens of images and compares them with the features."""
+    _, batches, loss = stepped(kind)
+    assert 0 < loss < 20
+    marked = batches[0]["input_ids"] == 511
+    assert marked.sum(1).tolist() == [marked[0].sum()] * 2 and marked.any()
+    assert (batches[0]["labels"][marked] == -100).all()
+    assert not marked[:, -1].any()
+
+
+def _tower(setup: Setup) -> list[tuple[str, torch.nn.Parameter]]:
+    return [
+        (name, parameter)
+        for name, parameter in setup.model.named_parameters()
+        if not set(TOWERS).isdisjoint(name.split("."))
+    ]
+
+
+@pytest.mark.parametrize("kind", WITH_IMAGES)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_frozen_encoder_is_not_trained(kind: str, method: Any) -> None:
+    trained, frozen = (
+        _tower(stepped(kind, method=method, vision=vision)[0]) for vision in ("trained", "frozen")
+    )
+    assert any(parameter.requires_grad for _, parameter in trained)
+    assert frozen and not any(parameter.requires_grad for _, parameter in frozen)
+    assert not any("lora" in name for name, _ in frozen)
+
+
+def test_text_alone_has_no_images() -> None:
+    _, batches, _ = stepped("llava", images=0)
+    assert set(batches[0]) == {"input_ids", "attention_mask", "labels"}
+
+
+def test_what_cannot_be_is_said() -> None:
+    with pytest.raises(UnsupportedError, match="do not fit into a sequence of 32"):
+        stepped("llava", images=3)
+    with pytest.raises(UnsupportedError, match="images of 16 pixels"):
+        job = tiny_job("llava", image_size=20)
+        setup = build(job, CPU)
+        micro_batches(job.config, setup.task, setup.model_config, CPU, count=1, seed=0)
+    with pytest.raises(UnsupportedError, match="no vision encoder"):
+        build(tiny_job("dense", vision="frozen"), CPU)
+    job = tiny_job("dense")
+    as_images = replace(job, model=replace(job.model, task="image-text-to-text"))
+    setup = build(job, CPU)
+    with pytest.raises(UnsupportedError, match="of llama are not known"):
+        micro_batches(job.config, as_images.model.task, setup.model_config, CPU, count=1, seed=0)

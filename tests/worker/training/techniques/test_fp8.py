@@ -1,0 +1,73 @@
+"""FP8 training with torchao: built as accelerate's recipe, simulated, and refused where it must."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from compared_steps import CPU, deeper, phase_bytes, simulated
+from tiny_models import tiny_job
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.capability import FP8_CAPABILITY, card_lacks
+from oomdoctor.system.catalogue import gpus
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.support import check_supported
+
+FP8 = {"fp8": "torchao", "job_device_type": "cuda", "sequence_length": 64}
+needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
+
+
+@needs_torchao
+def test_a_few_layers_stand_for_all() -> None:
+    job = deeper(tiny_job("dense", **FP8), num_hidden_layers=9)
+    deep, shallow = simulated(job, cuda=True), simulated(job, cuda=True, shallow=True)
+    assert 0 < shallow.simulated_layers < shallow.layers
+    assert phase_bytes(shallow) == pytest.approx(phase_bytes(deep), rel=2e-5)
+
+
+@needs_torchao
+def test_weights_gradients_and_states_keep_their_types() -> None:
+    job = {"sequence_length": 64, "job_device_type": "cuda"}
+    plain = phase_bytes(simulated(tiny_job("dense", **job), cuda=True))
+    fp8 = phase_bytes(simulated(tiny_job("dense", **FP8), cuda=True))
+    assert fp8["steady", "optimizer"] == plain["steady", "optimizer"]
+
+
+@needs_torchao
+def test_the_first_and_the_last_linear_layer_stay() -> None:
+    from oomdoctor.worker.training.build import build
+    from oomdoctor.worker.training.techniques.fp8 import convert_linear_layers
+
+    model = build(tiny_job("dense"), CPU).model
+    notes: list[str] = []
+    convert_linear_layers(model, notes, simulated=True)
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    assert kinds["model.layers.0.self_attn.q_proj"] == kinds["lm_head"] == "Linear"
+    assert kinds["model.layers.1.mlp.up_proj"] == "Float8Linear"
+    assert any("no time is predicted" in note for note in notes)
+
+
+def test_a_card_without_fp8_is_told_apart() -> None:
+    """The threshold is the one by which the catalogue has rates of FP8."""
+    config = TrainConfig(fp8="torchao")
+    for gpu in gpus():
+        if gpu.vendor == "NVIDIA" and gpu.compute_capability:
+            runs = card_lacks(config, gpu.compute_capability) is None
+            assert runs or gpu.fp8_flops is None, gpu.name
+    assert card_lacks(config, None) is None
+    assert card_lacks(TrainConfig(), "6.1") is None
+    assert FP8_CAPABILITY == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("fp8", "device", "told"),
+    [
+        ("torchao", "cpu", "need a GPU"),
+        ("transformer_engine", "cuda", "use fp8 = torchao"),
+    ],
+)
+def test_what_cannot_run_says_why(fp8: Any, device: str, told: str) -> None:
+    with pytest.raises(UnsupportedError, match=told):
+        check_supported(TrainConfig(fp8=fp8, micro_batch_size=1), device, simulated=True)
