@@ -24,10 +24,20 @@ H100 = Card(
 RTX_4090 = Card(
     "NVIDIA GeForce RTX 4090", (8, 9), 25386352640, 25757220864, 450 * MIB, 128, 72 * MIB, 384
 )
+# backward() returns before its thread has let go of the graph. If that thread asks for the
+# interpreter while this ends, torch aborts the process (pytorch/pytorch#190489), so wait for it.
 _START = """
-import json, os, sys, torch
+import atexit, glob, json, os, sys, time, torch
 def tell(**facts):
     print("TOLD", json.dumps(facts, default=str), flush=True)
+@atexit.register
+def let_backward_end():
+    idle = 0
+    while idle < 5:
+        time.sleep(0.01)
+        threads = [open(path).read() for path in glob.glob("/proc/self/task/*/stat")]
+        busy = any("(pt_autograd" in thread and ") S " not in thread for thread in threads)
+        idle = 0 if busy else idle + 1
 """
 
 
