@@ -55,8 +55,8 @@ class ExplainOptions:
             "--config",
             metavar="FILE",
             panel=COMMON,
-            help="Training settings as JSON, YAML or TOML: Trainer, accelerate, DeepSpeed, axolotl "
-            "or LLaMA-Factory.",
+            help="Training settings as JSON, YAML, TOML or a script: those that plan --from reads, "
+            "or some of them.",
         ),
     ] = None
     snapshot: Annotated[

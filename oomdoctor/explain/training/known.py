@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oomdoctor.explain.evidence import SnapshotEvidence
-from oomdoctor.explain.reading.settings.names import SETTINGS, Setting
+from oomdoctor.explain.training.told import told_by_file, told_by_log
 from oomdoctor.records.diagnosis import Frame, SettingValue
 from oomdoctor.records.model import ModelSpec
 
@@ -100,10 +100,6 @@ def setup_of(
     world_size: int | None = None,
 ) -> Setup:
     """Everything known from flags, --config, the log's settings and the frames, in this order."""
-    sources = [
-        (given.settings_source or "--config", _flat(given.settings)),
-        ("the log", {**logged}),
-    ]
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
 
@@ -114,40 +110,14 @@ def setup_of(
     learn("micro_batch_size", given.micro_batch_size, "--micro-batch")
     learn("sequence_length", given.sequence_length, "--seq-len")
     learn("model", given.model.id if given.model else None, given.model_origin)
-    told = [(name, value, "the traceback") for name, value in _from_frames(frames)]
-    for origin, mapping in sources:
-        keys = sorted(mapping, key=lambda key: key.count("."))
-        for setting in SETTINGS:
-            learn(setting.field, _find(mapping, keys, setting), origin)
-    for name, value, origin in told:
-        learn(name, value, origin)
+    for name, value in told_by_file(given.settings).items():
+        learn(name, value, given.settings_source or "--config")
+    for name, value in told_by_log(logged).items():
+        learn(name, value, "the log")
+    for name, value in _from_frames(frames):
+        learn(name, value, "the traceback")
     learn("world_size", world_size, "the log")
     return Setup(**values, origins=origins)
-
-
-def _find(mapping: Mapping[str, Any], keys: Sequence[str], setting: Setting) -> Any:
-    """The first value that a name of the setting yields, outer keys before inner ones."""
-    for name in setting.all_names():
-        for key in keys:
-            if key == name or key.endswith(f".{name}"):
-                value = setting.read(mapping[key])
-                if value is not None:
-                    return value
-    return None
-
-
-def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(_walk(mapping, "", 0))
-
-
-def _walk(mapping: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    for key, value in mapping.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            if depth < 6:
-                yield from _walk(value, f"{path}.", depth + 1)
-        else:
-            yield path, value
 
 
 def _from_frames(frames: Sequence[Frame]) -> Iterator[tuple[str, Any]]:

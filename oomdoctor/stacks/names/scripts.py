@@ -51,7 +51,7 @@ SCRIPT = LENGTH | Table(
         Row("objective", ("objective",), lambda value: {"objective": str(value)}),
         Row("full_finetuning", ("use_peft",), _whole),
         Row("finetune_vision_layers", ("vision",), _vision),
-        Row("lora_target_modules", ("lora_targets",), _targets),
+        Row("lora_target_modules", ("lora_targets",), _targets, None, ("target_modules",)),
         switch("use_dora", "use_dora", True, False),
         switch("use_rslora", "use_rslora", True, False),
         Row("modules_to_save", ("modules_to_save",), _modules),
@@ -92,3 +92,16 @@ SCRIPT = LENGTH | Table(
         "qat_scheme": "a rung does not train for quantization",
     },
 )
+
+# Names that scripts give to the sizes of a training, in any case.
+SIZES = {
+    **dict.fromkeys(("sequence_length", "seq_length", "seq_len", "max_length", "max_seq_length",
+                     "block_size"), "max_length"),
+    **dict.fromkeys(("micro_batch_size", "micro_batch", "per_device_train_batch_size",
+                     "batch_size"), "per_device_train_batch_size"),
+    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps", "grad_accum_steps",
+                     "accum_steps"), "gradient_accumulation_steps"),
+    "completion_length": "completion_length",
+}  # fmt: skip
+# Those that the arguments of a trainer may leave to the data.
+OUTSIDE_ARGUMENTS = frozenset({"max_length", "completion_length"})

@@ -36,7 +36,7 @@ def conclude(values: Values, program: str) -> Values:
         )
         if given.get(key) is not None
     }  # fmt: skip
-    found |= _method(given)
+    found |= method_of(given)
     found |= _engine(given, program)
     found |= _precision(given, found, program)
     found |= _checkpointing(given)
@@ -68,7 +68,8 @@ def conclude(values: Values, program: str) -> Values:
     return found | _batch(given, found)
 
 
-def _method(given: Values) -> Values:
+def method_of(given: Values) -> Values:
+    """What is trained, and how the base is quantized."""
     adapter = given.get("method")
     lora = given.get("use_peft", False) or adapter in ("lora", "qlora")
     bits = 4 if given.get("bits_4") else 8 if given.get("bits_8") else 0
@@ -133,6 +134,15 @@ def _engine(given: Values, program: str) -> Values:
 
 
 def _precision(given: Values, found: Values, program: str) -> Values:
+    weights, mixed = dtypes_of(given, found, program)
+    if str(found.get("sharding", "")).startswith("zero") and mixed != "none":
+        # DeepSpeed makes the weights 16-bit itself, and keeps fp32 ones in its optimizer.
+        return {"weights_dtype": mixed, "autocast_dtype": "none"}
+    return {"weights_dtype": weights, "autocast_dtype": mixed}
+
+
+def dtypes_of(given: Values, found: Values, program: str | None) -> tuple[str, str]:
+    """The dtypes of the weights and of autocast, by the rule of a program if it has one."""
     mixed = "none"
     for name in ("bfloat16", "float16"):
         if given.get(f"mixed_{name}"):
@@ -140,13 +150,8 @@ def _precision(given: Values, found: Values, program: str) -> Values:
     if given.get("mixed_float16") and given.get("mixed_bfloat16"):
         mixed = "float16"
     weights = given.get("weights_dtype", "auto")
-    rule = _RULES.get(program)
-    if rule is not None:
-        weights, mixed = rule(given, found, weights, mixed)
-    if str(found.get("sharding", "")).startswith("zero") and mixed != "none":
-        # DeepSpeed makes the weights 16-bit itself, and keeps fp32 ones in its optimizer.
-        return {"weights_dtype": mixed, "autocast_dtype": "none"}
-    return {"weights_dtype": weights, "autocast_dtype": mixed}
+    rule = _RULES.get(str(program))
+    return (weights, mixed) if rule is None else rule(given, found, weights, mixed)
 
 
 def _of_objective(given: Values, found: Values) -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_DEEPEST = 12
 
-def flat(values: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting with its dotted path, in the order of the file. Lists stay values."""
+
+def flat(
+    values: Mapping[str, Any], head: str = "", deepest: int = _DEEPEST
+) -> Iterator[tuple[str, Any]]:
+    """Each setting with its dotted path, in the order of the file. Lists stay values.
+
+    Tables that lie deeper, such as those of a YAML file that contains itself, are left out.
+    """
     for key, value in values.items():
         name = f"{head}{key}"
         if isinstance(value, Mapping) and value:
-            yield from flat({str(inner): item for inner, item in value.items()}, f"{name}.")
+            inner = {str(one): item for one, item in value.items()} if deepest else {}
+            yield from flat(inner, f"{name}.", deepest - 1)
         else:
             yield name, value
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.reading.flatten import shown
 from oomdoctor.stacks.reading.python_values import Source, UnreadError, name_of
 from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script, Unread
@@ -15,8 +16,6 @@ from oomdoctor.stacks.reading.script_names import (
     MODEL_NAMES,
     OPTIMIZERS,
     OTHER_CONFIGS,
-    OUTSIDE_ARGUMENTS,
-    SIZES,
     TRL_CONFIGS,
     TRL_TRAINERS,
     UNSLOTH_CLASSES,

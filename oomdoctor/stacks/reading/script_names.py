@@ -28,18 +28,6 @@ LORA = {
     "r": "lora_r",
     "target_modules": "lora_target_modules",
 }
-# Names that scripts give to the sizes of a training, in any case.
-SIZES = {
-    **dict.fromkeys(("sequence_length", "seq_length", "seq_len", "max_length", "max_seq_length",
-                     "block_size"), "max_length"),
-    **dict.fromkeys(("micro_batch_size", "micro_batch", "per_device_train_batch_size",
-                     "batch_size"), "per_device_train_batch_size"),
-    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps", "grad_accum_steps",
-                     "accum_steps"), "gradient_accumulation_steps"),
-    "completion_length": "completion_length",
-}  # fmt: skip
-# Those that the arguments of a trainer may leave to the data.
-OUTSIDE_ARGUMENTS = frozenset({"max_length", "completion_length"})
 # A class -> the optimizer that the Trainer calls by this name.
 OPTIMIZERS = {built.source.split(":")[1]: name for name, built in BUILT.items()} | {
     "Adam": "adamw_torch",

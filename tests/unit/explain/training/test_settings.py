@@ -90,9 +90,68 @@ def test_llama_factory_file() -> None:
             "deepspeed": "examples/deepspeed/ds_z3_config.json",
         }
     )
-    assert (setup.method, setup.quantization) == ("lora", "nf4")
+    assert (setup.method, setup.quantization) == ("qlora", "nf4")
     assert (setup.sequence_length, setup.attention) == (1024, "flash_attention_2")
     assert (setup.liger, setup.zero_stage) == (True, 3)
+
+
+def test_torchtune_file() -> None:
+    setup = _read(
+        {
+            "model": {"_component_": "torchtune.models.llama3_1.lora_llama3_1_8b", "lora_rank": 64},
+            "tokenizer": {"max_seq_len": 2048},
+            "optimizer": {"_component_": "bitsandbytes.optim.PagedAdamW8bit"},
+            "batch_size": 2,
+            "dtype": "bf16",
+            "enable_activation_checkpointing": True,
+        }
+    )
+    assert (setup.model, setup.method) == ("meta-llama/Meta-Llama-3.1-8B-Instruct", "lora")
+    assert (setup.micro_batch_size, setup.sequence_length, setup.lora_rank) == (2, 2048, 64)
+    assert (setup.optimizer, setup.checkpointing) == ("paged_adamw_8bit", True)
+    assert (setup.weights_dtype, setup.autocast_dtype) == ("bfloat16", "none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtypes"),
+    [
+        ({"base_model": "a/b", "bf16": "auto"}, ("bfloat16", "bfloat16")),
+        ({"base_model": "a/b", "bf16": False, "float32": True}, ("float32", None)),
+        ({"base_model": "a/b"}, (None, None)),
+        ({"stage": "sft", "finetuning_type": "full", "bf16": True}, ("float32", "bfloat16")),
+        ({"stage": "sft", "finetuning_type": "lora", "bf16": True}, ("bfloat16", "bfloat16")),
+        ({"stage": "sft", "bf16": True}, (None, "bfloat16")),
+        ({"stage": "sft", "pure_bf16": True}, ("bfloat16", "none")),
+        ({"output_dir": "out", "bf16": False, "fp16": False}, (None, None)),
+        ({"num_processes": 1, "mixed_precision": "no"}, (None, "none")),
+    ],
+)
+def test_dtypes_by_the_rules_of_each_program(
+    settings: dict[str, Any], dtypes: tuple[str | None, str | None]
+) -> None:
+    setup = _read(settings)
+    assert (setup.weights_dtype, setup.autocast_dtype) == dtypes
+
+
+def test_a_name_means_what_it_means_in_its_own_program() -> None:
+    assert _read({"batch_size": 64}).micro_batch_size == 64
+    assert _read({"base_model": "a/b", "batch_size": 64}).micro_batch_size is None
+
+
+def test_a_program_that_is_not_said_to_use_an_adapter_has_none() -> None:
+    assert _read({"use_peft": False, "lora_r": 16, "max_length": 64}).method == "full"
+    assert _read({"lora_r": 16}).method == "lora"
+    assert _read({"load_in_4bit": True}).method == "qlora"
+
+
+def test_an_optimizer_that_no_rung_has_is_not_taken_for_another() -> None:
+    assert _read({"optim": "muon"}).optimizer == "muon"
+
+
+def test_a_file_that_contains_itself_does_no_harm() -> None:
+    nested: dict[str, Any] = {"max_length": 64}
+    nested["again"] = nested
+    assert _read(nested).sequence_length == 64
 
 
 @pytest.mark.parametrize("value", ["auto", None, "", 0, -3, 1e30, True])

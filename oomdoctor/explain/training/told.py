@@ -1,0 +1,181 @@
+"""What settings of a file or a log tell about a training, read with the tables of `stacks`.
+
+A few settings are enough: where none says the method, a rank of adapters or quantized weights do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
+from oomdoctor.records.user_training import FormatName
+from oomdoctor.stacks.reading.conclude import dtypes_of, method_of
+from oomdoctor.stacks.reading.partial import Partial, partial_of
+from oomdoctor.stacks.reading.recognize import recognize
+
+_LARGEST = 10**8  # a model_max_length of 1e30 means "no limit"
+_LAUNCHER = "mixed_precision"
+_NVME = "nvme"
+
+
+def told_by_file(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `known.Setup` that a configuration file or a command line decides."""
+    return _told(settings, recognize(settings))
+
+
+def told_by_log(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the settings in a log decide; any program may have printed them."""
+    return _told(settings, None)
+
+
+def _told(settings: Mapping[str, Any], program: FormatName | None) -> dict[str, Any]:
+    partial = partial_of(settings, program)
+    values = partial.values
+    method = _method(values)
+    found: dict[str, Any] = {
+        "model": _named(values.get("model")),
+        "micro_batch_size": _size(values.get("micro_batch_size")),
+        "sequence_length": _size(values.get("sequence_length")),
+        "accumulation_steps": _size(values.get("accumulation_steps")),
+        "eval_batch_size": _size(partial.beside.get("eval_batch_size")),
+        "eval_accumulation_steps": _size(partial.beside.get("eval_accumulation_steps")),
+        "method": method.get("method"),
+        "quantization": _quantization(values, method),
+        "lora_rank": _size(values.get("lora_rank")),
+        "lora_targets": _roles(values.get("lora_targets")),
+        "optimizer": values.get("optimizer") or _unknown_optimizer(partial),
+        "checkpointing": _checkpointing(values),
+        "attention": values.get("attention"),
+        "liger": True if values.get("loss") == "liger" else None,
+        "packing": _packing(values),
+        "world_size": _size(values.get("world_size")),
+        "workers": _count(partial.beside.get("workers")),
+        "expandable_segments": True if values.get("allocator") == "expandable_segments" else None,
+    }
+    found |= _precision(partial, method, program)
+    found |= _engine(partial)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _method(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The method and its quantization; empty if nothing tells them."""
+    given = dict(values)
+    bits = given.get("bits_4") or given.get("bits_8")
+    said = [given[key] for key in ("method", "method_of_first", "use_peft") if key in given]
+    if not said and not bits and not given.get("lora_rank"):
+        return {}
+    given.setdefault("method", given.get("method_of_first"))
+    if not said:
+        given["use_peft"] = True
+    found = method_of(given)
+    if given["method"] == "qlora" and found["method"] == "lora":
+        found["method"] = "qlora"  # the other line, which says how, may not be shown
+    return found
+
+
+def _quantization(values: Mapping[str, Any], method: Mapping[str, Any]) -> str | None:
+    said = values.get("quantization")
+    found = method.get("quantization") or (None if said == "none" else said)
+    return None if found is None else str(found)
+
+
+def _precision(
+    partial: Partial, method: Mapping[str, Any], program: FormatName | None
+) -> dict[str, Any]:
+    """The dtypes of the weights and of autocast. A launcher may turn on what a switch leaves off,
+    so only its own word means that there is no autocast.
+    """
+    values = partial.values
+    pure = bool(values.get("pure_bf16"))  # of LLaMA-Factory alone
+    on = pure or values.get("mixed_bfloat16") or values.get("mixed_float16")
+    rule = "llama-factory" if pure else program if on or program == "torchtune" else None
+    if rule == "llama-factory" and not (pure or method):
+        rule = None
+    said = {f"said_{key}": True for key in values}
+    weights, mixed = dtypes_of({**values, **said}, dict(method), rule)
+    launcher = partial.names.get("mixed_bfloat16", "").rpartition(".")[2] == _LAUNCHER
+    return {
+        "weights_dtype": None if weights == "auto" else weights,
+        "autocast_dtype": mixed if on or launcher or rule else values.get("autocast_dtype"),
+    }
+
+
+def _engine(partial: Partial) -> dict[str, Any]:
+    """How the training is sharded, and what it moves to the host."""
+    values, left = partial.values, partial.not_taken
+    sharding = str(values.get("sharding", ""))
+    stage = values.get("zero_stage")
+    if stage is None and sharding.startswith("zero"):
+        stage = int(sharding[-1])
+    if stage is None:
+        stage = _stage_in_name(values.get("file of deepspeed"))
+    fsdp = values.get("fsdp") or "fsdp_strategy" in values or "fsdp" in left
+    fsdp = fsdp or sharding.startswith(("fsdp", "hybrid"))
+    moved = {
+        key: True if str(left.get(key, "")).strip().lower() == _NVME else values.get(key)
+        for key in ("zero_offload_optimizer", "zero_offload_parameters")
+    }
+    offload = values.get("offload")
+    parameters = moved["zero_offload_parameters"]
+    if parameters is None:
+        parameters = values.get("fsdp_offload")
+    return {
+        "zero_stage": stage,
+        "fsdp": True if fsdp else None,
+        "offload_optimizer": True if offload == "optimizer" else moved["zero_offload_optimizer"],
+        "offload_parameters": True if offload == "parameters" else parameters,
+    }
+
+
+def _stage_in_name(name: Any) -> int | None:
+    """The ZeRO stage in the name of a DeepSpeed file such as `ds_z3_config.json`."""
+    found = re.search(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0123])", str(name or "").lower())
+    return int(found[1]) if found else None
+
+
+def _checkpointing(values: Mapping[str, Any]) -> bool | None:
+    if values.get("activation_checkpointing") is not None:
+        return bool(values["activation_checkpointing"] != "none")
+    said = [values[key] for key in ("checkpointing", "fsdp_checkpointing") if key in values]
+    return any(said) if said else None
+
+
+def _packing(values: Mapping[str, Any]) -> bool | None:
+    if "packing" in values:
+        return bool(values["packing"] == "packed")
+    found = values.get("trl_packing")
+    return None if found is None else bool(found)
+
+
+def _unknown_optimizer(partial: Partial) -> str | None:
+    """An optimizer that no rung has: not knowing its states is better than assuming AdamW's."""
+    word = str(partial.not_taken.get("optimizer") or "").strip()
+    return word.rpartition(".")[2].lower() or None
+
+
+def _size(value: Any) -> int | None:
+    number = _count(value)
+    return number if number else None
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()):
+        value = int(value)
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    return value if plain and 0 <= value < _LARGEST else None
+
+
+def _named(value: Any) -> str | None:
+    text = str(value or "").strip()
+    return None if text.lower() in ("", "auto", "none") else text
+
+
+def _roles(value: Any) -> tuple[str, ...] | None:
+    """The roles of the linear layers that have adapters, from the names of modules."""
+    if isinstance(value, str):
+        return {"all-linear": ROLES, "attention": ROLES[:4]}.get(value)
+    names = value or ()
+    found = {role for name in names for role in ROLES_OF.get(str(name).rpartition(".")[2], ())}
+    return tuple(role for role in ROLES if role in found) or None

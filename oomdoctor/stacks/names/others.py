@@ -1,0 +1,86 @@
+"""Names of settings that no program of `--from` has: older releases, other scripts, our own rungs.
+
+A script's own configuration file may have them, and a log may print them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from oomdoctor.records.rung.choices import (
+    AutocastDtype,
+    Checkpointing,
+    Dtype,
+    Loss,
+    Method,
+    Offload,
+    Packing,
+    Quantization,
+    Sharding,
+)
+from oomdoctor.stacks.names.engines.accelerate import ACCELERATE
+from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED
+from oomdoctor.stacks.names.row import Row, Table
+from oomdoctor.stacks.names.scripts import SCRIPT, SIZES
+from oomdoctor.stacks.names.transformers import LENGTH
+from oomdoctor.stacks.names.trl import TRL
+from oomdoctor.stacks.names.values import flag, number, words
+
+# A name -> the name in the tables of TRL and of scripts that means the same.
+_MEANS = {
+    **SIZES,
+    "seq_length": "max_seq_length",
+    "pretrained_model_name_or_path": "model_name_or_path",
+    "base_model_name_or_path": "model_name_or_path",
+    "model_dtype": "dtype",
+    "_attn_implementation": "attn_implementation",
+    "enable_gradient_checkpointing": "gradient_checkpointing",
+    "PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
+    "allocator": "PYTORCH_CUDA_ALLOC_CONF",
+}
+_KNOWN = TRL | LENGTH | SCRIPT
+
+
+def _meaning(name: str, other: str) -> Row:
+    row = _KNOWN.row(other)
+    assert row is not None, other
+    return Row(name, row.keys, row.read)
+
+
+def _if_on(key: str, value: Any) -> Any:
+    return lambda told: {key: value} if flag(told) else {}
+
+
+# What files of accelerate nest, such as fsdp_offload_params, may stand outside of its table, and
+# so may DeepSpeed's tables of what is moved to the host.
+_INNER = tuple(
+    Row(inner, row.keys, row.read)
+    for row in (*ACCELERATE.rows, *DEEPSPEED.rows)
+    if (inner := row.name.partition(".")[2])
+    and (row in ACCELERATE.rows or inner.startswith("offload_"))
+)
+# Keys of a rung whose values are words.
+_RUNG: dict[str, Any] = {
+    "method": Method,
+    "quantization": Quantization,
+    "weights_dtype": Dtype,
+    "autocast_dtype": AutocastDtype,
+    "activation_checkpointing": Checkpointing,
+    "loss": Loss,
+    "packing": Packing,
+    "offload": Offload,
+    "sharding": Sharding,
+}
+
+OTHERS = Table(
+    (
+        *(_meaning(name, other) for name, other in _MEANS.items()),
+        *_INNER,
+        Row("use_flash_attention_2", ("attention",), _if_on("attention", "flash_attention_2")),
+        Row("expandable_segments", ("allocator",), _if_on("allocator", "expandable_segments")),
+        Row("cpu_offload", ("fsdp_offload",), lambda value: {"fsdp_offload": flag(value)}),
+        number("world_size", "world_size", "nproc_per_node"),
+        *(words(key, key, {one: one for one in get_args(kind)}) for key, kind in _RUNG.items()),
+    )
+)

@@ -1,0 +1,126 @@
+"""What settings say that are no whole training: a file that leaves much open, or settings in a log.
+
+Nothing is filled in and nothing is refused. What a program's table does not name may have the name
+of another program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from oomdoctor.records.user_training import FormatName
+from oomdoctor.stacks.names.axolotl import AXOLOTL
+from oomdoctor.stacks.names.beside import BESIDE
+from oomdoctor.stacks.names.engines.accelerate import ACCELERATE
+from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED
+from oomdoctor.stacks.names.llama_factory import LLAMA_FACTORY
+from oomdoctor.stacks.names.others import OTHERS
+from oomdoctor.stacks.names.programs import SCRIPTED, TABLES
+from oomdoctor.stacks.names.row import NotTakenError, Row, Table, in_names
+from oomdoctor.stacks.names.torchtune import TORCHTUNE
+from oomdoctor.stacks.reading.flatten import flat
+
+# Where several programs have a name, the first one's meaning counts.
+_ORDER = (SCRIPTED["unsloth"], OTHERS, AXOLOTL, LLAMA_FACTORY, ACCELERATE, DEEPSPEED, TORCHTUNE)
+
+
+@dataclass(slots=True)
+class Partial:
+    """What is said. `values` are by the keys of the tables, `names` the settings behind them.
+
+    `beside` are settings that no rung has. `not_taken` are values that no rung has, by their key.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, Any] = field(default_factory=dict)
+    not_taken: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """A setting whose name a row has; of several that decide a key, the lowest rank counts."""
+
+    rank: int
+    depth: int
+    name: str
+    value: Any
+    row: Row
+
+
+def partial_of(settings: Mapping[str, Any], program: FormatName | None) -> Partial:
+    """What settings say. A name may stand inside tables of any name.
+
+    `program` is the one that the settings are of; None where that is not known.
+    """
+    found = Partial()
+    hits: list[_Hit] = []
+    for path, value in flat(settings):
+        hits += _hits(path, value, program)
+        for one in BESIDE:
+            if path.rpartition(".")[2] in one.all_names() or path in one.all_names():
+                found.beside.setdefault(one.key, value)
+    read: set[str] = set()
+    for hit in sorted(hits, key=lambda one: (one.rank, one.depth)):
+        if hit.name not in read and _take(found, hit):
+            read.add(hit.name)
+    return found
+
+
+def _hits(path: str, value: Any, program: FormatName | None) -> Iterator[_Hit]:
+    """The rows that may read a setting, the best first; a program's own names are its own."""
+    own = None if program is None else TABLES.get(program)
+    if own is not None and _knows(own, path):
+        row = own.row(path)
+        if row is not None:
+            yield _Hit(_rank_in(own, path), path.count("."), path, value, row)
+        return
+    parts = path.split(".")
+    for start in range(len(parts)):
+        for rank, row in _index().get(".".join(parts[start:]), ()):
+            yield _Hit(rank, len(parts), path, value, row)
+
+
+def _take(found: Partial, hit: _Hit) -> bool:
+    """Whether the row reads something in the setting."""
+    try:
+        read = hit.row.read(hit.value)
+    except NotTakenError:
+        for key in hit.row.keys:
+            found.not_taken.setdefault(key, hit.value)
+        return False
+    except (ValueError, OverflowError):
+        return False
+    for key, value in read.items():
+        if key not in found.values:
+            found.values[key], found.names[key] = value, hit.name
+    return bool(read)
+
+
+def _knows(table: Table, path: str) -> bool:
+    told = (table.neutral, table.reasons, table.published)
+    return table.row(path) is not None or any(in_names(path, names) for names in told)
+
+
+def _rank_in(table: Table, path: str) -> int:
+    """Where a name stands in its own table, which comes before all others."""
+    return list(_names(table)).index(path) - 10_000
+
+
+def _names(table: Table) -> Iterator[str]:
+    return (name for row in table.rows for name in (row.name, *row.aliases))
+
+
+@cache
+def _index() -> dict[str, list[tuple[int, Row]]]:
+    found: dict[str, list[tuple[int, Row]]] = {}
+    rank = 0
+    for table in _ORDER:
+        for row in table.rows:
+            for name in (row.name, *row.aliases):
+                found.setdefault(name, []).append((rank, row))
+                rank += 1
+    return found
