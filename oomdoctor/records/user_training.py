@@ -28,7 +28,8 @@ class Document:
 
     `asked` is the format that the command line names. `effective` are the values that the
     program's own parser arrives at, with its defaults, and `parser` is that library. `left_out` is
-    what could not be read at all, such as expressions of a script.
+    what could not be read at all, such as expressions of a script. `calls` are the names that a
+    script calls, and `library` is what it finds installed, such as "trl 1.16.0".
     """
 
     path: str
@@ -38,6 +39,8 @@ class Document:
     effective: Mapping[str, Any] = field(default_factory=dict)
     parser: str | None = None
     left_out: tuple[NotTaken, ...] = ()
+    calls: frozenset[str] = frozenset()
+    library: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,10 @@ class TrainingFile:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A setting of a file that decides `key` of the rung. `line` counts from 1; None if unknown."""
+    """A setting of a file that decides `key` of the rung. `line` counts from 1; None if unknown.
+
+    `key` is empty if its value, such as null, leaves the key to the program's default.
+    """
 
     key: str
     name: str

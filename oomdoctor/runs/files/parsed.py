@@ -1,6 +1,7 @@
 """Asks the libraries of the user's interpreter what they make of settings.
 
-Where a library is missing, the published names of its settings have to do.
+Where a library is missing, the published names of its settings have to do. Of a script's library,
+only the release is asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from oomdoctor.system.environment import worker_environment
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
 _LONGEST = 160
+_DECIDE = frozenset({"trl"})  # libraries whose release decides what a script trains with
 
 
 def checked(documents: Sequence[Document], python: str) -> tuple[Document, ...]:
@@ -29,17 +31,24 @@ def checked(documents: Sequence[Document], python: str) -> tuple[Document, ...]:
     Raises:
         OomDoctorError: a library refuses a setting (exit 2).
     """
-    parsed = [one for one in documents if not one.path.endswith(".py")]  # a script is no file of it
-    answers = _answers(parsed, python) if parsed else None
+    asked = [one for one in documents if not _is_script(one) or one.asked in _DECIDE]
+    answers = _answers(asked, python) if asked else None
     if answers is None:
         return tuple(documents)
-    by_path = {one.path: _with(one, said) for one, said in zip(parsed, answers, strict=True)}
+    by_path = {one.path: _with(one, said) for one, said in zip(asked, answers, strict=True)}
     return tuple(by_path.get(one.path, one) for one in documents)
+
+
+def _is_script(document: Document) -> bool:
+    """Whether it is Python, which no parser of settings reads."""
+    return document.path.endswith(".py")
 
 
 def _with(document: Document, answer: Mapping[str, Any]) -> Document:
     if answer["parser"] is None:
         return document
+    if _is_script(document):
+        return replace(document, library=answer["parser"])
     if answer["fault"] is not None:
         raise _refused(document, answer["parser"], answer["fault"])
     return replace(document, effective=answer["values"], parser=answer["parser"])
@@ -61,7 +70,10 @@ def _refused(document: Document, parser: str, fault: Mapping[str, str | None]) -
 
 def _answers(documents: Sequence[Document], python: str) -> list[dict[str, Any]] | None:
     """An answer for each document; None if the interpreter gives none."""
-    asked = [{"format": one.asked, "values": one.values} for one in documents]
+    asked = [
+        {"format": one.asked, "values": None if _is_script(one) else one.values}
+        for one in documents
+    ]
     with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:
         variables = worker_environment(None) | {"PYTHONPATH": python_path(Path(folder))}
         try:

@@ -10,6 +10,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.formats import Format
 from oomdoctor.stacks.names.row import NotTakenError, Table, in_names
+from oomdoctor.stacks.names.values import is_auto
 from oomdoctor.stacks.reading.flatten import flat, shown
 
 # Values with which a setting does nothing.
@@ -20,7 +21,8 @@ _OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [])
 class Taken:
     """What one document says: values by key, where they are from, and what is left out.
 
-    `defaults` are the values of the keys on which the document is silent.
+    `defaults` are the values of the keys on which the document is silent. `undecided` are settings
+    whose value decides nothing; another value would.
     """
 
     document: Document
@@ -28,6 +30,7 @@ class Taken:
     table: Table
     values: dict[str, Any] = field(default_factory=dict)
     said: dict[str, Said] = field(default_factory=dict)
+    undecided: list[Said] = field(default_factory=list)
     not_taken: list[NotTaken] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
 
@@ -62,6 +65,9 @@ def _take(taken: Taken, name: str, value: Any) -> None:
         return
     except ValueError as error:
         raise bad_value(document, name, line, str(error)) from None
+    # A list, such as axolotl's plugins, holds more than what a rung would write there.
+    if not found and row.write is not None and not isinstance(value, list) and not is_auto(value):
+        taken.undecided.append(Said("", name, shown(value), document.path, line))
     for key, one in found.items():
         taken.values[key] = one
         taken.said[key] = Said(key, name, shown(value), document.path, line)

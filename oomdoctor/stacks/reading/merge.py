@@ -20,8 +20,8 @@ _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 class Draft:
     """What all files say together. `main` describes the training, the others launch or shard it.
 
-    `also` are settings that say what another file says already. `defaults` are for keys on which
-    all are silent, each with where it is from.
+    `also` are settings that say what another file says already, and those that decide nothing.
+    `defaults` are for keys on which all are silent, each with where it is from.
     """
 
     taken: tuple[Taken, ...]
@@ -58,7 +58,7 @@ def draft_of(documents: Sequence[Document]) -> Draft:
     main = mains[0] if mains else taken[0]
     values: dict[str, Any] = {}
     said: dict[str, Said] = {}
-    also: list[Said] = []
+    also = [item for one in taken for item in one.undecided]
     left = [item for one in taken for item in one.not_taken]
     for one in sorted(taken, key=lambda other: other is not main):
         for key, value in one.values.items():

@@ -36,7 +36,13 @@ def read_script(path: str, text: str, asked: FormatName | None = None) -> Docume
         for one in script.unread
     )
     return Document(
-        path, script.values, lines, asked or program_of(script), defaults_of(script), left_out=left
+        path,
+        script.values,
+        lines,
+        asked or program_of(script),
+        defaults_of(script),
+        left_out=left,
+        calls=frozenset(script.classes),
     )
 
 

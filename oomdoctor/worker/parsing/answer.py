@@ -1,6 +1,7 @@
 """`python -m oomdoctor.worker --parse`: settings on standard input, their parser's word on output.
 
-In and out are JSON lists with an entry for each file. Nothing that the settings name is loaded.
+In and out are JSON lists with an entry for each file. Nothing that the settings name is loaded. An
+entry without settings asks for the release of the library alone, which needs no import.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def parse() -> int:
     return 0
 
 
-def _answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(name: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
     """`parser` is None if the library is not there; `fault` is what it refuses."""
     none: dict[str, Any] = {"parser": None, "values": {}, "fault": None}
     if name not in PARSERS:
@@ -46,7 +47,7 @@ def _answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     parser, package = PARSERS[name]
     try:
         version = metadata.version(package)
-        found = parser(values)
+        found = {} if values is None else parser(values)
     except ParserError as error:
         fault = {"name": error.setting, "message": str(error)}
         return none | {"parser": f"{package} {version}", "fault": fault}

@@ -12,6 +12,7 @@ from oomdoctor.records.user_training import UserTraining
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.stacks.writing.patch import Edit, patched
 from oomdoctor.system.training_files.documents import read_documents
 
 FILES = Path(__file__).parents[2] / "data" / "stacks" / "files"
@@ -84,3 +85,23 @@ def test_a_changed_file_says_the_changed_rung(tmp_path: Path) -> None:
     file = tmp_path / "sft.yaml"
     file.write_text("\n".join(rows))
     assert finished(draft_of(read_documents([str(file)])), dict).config == after
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sft.yaml", "# mine\nmax_length: 512\nloss_type: nll\n"),
+        ("sft.py", "from trl import SFTConfig\nSFTConfig(\n loss_type='nll')\n"),
+    ],
+)
+def test_a_setting_that_is_there_is_changed_and_not_added(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    documents = read_documents([str(tmp_path / name)])
+    training = finished(draft_of(documents), dict, Overrides())
+    (line,) = changed_lines(training, replace(training.config, loss="chunked"))
+    assert (line.name, line.before, line.after, line.line) == ("loss_type", "nll", "chunked_nll", 3)
+    edit = Edit(line.name, line.after)
+    new = patched(name, text, [edit])
+    assert new.count("loss_type") == 1 and "chunked_nll" in new

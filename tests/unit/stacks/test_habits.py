@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,35 @@ def test_the_objective_is_that_of_the_configuration_of_trl() -> None:
     orpo = script("from trl import ORPOConfig\nORPOConfig(per_device_train_batch_size=2, beta=0.1)")
     assert orpo.config.objective == "default"
     assert "plain step" in reasons(orpo)["ORPOConfig"]
+
+
+SFT = """
+import torch
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+model = AutoModelForCausalLM.from_pretrained("org/model", dtype=torch.bfloat16)
+args = SFTConfig(per_device_train_batch_size=2, max_length=512{more})
+trainer = {trainer}(model, args=args)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "trainer", "library", "loss"),
+    [
+        ("", "SFTTrainer", "trl 1.16.0", "chunked"),
+        (', loss_type="nll"', "SFTTrainer", "trl 1.16.0", "chunked"),
+        (', loss_type="nll"', "SFTTrainer", "trl 1.15.0", "default"),
+        (', loss_type="chunked_nll"', "SFTTrainer", None, "chunked"),
+        ("", "OwnTrainer", "trl 1.16.0", "default"),
+        (", use_liger_kernel=True", "SFTTrainer", "trl 1.16.0", "liger"),
+    ],
+)
+def test_the_loss_of_a_script_is_that_of_the_installed_trl(
+    more: str, trainer: str, library: str | None, loss: str
+) -> None:
+    document = read_script("sft.py", SFT.format(more=more, trainer=trainer))
+    found = finished(draft_of([replace(document, library=library)]), dict, Overrides())
+    assert found.config.loss == loss
 
 
 def test_a_script_of_a_command_line_says_what_to_pass() -> None:

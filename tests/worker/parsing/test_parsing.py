@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
+
 import pytest
 import yaml
 from stack_rungs import RUNGS
 
+from oomdoctor.runs.files.parsed import checked
 from oomdoctor.stacks.export import export
+from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.lost import settings_of
 from oomdoctor.worker.parsing import engines, libraries
@@ -57,3 +62,11 @@ def test_a_script_may_have_settings_that_the_trainer_does_not() -> None:
     found = libraries.trainer({"my_own": 1, "bf16": True})
     assert found["bf16"] is True
     assert "my_own" not in found
+
+
+def test_of_a_script_only_the_release_of_trl_is_asked() -> None:
+    pytest.importorskip("trl")
+    text = "from trl import SFTConfig\nSFTConfig(max_length=512, optim='adamw_bogus')\n"
+    (found,) = checked((read_script("sft.py", text),), sys.executable)
+    assert found.library == f"trl {metadata.version('trl')}"
+    assert found.parser is None and not found.effective.get("optim")
