@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from memory_pictures import PICTURES, chart_of  # noqa: E402
+
+from oomdoctor.render.charts.drawing import png  # noqa: E402
 
 PAGE = (ROOT / "docs" / "where-memory-goes.md").read_text(encoding="utf-8")
 
@@ -30,3 +34,20 @@ def test_a_picture_is_on_the_page_with_its_plan(name: str) -> None:
 def test_the_stored_plan_still_has_its_chart(name: str) -> None:
     chart = chart_of(name)
     assert len(chart.grid.rows) >= 4
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_what_the_code_draws_today(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    kept, drawn = (
+        picture(data)
+        for data in ((ROOT / "docs" / "images" / f"{name}.png").read_bytes(), png(chart_of(name)))
+    )
+    assert kept.size == drawn.size
+    # Another release of matplotlib may move letters by a pixel; a word or a bar differs more.
+    differs = ImageChops.difference(kept, drawn).point(lambda value: 255 * (value > 64))
+    assert ImageStat.Stat(differs).mean[0] / 255 < 0.001, "run scripts/memory_pictures.py"
+
+
+def picture(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("L")

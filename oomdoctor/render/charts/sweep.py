@@ -22,6 +22,7 @@ _ROLES: tuple[Role, ...] = (
 _MARKERS = "osD^vPX*"
 _MOST_CARDS = 6
 _BEYOND = 1.6
+_MARGIN = 1.05
 _HEIGHTS: dict[Size, int] = {"wide": 400, "narrow": 360}
 
 
@@ -41,6 +42,14 @@ def sweep_charts(report: Report) -> list[Chart]:
 def height_of(peak: SweptPeak) -> int | None:
     """The peak, or the lower bound where only that is known."""
     return peak.peak_device_bytes if peak.peak_device_bytes is not None else peak.least_bytes
+
+
+def top_of(peaks: Sequence[int], usable: int) -> float:
+    """Where the chart ends: well above what is usable, and not through the marker of a peak."""
+    far = usable * _BEYOND
+    shown = [peak for peak in peaks if peak <= far * _MARGIN]
+    top = _MARGIN * max([usable, *shown])
+    return top if len(shown) == len(peaks) else max(top, far)
 
 
 def _known(line: SweepLine) -> bool:
@@ -103,7 +112,7 @@ def _draw(
         (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
     )
     known = [height_of(peak) or 0 for line in shown for peak in line.peaks]
-    top = min(max(max(known), card.usable_bytes) * 1.05, card.usable_bytes * _BEYOND)
+    top = top_of(known, card.usable_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
     axes.set_ylim(0, top)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from example_plans import plan_report, sweep_report
 
-from oomdoctor.render.charts.sweep import height_of, sweep_charts
+from oomdoctor.render.charts.sweep import height_of, sweep_charts, top_of
 from oomdoctor.units import format_bytes
 
 
@@ -30,3 +30,11 @@ def test_a_single_value_is_no_sweep() -> None:
     one = replace(report.sweep, values=report.sweep.values[:1])
     assert sweep_charts(replace(report, sweep=one)) == []
     assert sweep_charts(plan_report()) == []
+
+
+def test_the_chart_never_ends_in_the_middle_of_a_marker() -> None:
+    assert top_of([10, 20], 100) > 100
+    assert top_of([10, 150], 100) > 150 * 1.04
+    assert top_of([10, 161], 100) > 161 * 1.04  # just above where charts end
+    assert top_of([10, 400], 100) == 160  # far above: its line leaves the chart
+    assert top_of([300, 400], 100) == 160
