@@ -65,6 +65,7 @@ PAGES = [
     ROOT / "oomdoctor" / "data" / "timeline" / "page.html",
     *sorted((ROOT / "oomdoctor" / "data" / "timeline").glob("[!u]*.js")),
 ]
+WIDTH = 110
 MODULES = sorted((ROOT / "oomdoctor").rglob("*.py"))
 # By file: words that are not ours, because a log, a library or a name has them.
 QUOTED = {"oomdoctor/records/costs.py": '"quantised"'}
@@ -87,6 +88,25 @@ def strings(module: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_is_plain_english(page: Path) -> None:
     assert not found(page.read_text(encoding="utf-8"), page)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.suffix == ".md"], ids=lambda p: p.name
+)
+def test_a_line_of_a_page_is_not_too_long(page: Path) -> None:
+    long = {number: line for number, line in prose(page) if len(line) > WIDTH}
+    # A link cannot be broken, and an item of the table of contents is one line.
+    assert not {n: line for n, line in long.items() if not re.match(r"- \[.*\]\(\S+\)", line)}
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines that somebody wrote and wrapped, with their numbers: no output, table or image."""
+    block = ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith(("```", "<!-- generated", "<!-- end")):
+            block = "" if block else line
+        elif not block and not line.startswith(("|", "![")):
+            yield number, line
 
 
 def test_the_package_is_plain_english() -> None:
