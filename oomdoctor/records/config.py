@@ -15,6 +15,7 @@ from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from oomdoctor.records.rung.choices import (
     AUTO,
+    AdapterDtype,
     AllocatorSetting,
     Attention,
     AutocastDtype,
@@ -84,6 +85,9 @@ class TrainConfig:
     modules_to_save: tuple[str, ...] = ()
     """Modules that are trained whole beside the adapters, such as embed_tokens and lm_head. peft
     trains a copy and keeps the original."""
+    adapter_dtype: AdapterDtype = "default"
+    """The dtype of adapters and `modules_to_save`. By default as peft makes them: adapters in
+    float32, modules as the model has them. DeepSpeed and, with quantized weights, TRL cast both."""
     frozen_layers: int = 0
     """For full fine-tuning: the embeddings and the first n layers are not trained. 0 trains all."""
     quantization: Quantization = "none"

@@ -20,6 +20,7 @@ from oomdoctor.units import GIB
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 WORLD = 4
 _ZERO = {"weights_dtype": "bfloat16", "bucket_elements": 1000}
+_LORA = {"method": "lora", "lora_rank": 16}
 RUNGS: dict[str, dict[str, object]] = {
     "fsdp": {"sharding": "fsdp", "weights_dtype": "bfloat16"},
     "accumulates": {"sharding": "fsdp_grad_op", "effective_batch_size": 4 * WORLD},
@@ -27,6 +28,10 @@ RUNGS: dict[str, dict[str, object]] = {
     "fsdp-dpo": {"sharding": "fsdp", "objective": "dpo"},
     "fsdp-chunked": {"sharding": "fsdp", "loss": "chunked"},
     "ddp-reward": {"sharding": "ddp", "objective": "reward"},
+    "zero1-lora": {"sharding": "zero1", **_ZERO, **_LORA},
+    "zero2-lora": {"sharding": "zero2", **_ZERO, **_LORA, "autocast_dtype": "bfloat16"},
+    "zero3-lora": {"sharding": "zero3", **_ZERO, **_LORA},
+    "zero3-lora-bf16": {"sharding": "zero3", **_ZERO, **_LORA, "adapter_dtype": "bfloat16"},
     "zero2-dpo": {"sharding": "zero2", **_ZERO, "objective": "dpo"},
     "zero3-dpo": {"sharding": "zero3", **_ZERO, "objective": "dpo"},
     "zero3-grpo": {"sharding": "zero3", **_ZERO, "objective": "grpo", "reference": "kl"},

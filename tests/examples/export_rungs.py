@@ -16,6 +16,19 @@ RUNGS: dict[str, dict[str, Any]] = {
     "qlora": {"method": "qlora", "quantization": "nf4", "allocator": "expandable_segments"},
     "qlora-norms": {"method": "qlora", "quantization": "int8", "kbit_prepare": "norms"},
     "dora": {"method": "lora", "use_dora": True, "modules_to_save": ("embed_tokens", "lm_head")},
+    "adapters-bf16": {"method": "lora", "adapter_dtype": "bfloat16"},
+    "qlora-adapters": {
+        "method": "qlora",
+        "quantization": "nf4",
+        "adapter_dtype": "bfloat16",
+    },
+    "saved-fp32": {
+        "method": "qlora",
+        "quantization": "int8",
+        "autocast_dtype": "bfloat16",
+        "modules_to_save": ("lm_head",),
+        "adapter_dtype": "float32",
+    },
     "frozen": {"frozen_layers": 2},
     "accumulating": {"effective_batch_size": 16, "micro_batch_size": 2, "optimizer": "sgd"},
 }

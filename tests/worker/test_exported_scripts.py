@@ -34,14 +34,32 @@ RUNGS: dict[str, dict[str, Any]] = {
     },
     "LoRA on attention": {"method": "lora", "lora_targets": "attention"},
     "QLoRA": {"method": "qlora", "quantization": "nf4", "activation_checkpointing": "full"},
+    "QLoRA, adapters bf16": {
+        "method": "qlora",
+        "quantization": "nf4",
+        "adapter_dtype": "bfloat16",
+    },
+    "LoRA, adapters bf16": {"method": "lora", "adapter_dtype": "bfloat16"},
+    "QLoRA, saved": {
+        "method": "qlora",
+        "quantization": "nf4",
+        "kbit_prepare": "none",
+        "modules_to_save": ("lm_head",),
+    },
     "accumulation, adafactor": {"effective_batch_size": 4, "optimizer": "adafactor"},
     "frozen, sgd": {"frozen_layers": 1, "optimizer": "sgd"},
     "MLPs checkpointed": {"activation_checkpointing": "mlp", "optimizer": "adamw_torch"},
     "long accumulation": {"effective_batch_size": 8},
     "chunked": {"loss": "chunked"},
+    "chunked, adapters bf16": {
+        "loss": "chunked",
+        "method": "qlora",
+        "quantization": "nf4",
+        "adapter_dtype": "bfloat16",
+    },
     "chunked, QLoRA": {"loss": "chunked", "method": "qlora", "quantization": "nf4"},
 }
-CHUNKED = ("chunked", "chunked, QLoRA")
+CHUNKED = ("chunked", "chunked, adapters bf16", "chunked, QLoRA")
 IMAGES: dict[str, dict[str, Any]] = {
     "images": {},
     "images, long accumulation": {"effective_batch_size": 16, "weights_dtype": "float32"},

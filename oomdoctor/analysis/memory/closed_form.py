@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, optimizer_named
+from oomdoctor.records.rung.adapters import kept_dtype
 from oomdoctor.units import format_bytes
 
 # peft keeps trainable adapters in float32 (autocast_adapter_dtype).
@@ -43,6 +45,11 @@ def product(name: str, count: int, each: int, shards: int = 1) -> Term:
 def trained_bytes(method: str, weights_dtype: str) -> int:
     """Bytes of one trained parameter, and of its gradient: the weight's own, or the adapter's."""
     return dtype_bytes(weights_dtype) if method == "full" else ADAPTER_BYTES
+
+
+def trained_bytes_of(config: TrainConfig) -> int:
+    """The same for a rung, whose adapters may have another dtype."""
+    return dtype_bytes(config.weights_dtype if config.method == "full" else kept_dtype(config))
 
 
 def packed_bytes(count: int, quantization: str) -> int:

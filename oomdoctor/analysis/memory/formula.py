@@ -9,12 +9,13 @@ full fine-tuning with AdamW in float32: 4 for the weight, 4 for the gradient, 8 
 from __future__ import annotations
 
 from oomdoctor.analysis.memory.bounds import weights_bytes
-from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes
+from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.planned.plan import FormulaTerm, FormulaView
+from oomdoctor.records.rung.adapters import saved_dtype
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.units import format_bytes, format_count
 
@@ -37,8 +38,8 @@ def formula_view(
             "weights", weights / counts.total, counts.total, weights, simulated.get("weights")
         )
     ]
-    width: int | None = trained_bytes(config.method, config.weights_dtype)
-    if config.modules_to_save and width != dtype_bytes(config.weights_dtype):
+    width: int | None = trained_bytes_of(config)
+    if config.modules_to_save and width != dtype_bytes(saved_dtype(config)):
         width = None  # modules that are trained whole are in another type than the adapters
     if config.method != "full":
         terms.append(_term("adapters", width, trainable, None))

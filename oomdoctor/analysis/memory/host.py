@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.bounds import shards_of, weights_bytes
-from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes
+from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, uses_host
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
@@ -137,7 +137,7 @@ def _states(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[
         return {}
     if is_zero(config):
         return _of_zero(config, counts, trained)
-    each = trained_bytes(config.method, config.weights_dtype)
+    each = trained_bytes_of(config)
     width = state_width(config.optimizer, each) or 0
     shard = -(-trained // shards_of(config))
     found = {"optimizer states": shard * width}

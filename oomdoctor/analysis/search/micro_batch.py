@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oomdoctor.analysis.memory.closed_form import trained_bytes
+from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.result import Attempt, Outcome
 from oomdoctor.units import format_bytes
@@ -62,7 +62,7 @@ def sample_of(attempt: Attempt) -> Sample:
         return Sample(size, attempt.outcome)
     timing = measured.timing
     rate = None if timing is None else tokens_per_s(timing, attempt.config)
-    each = trained_bytes(attempt.config.method, attempt.config.weights_dtype)
+    each = trained_bytes_of(attempt.config)
     gradients = each * measured.trainable_parameters
     return Sample(size, attempt.outcome, measured.deciding_peak_bytes(), rate, gradients)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.memory.bounds import shards_of
-from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes
+from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes_of
 from oomdoctor.analysis.speed.efficiency import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
     compute_dtype,
@@ -26,6 +26,7 @@ from oomdoctor.analysis.speed.throughput import (
 )
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.rung.adapters import saved_dtype
 
 if TYPE_CHECKING:
     from oomdoctor.records.config import TrainConfig
@@ -155,9 +156,9 @@ def _least_bytes(
         read = int(multiplied) * dtype_bytes(config.weights_dtype)
     whole = config.method == "full" and not config.frozen_layers
     trained = counts.total if whole else trainable or 0
-    # Modules that are trained beside adapters are in the type of the weights.
-    method = "full" if config.modules_to_save else config.method
-    each = trained_bytes(method, config.weights_dtype)
+    each = trained_bytes_of(config)
+    if config.modules_to_save:  # they may be in another type than adapters
+        each = min(each, dtype_bytes(saved_dtype(config)))
     states = state_width(config.optimizer, each) or 0
     # The gradient is read; the weight and its states are read and written, each GPU's shard.
     update = trained * (each + 2 * each + 2 * states) / shards_of(config)

@@ -6,6 +6,7 @@ from typing import Literal
 
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bfloat16", "float32", "float16"]
+AdapterDtype = Literal["default", "float32", "bfloat16", "float16"]
 AutocastDtype = Literal["none", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 Checkpointing = Literal["none", "full", "every_n", "attention", "mlp", "offload"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.facts.sizes import SIZES
+from oomdoctor.records.rung.adapters import adapter_faults
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.objectives import objective_faults
 from oomdoctor.records.rung.unsloth import unsloth_faults
@@ -71,6 +72,9 @@ def _technique_faults(config: TrainConfig) -> list[tuple[str, str]]:
             for key in ("use_dora", "use_rslora", "modules_to_save")
             if getattr(config, key)
         ]
+    if config.method == "full" and config.adapter_dtype != "default":
+        found.append(("adapter_dtype", 'needs method "lora" or "qlora"'))
+    found += adapter_faults(config)
     if config.frozen_layers < 0:
         found.append(("frozen_layers", "must be at least 0"))
     elif config.frozen_layers and config.method != "full":

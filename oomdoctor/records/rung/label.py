@@ -79,6 +79,8 @@ def _adapter_words(config: TrainConfig) -> list[str]:
     """What LoRA is extended by; a full fine-tuning has none of it."""
     words = ["dora"] if config.use_dora else []
     words += ["rslora"] if config.use_rslora else []
+    if config.adapter_dtype != "default":
+        words.append(f"adapters-{dtype_word(config.adapter_dtype)}")
     if config.modules_to_save:
         words.append("save-" + "-".join(config.modules_to_save))
     return words

@@ -14,6 +14,7 @@ ONE_CHOICE: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("loss", ("default",)),
     ("compile", (False,)),
     ("use_dora", (False,)),
+    ("adapter_dtype", ("default",)),
     ("frozen_layers", (0,)),
     ("offload", ("none",)),
     ("double_quant", (True,)),

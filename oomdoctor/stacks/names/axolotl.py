@@ -8,7 +8,14 @@ from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_token
 from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
 from oomdoctor.stacks.names.engines.fsdp import NEUTRAL, rows
 from oomdoctor.stacks.names.images import frozen_vision, side
-from oomdoctor.stacks.names.peft import adapted, bits, in_four_bits, share, variants
+from oomdoctor.stacks.names.peft import (
+    adapted,
+    bits,
+    in_four_bits,
+    share,
+    upcast_adapters,
+    variants,
+)
 from oomdoctor.stacks.names.published import AXOLOTL as PUBLISHED
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
 from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row
@@ -166,6 +173,7 @@ AXOLOTL = Table(
           for name, value in _OLD_ATTENTION.items()),
         Row("adapter", ("method",), _adapter, _adapter_word),
         *variants("peft_use_dora", "peft_use_rslora", "lora_modules_to_save"),
+        upcast_adapters("peft_autocast_adapter_dtype"),
         only_if(Row("load_in_4bit", ("bits_4",), bits(4), in_four_bits), in_four_bits),
         only_if(Row("load_in_8bit", ("bits_8",), bits(8), lambda c: c.quantization == "int8"),
                 lambda config: config.quantization == "int8"),

@@ -91,6 +91,21 @@ def variants(
     return tuple(found)
 
 
+def upcast_adapters(name: str) -> Row:
+    """peft's `autocast_adapter_dtype`: adapters are made float32, not left in 16 bits."""
+
+    def kept(config: TrainConfig) -> Any:
+        wide = config.quantization != "none" or config.weights_dtype == "float32"
+        return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False
+
+    return Row(
+        name,
+        ("autocast_adapters",),
+        lambda value: {} if value is None else {"autocast_adapters": flag(value)},
+        kept,
+    )
+
+
 LORA_CONFIG = Table(
     (
         number("r", "lora_rank"),

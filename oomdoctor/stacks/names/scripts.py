@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.stacks.names.peft import bits, quant_type, storage
+from oomdoctor.stacks.names.peft import bits, quant_type, storage, upcast_adapters
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, listed
 from oomdoctor.stacks.names.techniques import fp8_row
 from oomdoctor.stacks.names.transformers import LENGTH
@@ -54,6 +54,8 @@ SCRIPT = LENGTH | Table(
         Row("lora_target_modules", ("lora_targets",), _targets, None, ("target_modules",)),
         switch("use_dora", "use_dora", True, False),
         switch("use_rslora", "use_rslora", True, False),
+        upcast_adapters("autocast_adapter_dtype"),
+        Row("adapter_dtype", ("adapter_dtype",), lambda v: {"adapter_dtype": str(v)}),
         Row("modules_to_save", ("modules_to_save",), _modules),
         Row("load_in_4bit", ("bits_4",), bits(4)),
         Row("load_in_8bit", ("bits_8",), bits(8)),

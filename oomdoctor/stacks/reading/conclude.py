@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from oomdoctor.stacks.names.torchtune import lora_targets
+from oomdoctor.stacks.reading.adapters import adapter_dtype
 
 Values = dict[str, Any]
 _OF_ADAPTERS = ("use_dora", "use_rslora", "modules_to_save")
@@ -60,6 +61,7 @@ def conclude(values: Values, program: str) -> Values:
     if found["method"] == "full":
         for key in [key for key in found if key.startswith("lora_") or key in _OF_ADAPTERS]:
             del found[key]
+    found |= adapter_dtype(given, found, program)
     if found.get("quantization") != "nf4":
         found.pop("double_quant", None)
         found.pop("quant_storage", None)

@@ -8,10 +8,12 @@ from typing import Any
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.rung.unsloth import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.peft import DEFAULT_TARGETS
+from oomdoctor.stacks.reading.adapters import OF_WEIGHTS, REASONS
 from oomdoctor.stacks.reading.conclude import conclude
 from oomdoctor.stacks.reading.flatten import shown
 from oomdoctor.stacks.reading.merge import Draft
@@ -67,6 +69,8 @@ def finished(
     settings = conclude(known, draft.main.format.name)
     assumed = _assumed(draft, settings, filled)
     settings |= _of_model(settings, model_config or dict, assumed)
+    if settings.get("adapter_dtype") == OF_WEIGHTS:
+        settings["adapter_dtype"] = settings["weights_dtype"]
     settings |= _frozen(known, model_config or dict)
     _of_images(settings, values, model_config or dict, assumed)
     library = in_chunks(draft.main.document, settings)
@@ -79,7 +83,10 @@ def finished(
         assumed["sequence_length"] = "no file says how long a row is; --seq-len does"
     if "said_objective" not in known and settings.get("objective") == "dpo" and "beta" in values:
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
-    config = _with_library(TrainConfig(**settings), assumed)
+    config = without_usual_dtype(_with_library(TrainConfig(**settings), assumed))
+    if config.adapter_dtype != "default" and "said_adapter_dtype" not in known:
+        reason = REASONS.get(draft.main.format.name)
+        assumed |= {} if reason is None else {"adapter_dtype": reason}
     behind = {
         key: [one for name in names if (one := draft.said.get(name)) is not None]
         for key, names in _BEHIND_ALL.items()

@@ -134,6 +134,19 @@ class Reading:
         peft = name_of(call.func).endswith("kbit_training")
         self._say("kbit_prepare", "peft" if peft else "norms", call)
 
+    def adapted(self, call: ast.Call) -> None:
+        """peft's `get_peft_model`, which may leave adapters in the dtype of the weights."""
+        for one in call.keywords:
+            if one.arg == "autocast_adapter_dtype":
+                self._take(one.arg, one.value)
+
+    def cast(self, call: ast.Call) -> None:
+        """The function of our own scripts that casts what is trained, or a part of it back."""
+        if len(call.args) > 2:
+            self._say("adapter_dtype", "default", call)
+        elif len(call.args) == 2:
+            self._take("adapter_dtype", call.args[1])
+
     def part(self, call: ast.Call) -> None:
         """The functions of our own scripts that checkpoint a part of each layer."""
         self._say("checkpoint_part", name_of(call.func).removeprefix("checkpoint_"), call)
@@ -233,6 +246,8 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     "cast_norms_to_32_bits": Reading.prepared,
     "checkpoint_attention": Reading.part,
     "checkpoint_mlp": Reading.part,
+    "get_peft_model": Reading.adapted,
+    "cast_trained": Reading.cast,
     "freeze": Reading.frozen,
     "convert_model_to_fp8_ao": Reading.float8,
     "environ.setdefault": Reading.environment,

@@ -120,9 +120,25 @@ def adapter(config: TrainConfig) -> Part:
         return frozen(config)
     prepared, lora = kbit_preparation(config), lora_config(config)
     line = call("model = get_peft_model", {}, "model", lora.body, indent=4)
-    body = "\n".join(filter(None, (prepared.body, line)))
-    names = (*prepared.names, *lora.names, "peft:get_peft_model")
-    return Part(body, names, (*prepared.functions, *lora.functions))
+    cast = Part() if config.adapter_dtype == "default" else cast_trained(config.adapter_dtype)
+    body = "\n".join(filter(None, (prepared.body, line, cast.body)))
+    names = (*prepared.names, *lora.names, *cast.names, "peft:get_peft_model")
+    return Part(body, names, (*prepared.functions, *lora.functions, *cast.functions))
+
+
+def cast_trained(dtype: str, model: str = "model", part: str = "") -> Part:
+    """Adapters and what is trained beside them in one type, or a part of it by its name."""
+    words = [model, f"torch.{dtype}", *([literal(part)] if part else [])]
+    return Part(f"cast_trained({', '.join(words)})", ("torch",), (_CAST,))
+
+
+_CAST = '''
+def cast_trained(model: torch.nn.Module, dtype: torch.dtype, part: str = "") -> None:
+    """Keep what is trained in one type, except for the lengths that DoRA learns."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and part in name and "lora_magnitude_vector" not in name:
+            parameter.data = parameter.data.to(dtype)
+'''
 
 
 def liger(config: TrainConfig) -> Part:

@@ -16,7 +16,7 @@ _SAID = frozenset(
         *("lora_dropout", "lora_targets", "quantization", "double_quant", "quant_storage"),
         *("kbit_prepare", "loss", "micro_batch_size", "sequence_length", "effective_batch_size"),
         *("compile", "offload", "allocator", "use_dora", "use_rslora", "modules_to_save"),
-        "frozen_layers",
+        *("frozen_layers", "adapter_dtype"),
     }
 )
 _ENGINES = frozenset(

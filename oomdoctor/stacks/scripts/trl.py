@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.adapters import kept_dtype, saved_dtype
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts import data, parts
 from oomdoctor.stacks.scripts import model as models
@@ -17,6 +18,7 @@ from oomdoctor.stacks.scripts.training_arguments import (
     training_arguments,
 )
 
+_WHY_CAST = "# TRL casts what is trained of a quantized model to bfloat16. The rung does not."
 _MODEL_LOSS = '''
 class ModelLossTrainer(SFTTrainer):
     """SFTTrainer with the loss of the model, which the rung was measured with.
@@ -27,11 +29,6 @@ class ModelLossTrainer(SFTTrainer):
     def compute_loss(self, *args, **kwargs):
         return Trainer.compute_loss(self, *args, **kwargs)
 '''
-_FLOAT32_ADAPTERS = """\
-# SFTTrainer casts the adapters of a quantized model to bfloat16. The rung has them in float32.
-for parameter in trainer.model.parameters():
-    if parameter.requires_grad:
-        parameter.data = parameter.data.float()"""
 
 
 def render(rung: StackRung) -> str:
@@ -74,13 +71,16 @@ def render(rung: StackRung) -> str:
         lora = models.lora_config(config)
         trainer["peft_config"] = lora.body
         found.append(Part("", lora.names, lora.functions))
+    casts = _casts(config)
+    found += [Part("", cast.names, cast.functions) for cast in casts[:1]]
     made = "trainer = ModelLossTrainer" if plain else f"trainer = {kind}Trainer"
     lines = [
         "args = parse_arguments()",
         *(part.body for part in found),
         call(made, trainer, indent=4),
         objective.checks,
-        _FLOAT32_ADAPTERS if keeps_float32(config) else "",
+        _WHY_CAST if casts and config.quantization != "none" else "",
+        *(cast.body for cast in casts),
         "trainer.train()",
         "trainer.save_model()",
         "tokenizer.save_pretrained(args.output)",
@@ -100,6 +100,18 @@ def render(rung: StackRung) -> str:
     )
 
 
-def keeps_float32(config: TrainConfig) -> bool:
-    """Whether the rung has adapters in float32 that SFTTrainer casts; others cast as it does."""
-    return config.objective == "default" and config.quantization != "none"
+def _casts(config: TrainConfig) -> list[Part]:
+    """What brings adapters, and what is trained beside them, from TRL's types to the rung's.
+
+    TRL casts both to bfloat16 where the model is quantized, and nothing elsewhere.
+    """
+    by_trl = "bfloat16" if config.quantization != "none" else None
+    if config.method == "full" or config.adapter_dtype == by_trl:
+        return []
+    if config.adapter_dtype != "default":
+        return [models.cast_trained(config.adapter_dtype, "trainer.model")]
+    found = []
+    for part, dtype in (("lora_", kept_dtype(config)), ("modules_to_save", saved_dtype(config))):
+        if by_trl not in (None, dtype) and (part == "lora_" or config.modules_to_save):
+            found.append(models.cast_trained(dtype, "trainer.model", part))
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_tokens
+from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.user_training import Document, FormatName
 from oomdoctor.stacks.names.programs import TABLES
 from oomdoctor.stacks.names.row import listed, nested, written
@@ -21,6 +22,7 @@ _REASONS: Mapping[str, str] = {
     "gpus_per_node": _BY_LAUNCHER,
     "allocator": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     "kbit_prepare": "the program prepares quantized models in its own way",
+    "adapter_dtype": "the program decides it",
     "document_length": "the data decides it",
 }
 # Launchers hold only these keys; the training's own settings hold the others.
@@ -97,4 +99,4 @@ def comparable(config: TrainConfig) -> TrainConfig:
     if is_zero(config) and config.autocast_dtype != "none":
         # DeepSpeed makes the weights 16-bit itself.
         settings |= {"weights_dtype": config.autocast_dtype, "autocast_dtype": "none"}
-    return replace(config, **settings)
+    return without_usual_dtype(replace(config, **settings))

@@ -24,6 +24,7 @@ _OTHER_KEYS = {
     "use_dora": ("dora",),
     "use_rslora": ("rslora",),
     "modules_to_save": ("trainable_modules", "train_embeddings", "lora_modules_to_save"),
+    "adapter_dtype": ("lora_dtype", "autocast_adapter_dtype", "adapters_dtype"),
     "frozen_layers": ("freeze_layers", "freeze", "num_frozen_layers", "freeze_trainable_layers"),
     "weights_dtype": ("dtype", "torch_dtype", "precision"),
     "autocast_dtype": ("bf16", "fp16", "amp", "mixed_precision"),

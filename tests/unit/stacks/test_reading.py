@@ -45,6 +45,7 @@ def test_settings_of_trl_become_a_rung():
         double_quant=False,
         kbit_prepare="none",
         autocast_dtype="bfloat16",  # the default of TRL
+        adapter_dtype="bfloat16",
         activation_checkpointing="full",  # the default of TRL
         lora_rank=32,
         lora_dropout=0.05,

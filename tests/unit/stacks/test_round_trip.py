@@ -32,17 +32,26 @@ STATED = {
     "trainer": NOBODY
     | OBJECTIVES
     | {"sequence_length", "packing", "kbit_prepare", "offload", "optimizer_in_backward", "fp8"}
-    | {"loss"},  # TRL's loss in chunks
+    | {"loss", "adapter_dtype"},  # TRL's loss in chunks
     # `trl dpo`, `trl grpo` and `trl reward` tell the objective, where no setting does.
     "trl": NOBODY
-    | {"kbit_prepare", "optimizer_in_backward", "objective", "completion_length", "fp8"},
+    | {"kbit_prepare", "optimizer_in_backward", "objective", "completion_length", "fp8"}
+    | {"adapter_dtype"},  # TRL decides it
     "axolotl": NOBODY
-    | {"optimizer_in_backward", "completion_length", "reference", "fp8", "loss", VLLM}
+    | {
+        "optimizer_in_backward",
+        "completion_length",
+        "reference",
+        "fp8",
+        "loss",
+        VLLM,
+        "adapter_dtype",
+    }
     | {"weights_dtype", "autocast_dtype", "activation_checkpointing", "checkpoint_every"}
     | {"kbit_prepare", "offload", "sync_each_batch", "bucket_elements", "prefetch", "sharding"},
     "llama-factory": NOBODY
     | OBJECTIVES
-    | {"optimizer_in_backward"}
+    | {"optimizer_in_backward", "adapter_dtype"}
     | {"weights_dtype", "autocast_dtype", "activation_checkpointing", "checkpoint_every"}
     | {"kbit_prepare", "quant_storage", "offload", "attention", "packing", "loss"},
     "torchtune": NOBODY
@@ -51,7 +60,7 @@ STATED = {
     | {"kbit_prepare", "quant_storage", "double_quant", "quantization", "loss", "attention"}
     | {"optimizer", "offload", "sharding", "fsdp_version", "prefetch", "reduce_dtype"}
     | {"bucket_elements", "sync_each_batch", "packing", "lora_targets", "method"}
-    | {"use_rslora", "modules_to_save", "optimizer_rank", "fp8"},
+    | {"use_rslora", "modules_to_save", "optimizer_rank", "fp8", "adapter_dtype"},
     "accelerate": {"offload", "sharding", "prefetch"},
     "deepspeed": {"sharding", "offload"},
 }
@@ -97,7 +106,7 @@ def test_usual_rungs_come_back_whole(program: str) -> None:
     for name, config in RUNGS.items():
         found = lost(config, program, settings_of(config, program))
         held = {one.key for one in found if not only_here(config, one)}
-        usual = {"kbit_prepare", "sequence_length", "optimizer_in_backward", "fp8"}
+        usual = {"kbit_prepare", "adapter_dtype", "sequence_length", "optimizer_in_backward", "fp8"}
         if config.objective == "default" and (program == "trl" or config.loss != "chunked"):
             assert held <= NOBODY | usual, (name, held)
 
@@ -132,6 +141,7 @@ CONFIGS = st.builds(
     optimizer_rank=st.integers(1, 512),
     fsdp_version=st.sampled_from((1, 2)),
     use_dora=st.booleans(),
+    adapter_dtype=st.sampled_from(("default", "default", "float32", "bfloat16", "float16")),
     use_rslora=st.booleans(),
     modules_to_save=st.sampled_from(((), ("embed_tokens", "lm_head"))),
     frozen_layers=st.sampled_from((0, 0, 0, 4)),
@@ -144,6 +154,7 @@ def repaired(config: TrainConfig) -> TrainConfig:
     changes: dict[str, Any] = {"world_size": 1 if config.sharding == "none" else 8}
     if config.method == "full":
         changes |= {"use_dora": False, "use_rslora": False, "modules_to_save": ()}
+        changes["adapter_dtype"] = "default"
     else:
         changes["frozen_layers"] = 0
     if config.method == "qlora":
@@ -161,6 +172,8 @@ def repaired(config: TrainConfig) -> TrainConfig:
     if is_zero(config):
         changes["sync_each_batch"] = False
     config = replace(config, **changes)
+    if config_faults(config):
+        config = replace(config, adapter_dtype="default")
     for change in ({"offload": "none"}, {"optimizer": "adamw_torch"}):
         config = replace(config, **change) if config_faults(config) else config
     return config

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import cast
 
 from oomdoctor.analysis.memory.breakdown import breakdown
-from oomdoctor.analysis.memory.closed_form import trained_bytes
+from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.memory.phases import peak_phase
 from oomdoctor.analysis.memory.zero import (
     Beside,
@@ -34,6 +34,7 @@ from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
+from oomdoctor.records.rung.adapters import casts_all
 from oomdoctor.records.rung.choices import Dtype
 from oomdoctor.records.simulation import PhasePeak, Target
 
@@ -46,17 +47,20 @@ NOTE = (
 def alone_config(config: TrainConfig) -> TrainConfig:
     """The rung to simulate for one with ZeRO: one micro-batch on one GPU, in DeepSpeed's types.
 
-    DeepSpeed casts the model to 16 bits where others would use autocast.
+    DeepSpeed casts the model to 16 bits where others would use autocast. In stages 1 and 2 so are
+    adapters.
     """
     assert isinstance(config.micro_batch_size, int)
-    plain = TrainConfig()
+    plain, named = TrainConfig(), config.adapter_dtype
+    computed = cast(Dtype, compute_dtype(config))
     return replace(
         config,
         sharding="none",
         world_size=1,
         effective_batch_size=config.micro_batch_size,
-        weights_dtype=cast(Dtype, compute_dtype(config)),
+        weights_dtype=computed,
         autocast_dtype="none",
+        adapter_dtype=computed if config.method != "full" and casts_all(config) else named,
         offload="activations" if config.offload == "activations" else "none",
         bucket_elements=plain.bucket_elements,
         prefetch=plain.prefetch,
@@ -84,7 +88,7 @@ def peaks_beside(config: TrainConfig, layout: Layout, parameters: Sequence[Param
 
 
 def _beside(config: TrainConfig, layout: Layout) -> Beside:
-    return beside_of(layout, trained_bytes(config.method, compute_dtype(config)))
+    return beside_of(layout, trained_bytes_of(alone_config(config)))
 
 
 def zero_measurement(alone: Measurement, peaks: ZeroPeaks) -> Measurement:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import Task
+from oomdoctor.records.rung.choices import Dtype
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.objectives.images import TOWERS
 
@@ -50,7 +51,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     else:
         targets = list(config.lora_targets)
     try:
-        return get_peft_model(
+        adapted = get_peft_model(
             model,
             LoraConfig(
                 r=config.lora_rank,
@@ -65,6 +66,21 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         if "out of memory" in str(error):
             raise
         raise UnsupportedError(f"peft cannot put LoRA on {targets}: {error}") from error
+    if config.adapter_dtype != "default":
+        cast_trained(adapted, config.adapter_dtype)
+    return adapted
+
+
+def cast_trained(model: Module, dtype: Dtype) -> None:
+    """Keep what is trained beside the frozen base in one dtype.
+
+    The lengths that DoRA learns stay in float32, as in TRL: 16 bits would round their updates away.
+    """
+    import torch
+
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and "lora_magnitude_vector" not in name:
+            parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
 def _extensions(config: TrainConfig) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from oomdoctor.worker.training.sharding.shards import moved_with_values
 from oomdoctor.worker.training.trainers.phased import OnPhase, phased
 
 if TYPE_CHECKING:
+    import torch
     from torch.nn import Module
     from transformers import PreTrainedModel, Trainer, TrainingArguments
 
@@ -99,8 +100,15 @@ def trl_trainer(
         given["reward_funcs"] = _reward
     elif has_reference_model(config):
         given["ref_model"] = reference()
+    own: dict[str, torch.dtype] = {}
+
+    def noted(model: PreTrainedModel) -> Module:
+        found = adapted(model)
+        own.update(_dtypes(found))
+        return found
+
     sharded = is_fsdp(config) and config.fsdp_version == 2
-    with _own_parts(module, adapted, reference), moved_with_values() if sharded else nullcontext():
+    with _own_parts(module, noted, reference), moved_with_values() if sharded else nullcontext():
         try:
             trainer: Trainer = _class(getattr(trl, name), on_phase, config)(
                 model=model,
@@ -111,16 +119,21 @@ def trl_trainer(
             )
         except (ValueError, ImportError, NotImplementedError) as error:
             raise UnsupportedError(f"TRL's {name} rejects this rung: {error}") from error
-    if config.objective == "default" and config.quantization != "none":
-        _keep_float32(trainer.model)
+    if config.objective == "default" or config.adapter_dtype != "default":
+        _undo_cast(trainer.model, own)
     return trainer
 
 
-def _keep_float32(model: Module) -> None:
-    """Undo SFTTrainer's cast of the adapters to bfloat16: a loss changes nothing else of a rung."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+def _dtypes(model: Module) -> dict[str, torch.dtype]:
+    """The dtype of each weight that is trained."""
+    return {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
+
+
+def _undo_cast(model: Module, own: Mapping[str, torch.dtype]) -> None:
+    """Undo the cast to bfloat16 that TRL makes in quantized models: the rung has `own` dtypes."""
+    for name, parameter in model.named_parameters():
+        if name in own:
+            parameter.data = parameter.data.to(own[name])
 
 
 def _class(trainer: Any, on_phase: OnPhase | None, config: TrainConfig) -> Any:

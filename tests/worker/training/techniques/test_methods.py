@@ -18,10 +18,15 @@ LORA = {"method": "lora", "lora_rank": 4}
 SAVED = {**LORA, "modules_to_save": ("embed_tokens", "lm_head")}
 DORA = {**LORA, "use_dora": True}
 NF4 = {"method": "qlora", "quantization": "nf4", "lora_rank": 4, "weights_dtype": "bfloat16"}
+AMP = {"weights_dtype": "bfloat16", "autocast_dtype": "bfloat16"}
 METHODS: dict[str, dict[str, Any]] = {
     "dora": DORA,
     "dora-nf4": {**NF4, "use_dora": True},
     "saved": SAVED,
+    "saved-fp32": {**SAVED, **AMP, "adapter_dtype": "float32"},
+    "adapters-bf16": {**LORA, "weights_dtype": "bfloat16", "adapter_dtype": "bfloat16"},
+    "adapters-bf16-nf4": {**NF4, "adapter_dtype": "bfloat16", "use_dora": True},
+    "adapters-bf16-amp": {**LORA, "autocast_dtype": "bfloat16", "adapter_dtype": "bfloat16"},
     "frozen": {"frozen_layers": 1},
     "frozen-ckpt": {"frozen_layers": 1, "activation_checkpointing": "full"},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from analysis_make import measurement
 from layout_make import layout
 
@@ -39,6 +40,21 @@ def test_the_step_alone_is_one_micro_batch_in_sixteen_bits():
     )
     assert config_faults(alone) == []
     assert alone_config(replace(CONFIG, offload="activations")).offload == "activations"
+
+
+@pytest.mark.parametrize(
+    ("stage", "named", "found"),
+    [
+        ("zero1", "default", "bfloat16"),
+        ("zero2", "default", "bfloat16"),
+        ("zero3", "default", "default"),  # made in float32 after zero.Init, and never cast
+        ("zero3", "bfloat16", "bfloat16"),
+    ],
+)
+def test_the_step_alone_has_adapters_as_deepspeed_has_them(stage, named, found):
+    config = replace(CONFIG, method="lora", sharding=stage, adapter_dtype=named)
+    assert alone_config(config).adapter_dtype == found
+    assert alone_config(CONFIG).adapter_dtype == "default"
 
 
 def test_the_peak_has_the_buffers_of_deepspeed():
