@@ -20,6 +20,7 @@ from oomdoctor.units import format_bytes
 _PAGED = "paged_adamw_8bit"
 _STEP_TOKENS = 64
 _LEAST_TOKENS = 128
+_LEAST_PART = 4  # rows shorter than this part of the length that was asked for are no answer
 _MARGIN = 0.97  # of the length that a straight line promises
 
 
@@ -81,10 +82,15 @@ def still_shorter(
         return None
     fitting = shorter - (after - usable) * (length - shorter) / (before - after)
     tokens = int(fitting * _MARGIN) // _STEP_TOKENS * _STEP_TOKENS
-    if not _LEAST_TOKENS <= tokens < shorter:
+    if not least_tokens(length) <= tokens < shorter:
         return None
     words = change.words.replace(f"{shorter:,}", f"{tokens:,}")
     return Change(words, {**change.settings, "sequence_length": tokens}, before - usable)
+
+
+def least_tokens(length: int) -> int:
+    """The shortest rows that are worth a word where `length` was asked for."""
+    return max(_LEAST_TOKENS, -(-length // _LEAST_PART))
 
 
 def why_nothing_fits(row: ProbeResult, usable_bytes: int, tried: Sequence[str]) -> str:
@@ -170,7 +176,7 @@ def _shorter(row: ProbeResult, parts: Breakdown, usable: int, freed: int) -> Cha
     length = row.sequence_length
     fitting = int(min(1.0, (usable - stays) / grows) * length * _MARGIN)
     tokens = fitting // _STEP_TOKENS * _STEP_TOKENS
-    if not _LEAST_TOKENS <= tokens < length:
+    if not least_tokens(length) <= tokens < length:
         return None
     frees = grows * (length - tokens) // length
     return Change(f"sequence length {tokens:,}", {"sequence_length": tokens}, frees)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.analysis.search.changes import changes_of
+from oomdoctor.analysis.search.changes import changes_of, least_tokens
 from oomdoctor.records.config import TrainConfig, is_zero, masks_pairs
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged
 from oomdoctor.records.result import ProbeResult
@@ -18,6 +18,7 @@ from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
 
 _FUSED = "adamw_torch_fused"
+_SHORTEST_PART = 4  # of the length that was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +26,27 @@ class OneChange:
     """A change in words, and the configuration with it.
 
     `cost` orders changes that make a rung fit: up to 4 the result is the same, above that numbers,
-    method or data change. With the micro-batch size "auto" the best one is searched for.
+    method or data change. With the micro-batch size "auto" the best one is searched for. What
+    `shortens` the rows changes what is learned, so it comes after all others.
     """
 
     words: str
     config: TrainConfig
     cost: int
+    shortens: bool = False
 
 
 def to_fit(row: ProbeResult, usable_bytes: int) -> tuple[OneChange, ...]:
     """What may make the rung fit, cheapest first: one key each, then several together."""
     config = row.config
     found = [*_kept_result(config), *_other_result(config)]
-    found += _several(config)
+    found += [*_several(config), *_all_together(config)]
     known = {one.words for one in found}
     for number, change in enumerate(changes_of(row, usable_bytes)):
         if change.words not in known:
-            found.append(OneChange(change.words, change.of(config), 20 + number))
+            shortens = "sequence_length" in change.settings
+            cost = 20 + number + 100 * shortens
+            found.append(OneChange(change.words, change.of(config), cost, shortens))
     return _possible(found, config)
 
 
@@ -155,6 +160,44 @@ def _several(config: TrainConfig) -> Iterator[OneChange]:
     elif config.method == "lora":
         quantized = small | {"method": "qlora", "quantization": "nf4"}
         yield _of(config, f"QLoRA, {words}", 15, **quantized)
+
+
+def _all_together(config: TrainConfig) -> Iterator[OneChange]:
+    """All that keeps the result at once, then with small states, then on 4-bit weights; shorter
+    rows come last.
+    """
+    small: dict[str, Any] = {}
+    names = []
+    if config.attention == "eager":
+        small["attention"] = "sdpa"
+        names.append("SDPA attention")
+    if config.activation_checkpointing == "none":
+        small["activation_checkpointing"] = "full"
+        names.append("activation checkpointing")
+    if config.micro_batch_size not in (AUTO, 1):
+        small["micro_batch_size"] = 1
+        names.append("micro-batch size 1")
+    losses = {"liger": "Liger's loss", "chunked": "TRL's loss in chunks"}
+    known = OPTIMIZERS.get(config.optimizer)
+    moments = known is not None and known.moments == 2 and not is_zero(config)
+    for loss, name in losses.items() if config.loss == "default" else ((config.loss, None),):
+        every = small | {"loss": loss}
+        text = ", ".join([name, *names] if name else names)
+        if text:
+            yield _of(config, text, 16, **every)
+        if moments and not is_paged(config.optimizer):
+            paged = every | {"optimizer": "paged_adamw_8bit"}
+            yield _of(config, f"paged 8-bit AdamW, {text}".removesuffix(", "), 17, **paged)
+        if config.method != "qlora":
+            every |= {"method": "qlora", "quantization": "nf4"}
+            text = f"QLoRA, {text}".removesuffix(", ")
+            yield _of(config, text, 18, **every)
+        for part in (2, _SHORTEST_PART):
+            length = config.sequence_length // part // 64 * 64
+            if length >= least_tokens(config.sequence_length):
+                shorter = replace(config, **every, sequence_length=length)
+                words = ", ".join(filter(None, (text, f"sequence length {length:,}")))
+                yield OneChange(words, shorter, 150 + part, shortens=True)
 
 
 def _of(config: TrainConfig, words: str, cost: int, **settings: Any) -> OneChange:

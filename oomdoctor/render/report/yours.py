@@ -81,8 +81,11 @@ def _answer(report: Report) -> list[tuple[str, str]]:
     if yours.aim is None:
         return [("Changes", yours.reason)] if yours.reason else []
     if not yours.changes:
-        name = "Fits with" if yours.aim == "fits" else "Faster with"
-        return [(name, f"nothing that was tried: {yours.reason}")] if yours.reason else []
+        if yours.reason is None:
+            return []
+        if yours.aim == "fits":
+            return [("Fits with", f"nothing sensible here: {yours.reason}")]
+        return [("Faster with", f"nothing that was tried: {yours.reason}")]
     found = []
     for number, change in enumerate(yours.changes):
         name = {"fits": "Fits with", "faster": "Faster with"}[yours.aim] if number == 0 else "or"

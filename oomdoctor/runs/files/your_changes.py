@@ -6,7 +6,7 @@ A plan simulates them. A probe does so too, and then measures the best.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.command_line import rung_text
@@ -20,11 +20,12 @@ from oomdoctor.records.user_training import UserTraining, YourChange, YourRung
 from oomdoctor.runs.files.user_training import YOURS
 from oomdoctor.stacks.names.programs import table_of
 from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.units import format_bytes
 
 Tried = tuple[OneChange, ProbeResult]
 Simulate = Callable[[Sequence[OneChange]], list[Tried]]
 
-_MOST_SIMULATIONS = 14
+_MOST_SIMULATIONS = 20
 _MOST_SHOWN = 3
 _LEAST_SPEEDUP = 1.02  # less is within the error of any estimate
 _KEPT_RESULT = 4  # the highest cost of a change that computes the same
@@ -60,22 +61,37 @@ def changes_to_try(
     return tuple(one for one in usual if _can_say(training, one))
 
 
-def simulate_fitting(
-    changes: Sequence[OneChange], simulate: Simulate
-) -> tuple[list[Tried], tuple[str, ...]]:
-    """The changes that are simulated to fit, the best first, and all that were simulated."""
-    left, tried = list(changes), list[str]()
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The changes that are simulated to fit, the best first, and all that were simulated.
+
+    If none fits, `least` is the one that needs the least memory.
+    """
+
+    fitting: tuple[Tried, ...]
+    tried: tuple[str, ...]
+    least: Tried | None = None
+
+
+def simulate_fitting(changes: Sequence[OneChange], simulate: Simulate) -> Simulated:
+    """Simulate changes until some fit: first all that keep the result, then two at a time."""
+    left, tried = list(changes), list[Tried]()
     while left and len(tried) < _MOST_SIMULATIONS:
         # All that keep the result together; others only if none of these is enough.
         batch = [one for one in left if one.cost <= _KEPT_RESULT] or left[:2]
         batch = batch[: _MOST_SIMULATIONS - len(tried)]
         left = [one for one in left if one not in batch]
-        rows = simulate(batch)
-        tried += [one.words for one in batch]
-        fitting = [(one, found) for one, found in rows if found.outcome == "fits"]
+        tried += simulate(batch)
+        fitting = [pair for pair in tried if pair[1].outcome == "fits"]
         if fitting:
-            return best_first(fitting), tuple(tried)
-    return [], tuple(tried)
+            return Simulated(tuple(best_first(fitting)), _words(tried))
+    known = [pair for pair in tried if pair[1].peak_device_bytes is not None]
+    least = min(known, key=lambda pair: pair[1].peak_device_bytes or 0, default=None)
+    return Simulated((), _words(tried), least)
+
+
+def _words(tried: Sequence[Tried]) -> tuple[str, ...]:
+    return tuple(one.words for one, _ in tried)
 
 
 def simulate_faster(
@@ -89,9 +105,14 @@ def simulate_faster(
 
 
 def best_first(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that keep the result before others, and of these the fastest."""
+    """Those that keep the result before others, those with shorter rows last; the fastest first."""
     return sorted(
-        tried, key=lambda pair: (pair[0].cost > _KEPT_RESULT, -(pair[1].tokens_per_s or 0.0))
+        tried,
+        key=lambda pair: (
+            pair[0].shortens,
+            pair[0].cost > _KEPT_RESULT,
+            -(pair[1].tokens_per_s or 0.0),
+        ),
     )
 
 
@@ -109,14 +130,39 @@ def answer_fits(
     found: Sequence[Tried],
     tried: tuple[str, ...],
     usable_bytes: int,
+    least: Tried | None = None,
+    card_for: Callable[[ProbeResult], str | None] = lambda _: None,
 ) -> YourRung:
-    """The answer about a rung that does not fit, or does not run; `found` are those that do."""
+    """The answer about a rung that does not fit, or does not run; `found` are those that do.
+
+    `least` is the change that needs the least memory, and `card_for` names a card for a rung.
+    """
     changes = _changes(request, training, row, found)
     if changes:
         return YourRung(row.key, YOURS, "fits", changes, tried, None)
     if row.outcome == "unsupported":
         return YourRung(row.key, YOURS, None, (), tried, None)
-    return YourRung(row.key, YOURS, "fits", (), tried, why_nothing_fits(row, usable_bytes, tried))
+    reason = why_nothing_fits(row, usable_bytes, tried)
+    if least is not None:
+        reason = _too_large(row, least, usable_bytes, card_for)
+    return YourRung(row.key, YOURS, "fits", (), tried, reason)
+
+
+def _too_large(
+    row: ProbeResult,
+    least: Tried,
+    usable_bytes: int,
+    card_for: Callable[[ProbeResult], str | None],
+) -> str:
+    """What the smallest of the changed rungs needs, and the smallest cards that would do."""
+    one, changed = least
+    peak = changed.peak_device_bytes or 0
+    short = format_bytes(peak - usable_bytes)
+    text = f"{one.words} needs the least, {format_bytes(peak)}, short by {short}"
+    small, own = card_for(changed), card_for(row)
+    cards = [f"{small} with it"] if small is not None else []
+    cards += [f"{own} as it is"] if own is not None else []
+    return f"{text}; smallest card: {', '.join(cards)}" if cards else text
 
 
 def answer_faster(

@@ -8,6 +8,7 @@ from functools import partial
 from oomdoctor.analysis.search.own_rung import OneChange
 from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.devices.cards import Card
+from oomdoctor.runs.devices.smallest_card import room_for
 from oomdoctor.runs.files.user_training import YOURS
 from oomdoctor.runs.files.your_changes import (
     Tried,
@@ -56,8 +57,11 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
         if row.tokens_per_s is None:
             nothing = "its speed cannot be estimated"
         return answer_faster(request, training, row, better, tried, nothing)
-    fitting, tried = simulate_fitting(changes, simulate)
-    return answer_fits(request, training, row, fitting, tried, card.usable_bytes)
+    found = simulate_fitting(changes, simulate)
+    card_for = partial(room_for, own=card.capability, headroom=request.headroom)
+    return answer_fits(
+        request, training, row, found.fitting, found.tried, card.usable_bytes, found.least, card_for
+    )
 
 
 def _simulated(

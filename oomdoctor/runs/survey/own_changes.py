@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from oomdoctor.analysis.search.own_rung import OneChange
 from oomdoctor.analysis.verdict import conclude
@@ -16,10 +17,12 @@ from oomdoctor.records.config import Rung
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import UserTraining, YourRung
+from oomdoctor.runs.devices.smallest_card import room_for
 from oomdoctor.runs.events import Listener
 from oomdoctor.runs.files.user_training import YOURS
 from oomdoctor.runs.files.your_changes import (
     Simulate,
+    Simulated,
     Tried,
     answer_faster,
     answer_fits,
@@ -73,7 +76,7 @@ def try_changes(
         return
     changes = changes_to_try(training, row, state.context.usable_bytes)
     predicted = LadderPrediction()
-    ruled_out: tuple[str, ...] = ()
+    ruled_out = Simulated((), ())
     if knowledge is not None and row.key in state.predicted.rungs:
 
         def simulate(asked: Sequence[OneChange]) -> list[Tried]:
@@ -101,7 +104,7 @@ def try_changes(
         result = state.row(changed)
         if _was_tried(one, row, result):
             tried.append((one, result))
-            state.take_yours(_answer(state, training, row, tried, ()))
+            state.take_yours(_answer(state, training, row, tried, Simulated((), ())))
     if not ending.is_over():
         state.take_yours(_answer(state, training, row, tried, ruled_out))
 
@@ -123,18 +126,18 @@ def _not_comparable(state: SurveyState, row: ProbeResult) -> str | None:
 
 def _promising(
     state: SurveyState, row: ProbeResult, changes: Sequence[OneChange], simulate: Simulate
-) -> tuple[tuple[OneChange, ...], tuple[str, ...]]:
+) -> tuple[tuple[OneChange, ...], Simulated]:
     """The changes that help when simulated, the best first, and all that were simulated."""
     if row.outcome != "fits":
-        found, simulated = simulate_fitting(changes, simulate)
-        return tuple(one for one, _ in found), simulated
+        result = simulate_fitting(changes, simulate)
+        return tuple(one for one, _ in result.fitting), result
     prediction = state.context.predictions[row.key]
     own = prediction.rates.get(row.micro_batch_size or 0)
     if own is None:  # no speeds are estimated for this device
         fitting = [one for one, result in simulate(changes) if result.outcome == "fits"]
-        return tuple(fitting), tuple(one.words for one in changes)
+        return tuple(fitting), Simulated((), tuple(one.words for one in changes))
     found, simulated = simulate_faster(changes, simulate, own)
-    return tuple(one for one, _ in found), simulated
+    return tuple(one for one, _ in found), Simulated((), simulated)
 
 
 def _without_search(one: OneChange) -> OneChange:
@@ -178,7 +181,7 @@ def _answer(
     training: UserTraining,
     row: ProbeResult,
     tried: Sequence[Tried],
-    simulated: tuple[str, ...],
+    simulated: Simulated,
 ) -> YourRung:
     """The answer from what was measured; `simulated` says why nothing was."""
     words = tuple(one.words for one, result in tried if result.outcome != "unsupported")
@@ -187,11 +190,15 @@ def _answer(
     if row.outcome == "fits":
         found.sort(key=lambda pair: -(pair[1].tokens_per_s or 0.0))
         reason = f"{', or '.join(words)} is not faster" if words else "no change can run here"
-        if simulated and not words:
+        if simulated.tried and not words:
             reason = "when simulated, no single change is faster"
         return answer_faster(request, training, row, found, words, reason)
-    answer = answer_fits(request, training, row, found, words or simulated, usable)
-    if words or not simulated:
+    card_for = partial(room_for, own=state.context.compute_capability, headroom=request.headroom)
+    least = None if words or state.context.device_type != "cuda" else simulated.least
+    answer = answer_fits(
+        request, training, row, found, words or simulated.tried, usable, least, card_for
+    )
+    if words or not simulated.tried:
         return answer
     why = f"when simulated, {answer.reason}" if answer.reason else None
     return replace(answer, tried=(), reason=why)

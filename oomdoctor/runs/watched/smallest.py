@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
-from oomdoctor.analysis.memory.overhead import shares_host_memory
 from oomdoctor.records.inside.run import RankMemory, SmallestGpu
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.runs.devices.cards import Card, cards_of
+from oomdoctor.runs.devices.smallest_card import MODERN, capability, nvidia_cards
 from oomdoctor.runs.watched.seen.processes import Events
-
-# Kernels for bfloat16 and flash attention need 8.0; a run on such a card may use them.
-_MODERN = (8, 0)
 
 
 def smallest_gpu(
@@ -32,7 +27,7 @@ def smallest_gpu(
     allocated = max(rank.peak_allocated_bytes for rank in ranks)
     reserved = max(rank.peak_reserved_bytes for rank in ranks)
     replayable = bool(events) and all(one.is_whole for one in events)
-    for card in _cards(least):
+    for card in nvidia_cards(least):
         usable = card.total_bytes - card.context.likely
         if usable >= reserved or (
             usable >= allocated
@@ -51,30 +46,16 @@ def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]
     """
     known = [int(word[3:].rstrip("af")) for word in architectures if word.startswith("sm_")]
     oldest = divmod(min(known), 10) if known else (0, 0)
-    major, minor = _capability(card)
-    return max(oldest, _MODERN) if (major, minor) >= _MODERN else oldest
+    major, minor = capability(card)
+    return max(oldest, MODERN) if (major, minor) >= MODERN else oldest
 
 
 def next_larger(needed: int, least: tuple[int, int]) -> str | None:
     """The smallest card that has more than the bytes that were needed; None if there is none."""
-    for card in _cards(least):
+    for card in nvidia_cards(least):
         if card.total_bytes - card.context.likely > needed:
             return card.name
     return None
-
-
-def _cards(least: tuple[int, int]) -> Iterator[Card]:
-    """The cards to choose from, the smallest first."""
-    for card in cards_of(PlanRequest((), all_gpus=True), 0.0):
-        if card.facts is None or shares_host_memory(card.facts):
-            continue
-        if _capability(card.capability) >= least:
-            yield card
-
-
-def _capability(text: str) -> tuple[int, int]:
-    major, minor = (int(part) for part in text.split("."))
-    return major, minor
 
 
 def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:

@@ -9,6 +9,7 @@ from analysis_make import GIB, measurement
 
 from oomdoctor.analysis.search.changes import (
     changes_of,
+    least_tokens,
     liger_alone,
     still_shorter,
     why_nothing_fits,
@@ -56,9 +57,9 @@ def test_what_keeps_the_training_goes_before_a_shorter_sequence() -> None:
 
 
 def test_if_one_change_is_not_enough_the_smallest_combination_is_tried() -> None:
-    found = words(16 * GIB)
+    found = words(17 * GIB)
     assert found[0] == "Liger's loss + activation checkpointing"
-    assert found[1].startswith("sequence length ")
+    assert found[1] == "sequence length 576"
     assert words(16 * GIB, "loss")[0] == "activation checkpointing + paged 8-bit AdamW"
 
 
@@ -73,6 +74,16 @@ def test_the_length_is_where_the_line_reaches_the_limit() -> None:
     assert change.words == "sequence length 960"
     assert change.of(row(19 * GIB).config).sequence_length == 960
     assert not any("sequence" in word for word in words(14 * GIB)[:1])
+
+
+def test_less_than_a_quarter_of_the_length_is_no_answer() -> None:
+    assert least_tokens(2048) == 512 and least_tokens(200) == 128
+    assert words(round(16.7 * GIB))[1:] == ["sequence length 512"]
+    assert words(round(16.5 * GIB))[1:] == []
+    base = row(19 * GIB)
+    change = next(c for c in changes_of(base, 19 * GIB) if "sequence" in c.words)
+    tried = replace(row(19 * GIB, length=960), peak_device_bytes=round(20.5 * GIB))
+    assert still_shorter(change, base, tried, 19 * GIB) is None
 
 
 def test_after_a_miss_the_next_length_is_on_the_line_through_both_peaks() -> None:

@@ -61,6 +61,19 @@ def test_several_changes_at_once_come_after_single_ones() -> None:
     assert not any(words.startswith("LoRA") for words in few)
 
 
+def test_all_that_helps_together_comes_before_shorter_rows() -> None:
+    found = to_fit(row(attention="eager"), GIB)
+    words = [one.words for one in found]
+    rest = "Liger's loss, SDPA attention, activation checkpointing, micro-batch size 1"
+    assert words.index("8-bit AdamW") < words.index(rest) < words.index(f"QLoRA, {rest}")
+    every = {one.words: one.config for one in found}[f"paged 8-bit AdamW, {rest}"]
+    assert (every.loss, every.attention, every.micro_batch_size) == ("liger", "sdpa", 1)
+    assert (every.activation_checkpointing, every.optimizer) == ("full", "paged_adamw_8bit")
+    done = row(micro_batch_size=1, activation_checkpointing="full", loss="liger", method="qlora",
+               quantization="nf4", optimizer="paged_adamw_8bit")  # fmt: skip
+    assert not any(", " in one.words for one in to_fit(done, GIB))
+
+
 def test_what_costs_time_is_taken_back() -> None:
     slow = row("fits", activation_checkpointing="full", attention="eager",
                optimizer="paged_adamw_8bit", offload="activations")  # fmt: skip
