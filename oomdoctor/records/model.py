@@ -83,10 +83,10 @@ class ParameterCounts:
 
 @dataclass(frozen=True, slots=True)
 class LayerStack:
-    """A list of layers: `prefix` layers, then `units` times `period` layers, then a tail.
+    """Layers of a list: `prefix` layers, then `units` times `period` layers, then a tail.
 
     `kinds` has a word for each layer; equal words mean equal layers. `units` is 0 if nothing
-    repeats.
+    repeats. A list may be several stacks, one after the other; `start` is the first layer of this.
     """
 
     path: str
@@ -94,6 +94,7 @@ class LayerStack:
     prefix: int
     period: int
     units: int
+    start: int = 0
 
     @property
     def layers(self) -> int:

@@ -5,7 +5,8 @@ That is exact: sizes of blocks and costs are products of dimensions, and the bat
 them. It is checked: the two recordings must have the same events and operators, and every number
 must grow by a whole number a row. `HIGH` makes that a strong check, because `HIGH - LOW` is a
 prime. The smallest size is recorded itself, because a tensor of one row is contiguous where
-others are not. If the check fails, every size is recorded itself.
+others are not. If the check fails, every size is recorded itself. So it is if a second row adds
+many blocks: such a model does something for each row, or for each window of an image.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, TEM
 
 CATEGORIES_OF_STEPS = Categories(OPTIMIZER, GRADIENTS, TEMPORARY, INPUTS)
 LOW, HIGH = 2, 61
+_MANY = 1.25  # times the blocks of one row; more are no matter of contiguous tensors
 _HIGHER = (HIGH, LOW + 59 * 17, LOW + 59 * 17**2)  # for larger and larger batches
 
 Record = Callable[[int, Card], Recorded]  # a micro-batch size and a card
@@ -97,7 +99,8 @@ class Recordings:
         """Record what predicts these sizes; for three or more, or `for_later`, most others too."""
         if self._has_lines and (len(sizes) > 2 or for_later):
             for size in (1, LOW, HIGH):
-                self.record(size)
+                if self._has_lines:
+                    self.record(size)
         for size in sizes:
             self.line(size)
 
@@ -142,4 +145,7 @@ class Recordings:
     def _take(self, made: Recorded, *, is_regular: bool = False) -> None:
         self.rung.add(made.size, made.tape, made.taken, made.accumulated, is_regular=is_regular)
         self.by_size[made.size] = made
+        if {1, LOW} <= self.by_size.keys():
+            one, two = (len(self.by_size[size].tape.blocks) for size in (1, LOW))
+            self._has_lines = self._has_lines and two <= _MANY * one
         self.alike = set(made.alike) if self.alike is None else self.alike & made.alike

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,13 @@ from oomdoctor.worker.simulating.shallow import (
     is_shallow,
     shallow_config,
     units_of,
+    unrepeated,
 )
 from oomdoctor.worker.simulating.whole_model import WholeModel
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training.build import Setup, build
 from oomdoctor.worker.training.model_config import load_config
-from oomdoctor.worker.training.objectives.images import TOWERS
+from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.techniques.adapter import without_adapter
 
@@ -96,12 +98,15 @@ def _stacks(job: ProbeJob) -> tuple[LayerStack, ...]:
     assert job.simulation is not None
     if is_fsdp(job.config) and _shards_reference(job.config):
         return ()
-    # The layers of a vision encoder differ in what they attend to, which only its code says.
-    stacks = tuple(
-        stack for stack in job.simulation.stacks if set(TOWERS).isdisjoint(stack.path.split("."))
-    )
+    stacks = job.simulation.stacks
     if job.config.activation_checkpointing == "every_n":
-        stacks = tuple(in_units_of(stack, job.config.checkpoint_every) for stack in stacks)
+        several = Counter(stack.path for stack in stacks)
+        stacks = tuple(
+            unrepeated(stack)
+            if is_in_tower(stack.path) or several[stack.path] > 1
+            else in_units_of(stack, job.config.checkpoint_every)
+            for stack in stacks
+        )
     return after_frozen(stacks, job.config.frozen_layers)
 
 

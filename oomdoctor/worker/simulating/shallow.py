@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.model import LayerStack
-from oomdoctor.worker.training.layers import UNITS, stacks_of
+from oomdoctor.worker.training.layers import INDICES, UNITS, kept_layers, part_of, stacks_of
+from oomdoctor.worker.training.objectives.images import is_in_tower
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 _DEPTHS = {
+    "tower": ("depth", "num_hidden_layers"),
     "encoder": ("num_layers", "encoder_layers", "num_hidden_layers"),
     "decoder": ("num_decoder_layers", "decoder_layers", "num_hidden_layers"),
     "": ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
@@ -33,13 +37,18 @@ def shallow_config(
     Lists with one entry per layer are cut in the same way.
     """
     shallow = copy.deepcopy(config)
-    text = shallow.get_text_config()
-    for stack in stacks:
-        if stack.units <= UNITS:
+    for path, equal in groupby(stacks, key=lambda stack: stack.path):
+        of_list = tuple(equal)
+        if all(stack.units <= UNITS for stack in of_list):
             continue
-        if not _set_depth(text, stack):
+        if not _set_depth(part_of(shallow, path), path, of_list):
             return None
     return shallow
+
+
+def unrepeated(stack: LayerStack) -> LayerStack:
+    """The stack with all of its layers in the prefix, so that none stands for others."""
+    return replace(stack, prefix=stack.layers, period=1, units=0)
 
 
 def in_units_of(stack: LayerStack, every: int) -> LayerStack:
@@ -68,15 +77,14 @@ def is_shallow(
     model: PreTrainedModel, config: PretrainedConfig, stacks: tuple[LayerStack, ...]
 ) -> bool:
     """Whether a model has the layers that its `shallow_config` was meant to give it."""
-    found = {stack.path: stack for stack in stacks_of(model, config)}
+    found: dict[str, tuple[str, ...]] = {}
+    wanted: dict[str, tuple[str, ...]] = {}
+    for stack in stacks_of(model, config):
+        found[stack.path] = found.get(stack.path, ()) + stack.kinds
     for stack in stacks:
-        own = found.get(stack.path)
-        wanted = min(stack.units, UNITS)
-        if own is None or own.layers != _kept(stack, wanted):
-            return False
-        if own.kinds != stack.kinds[: stack.prefix + wanted * stack.period] + _tail(stack):
-            return False
-    return True
+        kept = tuple(stack.kinds[number] for number in _kept(stack))
+        wanted[stack.path] = wanted.get(stack.path, ()) + kept
+    return all(found.get(path) == kinds for path, kinds in wanted.items())
 
 
 def depths_of(stacks: tuple[LayerStack, ...]) -> dict[int, tuple[int, int]]:
@@ -87,32 +95,39 @@ def depths_of(stacks: tuple[LayerStack, ...]) -> dict[int, tuple[int, int]]:
 def units_of(stacks: tuple[LayerStack, ...]) -> dict[str, Region]:
     """The unit of each simulated layer by module path; prefixes and tails have no unit."""
     units: dict[str, Region] = {}
+    starts: dict[str, int] = {}
     for number, (simulated, _) in depths_of(stacks).items():
         stack = stacks[number]
+        start = starts.get(stack.path, 0)
+        starts[stack.path] = start + kept_layers(stack)
         for position in range(simulated * stack.period):
-            path = f"{stack.path}.{stack.prefix + position}"
+            path = f"{stack.path}.{start + stack.prefix + position}"
             units[path] = (number, position // stack.period)
     return units
 
 
-def _tail(stack: LayerStack) -> tuple[str, ...]:
-    return stack.kinds[stack.prefix + stack.units * stack.period :]
+def _kept(stack: LayerStack) -> list[int]:
+    """The layers of a stack that stand for all: those of the first units, and the others."""
+    repeated = stack.prefix + stack.units * stack.period
+    simulated = stack.prefix + min(stack.units, UNITS) * stack.period
+    return [*range(simulated), *range(repeated, stack.layers)]
 
 
-def _kept(stack: LayerStack, units: int) -> int:
-    return stack.prefix + units * stack.period + len(_tail(stack))
-
-
-def _set_depth(text: PretrainedConfig, stack: LayerStack) -> bool:
-    side = next((word for word in ("encoder", "decoder") if word in stack.path.split(".")), "")
-    depth = _kept(stack, UNITS)
-    named = [name for name in _DEPTHS[side] if getattr(text, name, None) == stack.layers]
+def _set_depth(config: PretrainedConfig, path: str, stacks: Sequence[LayerStack]) -> bool:
+    """Leave only the kept layers of a list, and their entries in lists with one a layer."""
+    words = path.split(".")
+    side = next((word for word in ("encoder", "decoder") if word in words), "")
+    side = "tower" if is_in_tower(path) else side
+    layers = sum(stack.layers for stack in stacks)
+    named = [name for name in _DEPTHS[side] if getattr(config, name, None) == layers]
     if not named:
         return False
-    for name, value in list(vars(text).items()):
-        if isinstance(value, list | tuple) and len(value) == stack.layers:
-            tail = len(_tail(stack))
-            setattr(text, name, [*value[: depth - tail], *value[len(value) - tail :]])
+    kept = [stack.start + number for stack in stacks for number in _kept(stack)]
+    for name, value in list(vars(config).items()):
+        if name in INDICES:
+            setattr(config, name, [kept.index(number) for number in value if number in kept])
+        elif isinstance(value, list | tuple) and len(value) == layers:
+            setattr(config, name, [value[number] for number in kept])
     for name in named:
-        setattr(text, name, depth)
+        setattr(config, name, len(kept))
     return True

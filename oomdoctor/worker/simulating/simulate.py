@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from oomdoctor.system.evidence import speed_errors
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.simulating.shallow import IrregularLayersError
+from oomdoctor.worker.simulating.shallow import IrregularLayersError, unrepeated
+from oomdoctor.worker.training.objectives.images import is_in_tower
 
 
 def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
@@ -33,10 +35,21 @@ def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
     Raises:
         UnsupportedError: the rung or the model cannot be simulated.
     """
-    try:
-        return _simulated(job, progress, shallow=True)
-    except (IrregularError, IrregularLayersError):
-        return _simulated(job, progress, shallow=False)
+    for attempt in _attempts(job):
+        with suppress(IrregularError, IrregularLayersError):
+            return _simulated(attempt, progress, shallow=True)
+    return _simulated(job, progress, shallow=False)
+
+
+def _attempts(job: ProbeJob) -> Iterator[ProbeJob]:
+    """The job, and the job with all layers of its vision encoder."""
+    yield job
+    assert job.simulation is not None
+    stacks = tuple(
+        unrepeated(stack) if is_in_tower(stack.path) else stack for stack in job.simulation.stacks
+    )
+    if stacks != job.simulation.stacks:
+        yield replace(job, simulation=replace(job.simulation, stacks=stacks))
 
 
 def _simulated(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> tuple[Prediction, ...]:

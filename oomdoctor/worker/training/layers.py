@@ -2,14 +2,17 @@
 
 A stack is a list of layers. Its pattern is a prefix, a unit of a few layers that repeats, and a
 tail that begins another unit. Layers are equal if their modules, shapes and settings are equal.
+A list in which few long units repeat is several stacks, each of equal layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from oomdoctor.records.model import LayerStack
+from oomdoctor.worker.training.objectives.images import is_in_tower
 
 if TYPE_CHECKING:
     from torch.nn import Module, ModuleList
@@ -18,15 +21,27 @@ if TYPE_CHECKING:
 UNITS = 4  # the first, two in the middle that must be equal, the last
 _LONGEST_UNIT = 8
 _LONGEST_PREFIX = 4
+_SAVED = 0.25  # of the layers, by several stacks for a list
+INDICES = ("fullatt_block_indexes",)
+"""Lists of the numbers of layers that differ from the others in what they attend to."""
 _NOT_COMPARED = ("layer_idx", "layer_id", "training", "layer_index", "gradient_checkpointing")
 
 
 def stacks_of(model: Module, config: PretrainedConfig) -> tuple[LayerStack, ...]:
-    """Every outermost list of two or more modules, with its pattern."""
+    """Every outermost list of two or more modules, as one stack or as several."""
     return tuple(
-        _pattern(path, [_kind(layer, config, i, len(layers)) for i, layer in enumerate(layers)])
+        stack
         for path, layers in _lists(model)
+        for stack in _stacks(
+            path,
+            [_kind(layer, part_of(config, path), i, len(layers)) for i, layer in enumerate(layers)],
+        )
     )
+
+
+def part_of(config: PretrainedConfig, path: str) -> PretrainedConfig:
+    """The part of a model's configuration that is about the list of layers at `path`."""
+    return config.vision_config if is_in_tower(path) else config.get_text_config()
 
 
 def _lists(model: Module, prefix: str = "") -> Iterator[tuple[str, ModuleList]]:
@@ -55,17 +70,36 @@ def _kind(layer: Module, config: PretrainedConfig, position: int, count: int) ->
         # The conversion to FP8 leaves out the first linear layer of all, which is the same layer.
         kind = type(module).__name__.removeprefix("Float8")
         parts.append(f"{path}:{kind}{sorted(settings.items())}{shapes}")
-    text = config.get_text_config()
-    for name, value in sorted(vars(text).items()):
-        if isinstance(value, list | tuple) and len(value) == count:
+    for name, value in sorted(vars(config).items()):
+        if name in INDICES:
+            parts.append(f"{name}:{position in value}")
+        elif isinstance(value, list | tuple) and len(value) == count:
             parts.append(f"{name}={value[position]}")
     return "|".join(parts)
 
 
-def _pattern(path: str, kinds: list[str]) -> LayerStack:
-    """The prefix and the unit that leave the fewest layers to simulate."""
+def _stacks(path: str, kinds: list[str]) -> tuple[LayerStack, ...]:
+    """One stack with the best pattern, or one for each run of equal layers if that is shorter."""
     short = {kind: str(number) for number, kind in enumerate(dict.fromkeys(kinds))}
     words = tuple(short[kind] for kind in kinds)
+    whole = _pattern(path, words)
+    runs, start = [], 0
+    for _, equal in groupby(words):
+        run = tuple(equal)
+        runs.append(LayerStack(path, run, prefix=0, period=1, units=len(run), start=start))
+        start += len(run)
+    if sum(map(kept_layers, runs)) <= (1 - _SAVED) * kept_layers(whole):
+        return tuple(runs)
+    return (whole,)
+
+
+def kept_layers(stack: LayerStack) -> int:
+    """How many of its layers stand for all."""
+    return stack.layers - (stack.units - min(stack.units, UNITS)) * stack.period
+
+
+def _pattern(path: str, words: tuple[str, ...]) -> LayerStack:
+    """The prefix and the unit that leave the fewest layers to simulate."""
     best = LayerStack(path, words, prefix=0, period=1, units=0)
     fewest = len(words) + 1
     for prefix in range(min(_LONGEST_PREFIX, len(words) - 1) + 1):

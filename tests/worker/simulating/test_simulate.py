@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from simulated_steps import quick, simulated_peaks, simulation_job
-from tiny_models import tiny_job
+from tiny_models import WITH_IMAGES, tiny_job
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import RecordedRung
+from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES
@@ -26,8 +29,10 @@ from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model
+from oomdoctor.worker.training.objectives.images import is_in_tower
 
 MIB = 1024**2
 _LADDER = load_recipe("default", sequence_length=32, effective_batch_size=4, micro_batch_size=2)
@@ -143,6 +148,57 @@ def test_few_layers_tell_what_many_need(kind: str, rung: dict[str, Any]) -> None
         for phase, memory in other.measurement.phases.items():
             found = one.measurement.phases[phase]
             assert found == memory, (phase, one.micro_batch_size)
+
+
+@pytest.mark.parametrize("kind", WITH_IMAGES)
+@pytest.mark.parametrize(
+    "rung",
+    [{}, {"vision": "frozen", "method": "lora"}, {"activation_checkpointing": "full"}],
+    ids=["trained", "frozen", "checkpointing"],
+)
+def test_few_layers_of_an_encoder_of_images_tell_what_many_need(
+    kind: str, rung: dict[str, Any]
+) -> None:
+    """In Qwen2.5-VL, most layers attend to windows and each eighth to the whole image."""
+    job = deep_with_images(tiny_job(kind, **rung))
+    stacks = inspect_model(job).stacks
+    assert simulated_peaks(job, stacks=stacks) == simulated_peaks(job)
+    with simulated_rung(simulation_job(job, stacks=stacks), PhaseFile(None), shallow=True) as built:
+        layers = sum(map(len, encoder_layers(built.setup.model)))
+    assert layers == (10 if kind == "qwen2_5_vl" else 4)
+
+
+def encoder_layers(model: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.ModuleList) and is_in_tower(path):
+            yield module
+
+
+def deep_with_images(job: ProbeJob) -> ProbeJob:
+    """The model with many layers in both parts."""
+    config = dict(job.model.config)
+    config["text_config"] = config["text_config"] | {"num_hidden_layers": 7}
+    many = {"num_hidden_layers": 9}
+    if job.model.model_type == "qwen2_5_vl":
+        many = {"depth": 16, "fullatt_block_indexes": [7, 15]}
+        rung = replace(job.config, sequence_length=96, image_size=64)
+        job = replace(job, config=rung)
+    config["vision_config"] = config["vision_config"] | many
+    return replace(job, model=replace(job.model, config=config))
+
+
+def test_windows_of_images_are_not_recorded_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row adds windows, so no size lies on a line through others."""
+    record, sizes = Recorder.record, []
+
+    def noted(self: Recorder, size: int, card: Card | None = None) -> Recorded:
+        sizes.append(size)
+        return record(self, size, card)
+
+    monkeypatch.setattr(Recorder, "record", noted)
+    job = deep_with_images(tiny_job("qwen2_5_vl"))
+    simulate(simulation_job(job, (1, 2, 4), stacks=inspect_model(job).stacks), PhaseFile(None))
+    assert sizes == [1, 2, 4]
 
 
 def test_clipping_takes_as_much_for_few_layers_as_for_many() -> None:

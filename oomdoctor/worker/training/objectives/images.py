@@ -82,6 +82,11 @@ def plain_tokens(model: PretrainedConfig, vocabulary: int) -> int:
     return min(number for number in (vocabulary, *special) if isinstance(number, int))
 
 
+def is_in_tower(path: str) -> bool:
+    """Whether the module at this path is a vision encoder, or a part of one."""
+    return not set(TOWERS).isdisjoint(path.split("."))
+
+
 def freeze_vision(model: Module) -> None:
     """Freeze the vision encoder; what projects its output is trained.
 

@@ -22,7 +22,9 @@ def freeze(model: PreTrainedModel, layers: int, notes: list[str]) -> None:
         UnsupportedError: the model has fewer layers, or nothing else that is trained.
     """
     stacks = stacks_of(model, model.config)
-    paths = [f"{stack.path}.{number}" for stack in stacks for number in range(stack.layers)]
+    paths = [
+        f"{stack.path}.{stack.start + number}" for stack in stacks for number in range(stack.layers)
+    ]
     if layers > len(paths):
         raise UnsupportedError(
             f"the model has {len(paths)} layers, so {layers} cannot be frozen; set frozen_layers "
