@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from emulated_run import Watched, torchrun
+from tiny_rows import ending, pairs_file, texts_file
 from tiny_text import trainable_folder, words_file
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, scored_tokens
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 
@@ -22,13 +23,38 @@ BY_ACCELERATE = ("accelerate", "launch", "--config_file", "accelerate.yaml", "tr
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def data_of(config: TrainConfig, folder: Path) -> Path:
+    """A file whose rows have as many tokens as those of the rung."""
+    if config.packing == "packed":
+        return texts_file(folder / "train.jsonl", 64, config.document_length)
+    if config.objective == "default":
+        return words_file(folder / "train.txt", 64 * 16)
+    completion = scored_tokens(config)
+    return pairs_file(folder / "train.jsonl", 16, 64 - completion, completion)
+
+
 @pytest.mark.parametrize(
     ("values", "target", "command"),
     [
         ({"sharding": "fsdp", "activation_checkpointing": "full"}, "trl", torchrun(2)),
         ({"sharding": "zero2"}, "trainer", BY_ACCELERATE),
+        (
+            {"sharding": "fsdp", "objective": "dpo", "reference": "precomputed"},
+            "trl",
+            torchrun(2),
+        ),
+        (
+            {"sharding": "ddp", "objective": "grpo", "method": "lora", "num_generations": 2},
+            "trl",
+            BY_ACCELERATE,
+        ),
+        (
+            {"sharding": "zero2", "packing": "packed", "document_length": 16, "loss": "chunked"},
+            "trl",
+            BY_ACCELERATE,
+        ),
     ],
-    ids=["FSDP 2, torchrun", "ZeRO 2, accelerate launch"],
+    ids=["FSDP 2", "ZeRO 2", "FSDP 2, DPO", "DDP, GRPO", "ZeRO 2, packed, chunked"],
 )
 def test_each_rank_needs_what_a_rank_of_the_rung_needs(
     values: dict[str, Any],
@@ -40,10 +66,12 @@ def test_each_rank_needs_what_a_rank_of_the_rung_needs(
     tmp_path: Path,
 ) -> None:
     model = trainable_folder(tmp_path / "model")
-    data = words_file(tmp_path / "train.txt", 64 * 16)
     config = TrainConfig(
         micro_batch_size=2, effective_batch_size=4, sequence_length=64, world_size=2, **values
     )
+    data = data_of(config, tmp_path)
+    if config.objective == "grpo":
+        ending(model, 0)
     rung = StackRung(config, "shared", str(model), origin=("Measured.",))
     (tmp_path / "accelerate.yaml").write_text(export(rung, "accelerate"))
     words = (*command, "--data", str(data))

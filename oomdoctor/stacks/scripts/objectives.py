@@ -67,6 +67,8 @@ _OBJECTIVES = {
         ),
     ),
 }
+# One process writes the log-probabilities next to the cache of the rows, and all read them there.
+_SHARED_PAIRS = 'Dataset.from_json(str(args.data)).select_columns(["prompt", "chosen", "rejected"])'
 _ROWS = {
     "none": '{"input_ids": packed_rows(args.data, tokenizer)}',
     "packed": '{"input_ids": cut_documents(args.data, tokenizer)}',
@@ -83,4 +85,6 @@ def dataset_of(config: TrainConfig) -> str:
     """The expression of the data that TRL gets."""
     if config.objective == "default":
         return f"Dataset.from_dict({_ROWS[config.packing]})"
+    if config.reference == "precomputed" and config.world_size > 1:
+        return _SHARED_PAIRS
     return objective_of(config).dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.names.techniques import low_rank
@@ -74,6 +74,7 @@ def _of_trl(rung: StackRung) -> dict[str, str]:
             "num_generations": literal(config.num_generations),
             "max_completion_length": "COMPLETION_LENGTH",
             "beta": "0.04" if config.reference == "kl" else "0.0",
+            **_loads_reference(rung),
         }
     # With `padding_free` alone it cuts nothing, and refuses a length.
     found = {"max_length": "None" if config.packing == "padding_free" else "SEQUENCE_LENGTH"}
@@ -82,10 +83,22 @@ def _of_trl(rung: StackRung) -> dict[str, str]:
     if config.objective == "dpo":
         if config.reference == "precomputed":
             found["precompute_ref_log_probs"] = "True"
-        elif config.method == "full" and hub_arguments(rung):
-            # TRL loads the reference itself.
-            found["model_init_kwargs"] = mapping(hub_arguments(rung))
+        found |= _loads_reference(rung)
     return found
+
+
+def _loads_reference(rung: StackRung) -> dict[str, str]:
+    """How TRL loads a second model, if it loads one.
+
+    With FSDP it would spread one over all GPUs in each process (TRL 1.16 `create_model_from_path`).
+    Log-probabilities that are computed before come from a second model with FSDP only.
+    """
+    config = rung.config
+    before = config.objective == "dpo" and config.reference == "precomputed" and is_fsdp(config)
+    if config.method != "full" or not (before or has_reference_model(config)):
+        return {}
+    found = hub_arguments(rung) | ({"device_map": "None"} if is_fsdp(config) else {})
+    return {"model_init_kwargs": mapping(found)} if found else {}
 
 
 def has_mesh(config: TrainConfig) -> bool:

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,31 @@ def test_nodes_that_copy_a_model_are_a_mesh() -> None:
 def test_a_sharded_rung_says_how_it_is_started() -> None:
     found = export(rung(sharding="zero2", world_size=4), "trainer")
     assert "torchrun --nproc-per-node 4 train.py" in found and '"stage": 2' in found
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"objective": "dpo", "sharding": "fsdp"}, '{"device_map": None}'),
+        ({"objective": "dpo", "sharding": "ddp"}, None),
+        ({"objective": "dpo", "sharding": "fsdp", "method": "lora"}, None),
+        ({"objective": "dpo", "reference": "precomputed", "sharding": "fsdp"}, "device_map"),
+        ({"objective": "grpo", "reference": "kl", "sharding": "fsdp"}, "device_map"),
+        ({"objective": "grpo", "reference": "kl", "revision": "main"}, '{"revision": "main"}'),
+        ({"objective": "grpo", "sharding": "fsdp"}, None),
+    ],
+)
+def test_how_trl_loads_a_reference_is_said(values: dict[str, Any], found: str | None) -> None:
+    """With FSDP TRL itself would spread it over the GPUs, and it would ask for no revision."""
+    gpus = 2 if "sharding" in values else 1
+    revision = values.pop("revision", None)
+    script = export(replace(rung(world_size=gpus, **values), revision=revision), "trl")
+    assert ("model_init_kwargs" in script) == (found is not None)
+    assert found is None or found in script.split("model_init_kwargs")[1].splitlines()[0]
+
+
+def test_rows_that_all_ranks_add_to_are_in_a_file_that_all_read() -> None:
+    values = {"objective": "dpo", "reference": "precomputed", "method": "lora"}
+    assert "Dataset.from_list" in export(rung(**values), "trl")
+    shared = export(rung(**values, world_size=2, sharding="ddp"), "trl")
+    assert "Dataset.from_json" in shared and "Dataset.from_list" not in shared
