@@ -30,6 +30,7 @@ from oomdoctor.records.rung.choices import (
     Objective,
     Offload,
     Packing,
+    Padding,
     Prefetch,
     Quantization,
     QuantStorage,
@@ -129,6 +130,9 @@ class TrainConfig:
     `padding_free` joins the rows of a micro-batch, as TRL's settings of these names do."""
     document_length: int = 512
     """For `packed`: tokens of a document."""
+    padding: Padding = "none"
+    """Which rows end in padding, named as tokenizers name it: none; all but the longest of their
+    batch (`longest`); or every row (`max_length`), also one that is alone in its batch."""
     library: Library = "transformers"
     """What loads the model and adds adapters. `unsloth` is its FastLanguageModel, with its kernels;
     for it, `offload` is its use_gradient_checkpointing="unsloth"."""
@@ -268,9 +272,25 @@ def documents_of(config: TrainConfig) -> int:
     return -(-config.sequence_length // config.document_length)
 
 
-def masks_pairs(config: TrainConfig) -> bool:
-    """Whether attention needs a mask of all pairs of tokens in a row of several documents."""
+def joins_rows(config: TrainConfig) -> bool:
+    """Whether a mask covers all pairs of tokens of a whole batch, which is one row."""
     return config.packing != "none" and not ATTENTIONS[config.attention].reads_borders
+
+
+def masks_pairs(config: TrainConfig) -> bool:
+    """Whether attention needs a mask of all pairs of tokens in a row: it is padded or packed."""
+    padded = config.padding != "none" and not ATTENTIONS[config.attention].reads_borders
+    return padded or joins_rows(config)
+
+
+def padded_rows(config: TrainConfig) -> int:
+    """Rows of a micro-batch that end in padding; a pair has two rows."""
+    if config.padding == "none":
+        return 0
+    size = config.micro_batch_size
+    assert isinstance(size, int)
+    rows = size * sequences_per_sample(config)
+    return rows if config.padding == "max_length" else rows - 1
 
 
 def uses_host(config: TrainConfig) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import Evidence
 
+YOURS = "yours"
+"""The label of the rung of `--from`."""
 FormatName = Literal[
     "trainer",
     "trl",

@@ -50,6 +50,23 @@ def test_model_and_settings_are_those_of_the_file(cli, planned):
 
 
 @pytest.mark.usefixtures("_no_libraries")
+def test_a_rung_is_yours_with_other_keys(cli, planned):
+    file = str(FILES / "axolotl_qlora.yml")
+    words = ("--from", file, "--gpu", "L4", "--recipe", "none")
+    request = asked(
+        cli, planned, *words, "--rung", "yours,packing=none,attention=sdpa,padding=longest"
+    )
+    yours, padded = request.recipe.rungs
+    assert padded.config == replace(
+        yours.config, packing="none", attention="sdpa", padding="longest"
+    )
+    assert padded.label.endswith("+pad-longest")
+    ended = cli("plan", "gpt2", "--gpu", "L4", "--rung", "yours,padding=longest")
+    assert ended.code == 2
+    assert "yours: is the rung of --from, which is not given" in ended.err
+
+
+@pytest.mark.usefixtures("_no_libraries")
 def test_the_command_line_overrides_the_file(cli, planned):
     file = str(FILES / "sft.yaml")
     request = asked(cli, planned, "gpt2", "--from", file, "--gpu", "L4", "--recipe", "none",
@@ -202,6 +219,7 @@ def test_a_probe_measures_the_change_that_is_simulated_to_fit(cli, tmp_path):
         ({"micro_batch_size": 1}, None),
         ({"micro_batch_size": 4, "attention": "flash_attention_2"}, None),
         ({"micro_batch_size": 4, "packing": "packed"}, None),
+        ({"micro_batch_size": 4, "padding": "longest"}, None),
     ],
 )
 def test_the_page_says_what_padding_would_need(golden, changes, masks):
@@ -216,3 +234,4 @@ def test_the_page_says_what_padding_would_need(golden, changes, masks):
                          color=False, verbose=False)  # fmt: skip
     assert ("rows without padding" in text) is (masks is not None)
     assert masks is None or masks in text
+    assert ("add --rung yours,padding=longest" in text) is (masks is not None)

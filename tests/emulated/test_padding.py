@@ -1,12 +1,18 @@
-"""What a padded batch needs more than a full one, as the page of `--from` says it."""
+"""What a padded batch needs: simulated, on the emulated GPU, and as the page of `--from` says."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from emulated_bench import Bench
+from tiny_models import tiny_folder
 
+ROOT = Path(__file__).parents[2]
 LAYERS, ROWS, LENGTH, BF16 = 6, 4, 1024, 2
 STEPS = f"""
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -41,3 +47,44 @@ def test_sdpa_needs_a_mask_of_all_pairs_for_each_layer(
     pairs = ROWS * LENGTH**2
     assert told["plain"] == pytest.approx(LAYERS * pairs * BF16, rel=1e-3)
     assert told["checkpointed"] == pytest.approx(pairs * (BF16 + 1), rel=1e-3)
+
+
+RUNGS = (
+    "method=full,padding=longest",
+    "method=full,padding=longest,activation_checkpointing=full",
+    "method=full,padding=longest,attention=eager",
+    "method=lora,padding=max_length",
+    "method=qlora,padding=longest",
+    "method=full,padding=longest,sequence_length=61",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("card", ["A100", "H100"])
+def test_simulated_padding_is_that_of_the_emulated_gpu(
+    card: str,
+    cuda_python: Path,
+    emulator_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+    model = str(tiny_folder(tmp_path / "model"))
+    rungs = [word for rung in RUNGS for word in ("--rung", rung)]
+    sizes = ("--seq-len", "64", "--effective-batch", "8", "--micro-batch", "4")
+    words = ("probe", model, "--emulate", card, "--recipe", "none", *rungs, *sizes)
+    ended = subprocess.run(
+        [sys.executable, "-m", "oomdoctor", *words, "--python", cuda_python, "--json", "--quiet"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert len(found["results"]) == len(RUNGS)
+    for result in found["results"]:
+        assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
+        for peak in ("peak_allocated_bytes", "peak_reserved_bytes"):
+            assert result[peak] == result["predicted"][peak], (result["label"], peak)

@@ -48,6 +48,8 @@ OF_TRL: dict[str, dict[str, Any]] = {
     },
     "packed": {"packing": "packed", "attention": "flash_attention_2"},
     "padding-free": {"packing": "padding_free", "loss": "liger"},
+    "padded": {"padding": "longest"},
+    "padded-lora": {"padding": "max_length", "method": "lora", "loss": "chunked"},
     "packed-chunked": {"packing": "packed", "loss": "chunked", "method": "lora"},
 }
 OF_TRAINERS: dict[str, dict[str, Any]] = {

@@ -45,6 +45,8 @@ CASES: dict[str, dict[str, Any]] = {
     "packed": {"packing": "packed", "document_length": 16},
     "packed, chunked": {"packing": "packed", "document_length": 16, "loss": "chunked"},
     "padding-free, LoRA": {"packing": "padding_free", "method": "lora"},
+    "padded": {"padding": "longest"},
+    "padded, LoRA": {"padding": "max_length", "method": "lora", "loss": "chunked"},
 }
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -63,6 +65,13 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
     if config.packing != "none":
         each = config.document_length if config.packing == "packed" else LENGTH
         return texts_file(folder / "texts.jsonl", 8 * LENGTH // each, each)
+    if config.padding != "none":
+        # One short row is padded to the row beside it; the others are read ahead as the rung's are.
+        rows = 1 if config.padding == "longest" else 8
+        texts = texts_file(folder / "texts.jsonl", rows, LENGTH - 1)
+        whole = texts_file(folder / "whole.jsonl", 8 - rows, LENGTH)
+        texts.write_text(texts.read_text() + whole.read_text())
+        return texts
     completion = scored_tokens(config)
     # Four optimizer steps: the last one reads no batch ahead.
     rows = 4 if config.objective == "grpo" else 4 * config.effective_batch_size

@@ -130,7 +130,7 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
     if name == "offload":
         return bool(a == "none" and b == "optimizer")
     if name == "attention":
-        if less.packing != "none" and not ATTENTIONS[b].reads_borders:
+        if masks_pairs(less):
             return False  # the mask decides the kernel
         scores = ATTENTIONS[a].stores_scores is True and ATTENTIONS[b].stores_scores is False
         return scores and _fast_attention(compute_dtype(less), setting)

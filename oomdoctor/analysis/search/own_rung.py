@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.search.changes import changes_of, least_tokens
-from oomdoctor.records.config import TrainConfig, is_zero, masks_pairs
+from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
@@ -78,7 +78,7 @@ def to_speed_up(row: ProbeResult) -> tuple[OneChange, ...]:
             )  # fmt: skip
     if config.attention == "eager":
         found.append(_of(config, "SDPA attention", 1, attention="sdpa"))
-    if masks_pairs(config):
+    if joins_rows(config):
         found.append(_of(config, "FlashAttention 2", 1, attention="flash_attention_2"))
     if config.offload != "none":
         found.append(_of(config, "no offload", 1, offload="none"))

@@ -17,7 +17,7 @@ from oomdoctor.analysis.simulator.recordings import Record, Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.zero.rung import ZeroSizes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
-from oomdoctor.records.config import TrainConfig, is_zero, masks_pairs
+from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.simulation import (
@@ -82,7 +82,7 @@ def predictions(
         of_card = next((known for known in recordings if known.hold_for(card)), None)
         if of_card is None:
             of_card = Recordings(
-                facts, card, pool, kept, store.is_line, has_lines=not masks_pairs(config)
+                facts, card, pool, kept, store.is_line, has_lines=not joins_rows(config)
             )
             recordings.append(of_card)
         of_card.record_for(sorted(request.micro_batch_sizes), for_later=request.for_later)

@@ -32,6 +32,10 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
         faults.append(("effective_batch_size", "must be at least 1"))
     faults += _sharding_faults(config)
     faults += objective_faults(config)
+    if config.padding != "none" and config.packing != "none":
+        faults.append(("padding", f'packing = "{config.packing}" leaves nothing to pad'))
+    elif config.padding != "none" and config.sequence_length < 2:
+        faults.append(("padding", "needs a sequence_length of at least 2"))
     for key, size in SIZES.items():
         value = getattr(config, key)
         if isinstance(value, int) and value > size.refused:

@@ -42,6 +42,8 @@ def label_of(config: TrainConfig) -> str:
         parts.append(config.loss)
     if config.packing != "none":
         parts.append(config.packing.replace("_", "-"))
+    if config.padding != "none":
+        parts.append(f"pad-{config.padding.replace('_', '-')}")
     if config.library != "transformers":
         parts.append(config.library)
     if config.compile:

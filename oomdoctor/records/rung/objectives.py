@@ -47,6 +47,8 @@ def objective_faults(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(("loss", f"TRL computes the loss of {objective} itself, without all logits"))
     if config.packing != "none":
         found.append(("packing", f"TRL pads the sequences of {objective}"))
+    if config.padding != "none" and objective == "grpo":
+        found.append(("padding", "a rung of GRPO has completions of full length"))
     if objective != "reward" and config.activation_checkpointing not in _CHECKPOINTING:
         found.append(
             (

@@ -26,6 +26,7 @@ _NOT_BUILT: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("weights_dtype", ("bfloat16", "float16")),
     ("objective", ("default",)),
     ("packing", ("none",)),
+    ("padding", ("none",)),
     ("fp8", ("none",)),
     ("vision", ("trained",)),
     ("sharding", ("none",)),

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from oomdoctor.records.config import TrainConfig, sequences_per_sample
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.user_training import ChangedLine, NotTaken, UserTraining, YourChange
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.user_training import (
+    YOURS,
+    ChangedLine,
+    NotTaken,
+    UserTraining,
+    YourChange,
+)
 from oomdoctor.render.blocks import Block, Facts, Section
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
 from oomdoctor.render.report.header import is_plan, too_large
@@ -19,7 +27,7 @@ from oomdoctor.units import format_bytes
 
 _MOST_LISTED = 12
 _NOTHING = ("false", "none", "default")  # values that say that something is off
-_YOURS = tuple(column for column in FITS if column.heading != "vs fastest")
+_COLUMNS = tuple(column for column in FITS if column.heading != "vs fastest")
 
 
 def own_result(report: Report) -> ProbeResult | None:
@@ -52,7 +60,7 @@ def _row(report: Report, result: ProbeResult, plus_minus: str) -> Block:
         notes = tuple(fit_notes(result, planned=planned))
         row = Row(result, plus_minus, place=place, usable_bytes=usable, notes=notes,
                   tokens="1M", planned=planned)  # fmt: skip
-        return table(_YOURS, [row])[0]
+        return table(_COLUMNS, [row])[0]
     columns = DID_NOT_FIT if result.outcome in too_large(report) else NOT_RUN
     return table(columns, [Row(result, plus_minus, usable_bytes=usable, planned=planned)])[0]
 
@@ -142,15 +150,14 @@ def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tup
             by_reason.setdefault(each.reason, []).append(f"{each.key} {each.value}")
         texts = [f"{', '.join(keys)} ({reason})" for reason, keys in by_reason.items()]
         found += [("Assumed" if number == 0 else "", text) for number, text in enumerate(texts)]
-    padding = _padding(report, training.config)
-    if padding is not None:
+    for text in _padding(report, training.config):
         known = any(name == "Assumed" for name, _ in found)
-        found.append(("" if known else "Assumed", padding))
+        found.append(("" if known else "Assumed", text))
     return found
 
 
-def _padding(report: Report, config: TrainConfig) -> str | None:
-    """What rows of different length need more than those of a rung, which are all full.
+def _padding(report: Report, config: TrainConfig) -> tuple[str, ...]:
+    """What rows of different length need more than full ones, and how to ask for a rung of them.
 
     sdpa turns the mask of all pairs of tokens into numbers of the type of the queries, in each
     layer, and keeps them for the backward pass (torch `transformers/attention.cpp`,
@@ -160,17 +167,23 @@ def _padding(report: Report, config: TrainConfig) -> str | None:
     """
     rows = config.micro_batch_size
     if report.model is None or report.model.task != "causal-lm":
-        return None
-    if config.attention != "sdpa" or config.packing != "none" or not isinstance(rows, int):
-        return None
+        return ()
+    if config.attention != "sdpa" or not isinstance(rows, int):
+        return ()
+    if config.packing != "none" or config.padding != "none":
+        return ()
     if rows == 1 and config.objective == "default":
-        return None  # it is as long as itself
+        return ()  # it is as long as itself
     dtype = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
     at_a_time = config.activation_checkpointing == "full"
     each = dtype_bytes(dtype) + (1 if at_a_time else 0)
     size = rows * sequences_per_sample(config) * config.sequence_length**2 * each
     held = "in all" if at_a_time else "in each layer"
-    return f"rows without padding; for padded ones sdpa needs masks of {format_bytes(size)} {held}"
+    needs = f"rows without padding; for padded ones sdpa needs masks of {format_bytes(size)} {held}"
+    padded = replace(config, padding="longest")
+    if config_faults(padded):
+        return (needs,)
+    return needs, f"add --rung {YOURS},padding=longest for a rung with them"
 
 
 def _changes(count: int) -> str:

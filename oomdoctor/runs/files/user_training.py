@@ -14,9 +14,6 @@ from oomdoctor.stacks.reading.merge import draft_of, recognized
 from oomdoctor.system.models import hub
 from oomdoctor.system.training_files.documents import read_documents
 
-YOURS = "yours"
-"""The label of the rung of `--from`."""
-
 
 def read_user_training(
     texts: Sequence[str], model: ModelRef | None, overrides: Overrides, python: str | None

@@ -16,8 +16,7 @@ from oomdoctor.records.config import Rung
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
-from oomdoctor.records.user_training import UserTraining, YourChange, YourRung
-from oomdoctor.runs.files.user_training import YOURS
+from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, YourRung
 from oomdoctor.stacks.names.programs import table_of
 from oomdoctor.stacks.writing.changed_lines import changed_lines
 from oomdoctor.units import format_bytes

@@ -47,6 +47,7 @@ _FSDP_ROWS = (
     "fsdp_config.activation_checkpointing",
     "fsdp_config.sharding_strategy",
 )
+WHOLE_ROW = 1 << 30  # a multiple that no row reaches
 _LIGER = "axolotl.integrations.liger.LigerPlugin"
 
 
@@ -205,6 +206,10 @@ AXOLOTL = Table(
         Row("batch_flattening", ("trl_padding_free",),
             lambda value: {} if value in (None, "auto") else {"trl_padding_free": flag(value)},
             lambda config: True if config.packing == "padding_free" else LEFT_OUT),
+        # Rows are then as long as sequence_len, which is cut to no multiple.
+        Row("pad_to_sequence_len", ("pads_to",),
+            lambda value: {"pads_to": WHOLE_ROW} if value is not None and flag(value) else {},
+            lambda config: True if config.padding == "max_length" else LEFT_OUT),
         Row("ddp_bucket_cap_mb", ("bucket_mib",),
             lambda value: {} if value is None else {"bucket_mib": integer(value)}),
         Row("fsdp", ("fsdp",), _fsdp_list),
@@ -278,7 +283,6 @@ AXOLOTL = Table(
     | {f"fsdp_config.{name}" for name in NEUTRAL}
     | {f"fsdp_config.fsdp_{name}" for name in NEUTRAL},
     reasons={
-        "pad_to_sequence_len": "every row has the full sequence length",
         "eval_sample_packing": "only training steps are simulated",
         "eval_batch_size": "only training steps are simulated; probe has --eval",
         "group_by_length": "every row has the full sequence length",

@@ -37,6 +37,21 @@ def _packing(value: Any) -> dict[str, Any]:
     return {} if value is None else {"trl_packing": flag(value)}
 
 
+def _pads_to(value: Any) -> dict[str, Any]:
+    """`pad_to_multiple_of`: its "auto" is none on a GPU."""
+    word = str(value).strip().lower()
+    return {} if word in ("none", "null", "auto") else {"pads_to": integer(value)}
+
+
+def _multiple(config: TrainConfig) -> Any:
+    """1 is the length of the longest row."""
+    known = {"longest": 1, "max_length": config.sequence_length}
+    return known.get(config.padding, LEFT_OUT)
+
+
+PAD_TO_MULTIPLE = Row("pad_to_multiple_of", ("pads_to",), _pads_to, _multiple)
+
+
 def _strategy(value: Any) -> dict[str, Any]:
     return {} if value is None else {"trl_packing_strategy": str(value).strip().lower()}
 
@@ -202,6 +217,7 @@ SFT_CONFIG = ARGUMENTS | Table(
         ),
         Row("packing", ("trl_packing",), _packing, lambda c: c.packing == "packed"),
         Row("packing_strategy", ("trl_packing_strategy",), _strategy),
+        PAD_TO_MULTIPLE,
         Row(
             "padding_free",
             ("trl_padding_free",),
@@ -234,7 +250,6 @@ SFT_CONFIG = ARGUMENTS | Table(
     ),
     reasons={
         "eval_packing": "only training steps are simulated",
-        "pad_to_multiple_of": "every row has the full sequence length",
         "f_divergence_type": "the loss has no part that changes memory by it",
         "router_aux_loss_coef": "the loss of the router is the model's own",
     },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.stacks.names.torchtune import lora_targets
 from oomdoctor.stacks.reading.adapters import adapter_dtype
 
@@ -43,6 +44,7 @@ def conclude(values: Values, program: str) -> Values:
     found |= _checkpointing(given)
     found |= _packing(given)
     _of_objective(given, found)
+    found |= _padding(given, found)
     if not str(found.get("sharding", "")).startswith(("fsdp", "hybrid")):
         found.pop("fsdp_version", None)
     _of_generations(given, found, program)
@@ -189,6 +191,17 @@ def _packing(given: Values) -> Values:
     if given.get("trl_packing") and given.get("trl_packing_strategy") != "wrapped":
         return {"packing": "packed"}
     return {"packing": "padding_free"} if given.get("trl_padding_free") else {}
+
+
+def _padding(given: Values, found: Values) -> Values:
+    """Rows that a file pads, where that needs memory: FlashAttention takes the padding out."""
+    multiple = given.get("pads_to")
+    attention = ATTENTIONS.get(found.get("attention", "sdpa"))
+    if not multiple or "packing" in found or found.get("objective") == "grpo":
+        return {}
+    if attention is None or attention.reads_borders or found.get("library") == "unsloth":
+        return {}
+    return {"padding": "max_length" if multiple >= found.get("sequence_length", 0) else "longest"}
 
 
 def _checkpointing(given: Values) -> Values:

@@ -137,6 +137,7 @@ _BEHIND = {
 _BEHIND_ALL = {
     "loss": ("loss", "trl_loss"),
     "packing": ("trl_packing", "trl_padding_free"),
+    "padding": ("pads_to",),
     "fp8": ("fp8_on",),
     "bucket_elements": ("bucket_elements", "bucket_mib"),
     "prefetch": ("prefetch",),

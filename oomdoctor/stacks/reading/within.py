@@ -15,6 +15,7 @@ _INSTEAD: Mapping[str, tuple[Any, ...]] = {
     "activation_checkpointing": ("full", "none"),
     "loss": ("default",),
     "packing": ("none",),
+    "padding": ("none",),
     "fp8": ("none",),
     "bucket_elements": (0,),
     "prefetch": ("default",),

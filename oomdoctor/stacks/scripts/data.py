@@ -144,4 +144,9 @@ def data_of(config: TrainConfig) -> Data:
     """The file that a rung's script takes."""
     if config.objective != "default":
         return _OF_OBJECTIVES[config.objective]
-    return TEXT if config.packing == "none" else _OF_DOCUMENTS
+    return TEXT if has_full_rows(config) else _OF_DOCUMENTS
+
+
+def has_full_rows(config: TrainConfig) -> bool:
+    """Whether each row of text is cut out of all documents, so that none needs padding."""
+    return config.packing == "none" and config.padding == "none"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.stacks.scripts.data import has_full_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,6 @@ _OBJECTIVES = {
 }
 # One process writes the log-probabilities next to the cache of the rows, and all read them there.
 _SHARED_PAIRS = 'Dataset.from_json(str(args.data)).select_columns(["prompt", "chosen", "rejected"])'
-_ROWS = {
-    "none": '{"input_ids": packed_rows(args.data, tokenizer)}',
-    "packed": '{"input_ids": cut_documents(args.data, tokenizer)}',
-    "padding_free": '{"input_ids": cut_documents(args.data, tokenizer)}',
-}
 
 
 def objective_of(config: TrainConfig) -> Objective:
@@ -84,7 +80,8 @@ def objective_of(config: TrainConfig) -> Objective:
 def dataset_of(config: TrainConfig) -> str:
     """The expression of the data that TRL gets."""
     if config.objective == "default":
-        return f"Dataset.from_dict({_ROWS[config.packing]})"
+        rows = "packed_rows" if has_full_rows(config) else "cut_documents"
+        return f'Dataset.from_dict({{"input_ids": {rows}(args.data, tokenizer)}})'
     if config.reference == "precomputed" and config.world_size > 1:
         return _SHARED_PAIRS
     return objective_of(config).dataset

@@ -26,7 +26,10 @@ _ENGINES = frozenset(
     }
 )
 _OF_TRL = frozenset(
-    {"objective", "reference", "completion_length", "num_generations", "packing", "document_length"}
+    {
+        *("objective", "reference", "completion_length", "num_generations"),
+        *("packing", "document_length", "padding"),
+    }
 )
 _MORE = {
     "trainer": _ENGINES | {"optimizer_rank", "fp8"},

@@ -80,6 +80,8 @@ def _of_trl(rung: StackRung) -> dict[str, str]:
     found = {"max_length": "None" if config.packing == "padding_free" else "SEQUENCE_LENGTH"}
     if config.packing != "none":
         found["packing" if config.packing == "packed" else "padding_free"] = "True"
+    if config.padding != "none":  # to the longest row of the batch, without a multiple
+        found["pad_to_multiple_of"] = "1" if config.padding == "longest" else "SEQUENCE_LENGTH"
     if config.objective == "dpo":
         if config.reference == "precomputed":
             found["precompute_ref_log_probs"] = "True"

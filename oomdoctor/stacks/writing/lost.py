@@ -24,6 +24,7 @@ _REASONS: Mapping[str, str] = {
     "kbit_prepare": "the program prepares quantized models in its own way",
     "adapter_dtype": "the program decides it",
     "document_length": "the data decides it",
+    "padding": "the lengths of your rows decide it",
 }
 # Launchers hold only these keys; the training's own settings hold the others.
 _HELD: Mapping[str, frozenset[str]] = {

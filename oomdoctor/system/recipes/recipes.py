@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.config import Recipe, Rung
+from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.user_training import YOURS
 from oomdoctor.system.recipes.rungs import (
     LABEL,
     KeyFault,
@@ -107,17 +108,28 @@ def check_recipe(path: Path) -> tuple[str, ...]:
     return tuple(_read(path, _NO_SIZES)[2])
 
 
-def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
+def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Sizes]) -> Rung:
     """A rung from `key=value,key=value`, such as `method=lora,lora_rank=64,micro_batch_size=4`.
 
-    Join several LoRA targets with a plus: `lora_targets=q_proj+v_proj`.
+    Join several LoRA targets with a plus: `lora_targets=q_proj+v_proj`. After `yours` come only the
+    keys that differ from the rung of --from.
 
     Raises:
         OomDoctorError: the text has errors; all are listed (exit 2).
     """
     words: dict[str, str] = {}
     faults: list[KeyFault] = []
-    for part in text.split(","):
+    first, *others = text.split(",")
+    base: dict[str, Any] = {}
+    if first.strip() == YOURS and others:
+        if yours is None:
+            faults.append((YOURS, "is the rung of --from, which is not given"))
+        else:
+            base = asdict(yours)
+        parts = others
+    else:
+        parts = [first, *others]
+    for part in parts:
         key, equals, word = (piece.strip() for piece in part.partition("="))
         if not equals or not key or not word:
             faults.append((key or "key", f"write key=value, not {part.strip()!r}"))
@@ -128,7 +140,7 @@ def parse_rung(text: str, **sizes: Unpack[Sizes]) -> Rung:
     values, value_faults = read_values(read_words(words))
     faults += value_faults
     if not faults:
-        rung, faults = build_rung(values, **sizes)
+        rung, faults = build_rung(base | values, **sizes)
         if not faults:
             return rung
     shown = text if len(text) <= 200 else text[:197] + "..."

@@ -44,6 +44,7 @@ _OTHER_KEYS = {
     "vllm_gpu_memory_utilization": ("gpu_memory_utilization", "vllm_utilization"),
     "completion_length": ("max_completion_length",),
     "packing": ("pack", "sample_packing", "padding_free", "neat_packing"),
+    "padding": ("pad", "pad_to_max_length", "padded", "pad_to_sequence_len"),
     "library": ("framework", "backend", "unsloth", "use_unsloth"),
     "compile": ("torch_compile",),
     "method": ("peft", "adapter"),

@@ -13,13 +13,13 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
-from oomdoctor.records.config import documents_of
+from oomdoctor.records.config import documents_of, padded_rows
 from oomdoctor.records.costs import OpCost
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
-from oomdoctor.worker.simulating.device import image_grids
+from oomdoctor.worker.simulating.device import image_grids, padding
 from oomdoctor.worker.simulating.device.documents import several_in_a_row
 from oomdoctor.worker.simulating.device.scored import scored
 from oomdoctor.worker.simulating.instruments import Instruments
@@ -197,6 +197,8 @@ class Recorder:
         )
         if self.request.as_cuda:
             batches = [as_on_gpu(batch) for batch in batches]
+        if padded_rows(config):
+            padding.know(batch["attention_mask"] for batch in batches)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 

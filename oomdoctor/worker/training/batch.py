@@ -1,4 +1,4 @@
-"""Random batches with full-length rows for each task, with a fixed seed.
+"""Random batches of rows for each task, with a fixed seed; they are full unless a rung pads them.
 
 One tensor holds the whole effective batch and is cut into micro-batches, so the tokens are the same
 for every micro-batch size.
@@ -19,6 +19,7 @@ from oomdoctor.records.model import Task
 from oomdoctor.worker.training.objectives.completions import completions_of, scored_in_step
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
 from oomdoctor.worker.training.objectives.packing import joined, row_of
+from oomdoctor.worker.training.objectives.padding import padded
 from oomdoctor.worker.training.objectives.preference import pairs_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def micro_batches(
             {name: row_of(name, tensor, i).to(device) for name, tensor in tensors.items()} | numbers
             for i in range(count)
         ]
+    if config.padding != "none":
+        whole = padded(whole, config, count, _padding_token(model_config.get_text_config()))
     batches: list[Batch] = [
         {
             name: tensor[i * part : (i + 1) * part].to(device)
@@ -179,3 +182,9 @@ def _first_plain_token(text_config: PretrainedConfig) -> int:
     """
     pad = getattr(text_config, "pad_token_id", None)
     return pad + 1 if isinstance(pad, int) and 0 <= pad < text_config.vocab_size // 2 else 0
+
+
+def _padding_token(text_config: PretrainedConfig) -> int:
+    """The token of padding, or the first one if the model has none: the mask leaves it out."""
+    pad = getattr(text_config, "pad_token_id", None)
+    return pad if isinstance(pad, int) and 0 <= pad < text_config.vocab_size else 0

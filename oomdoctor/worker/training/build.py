@@ -35,6 +35,7 @@ from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.completions import generation_notes
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing
+from oomdoctor.worker.training.objectives.padding import check_padding
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.sharding.engines import engine_arguments
 from oomdoctor.worker.training.sharding.prepare import prepare
@@ -135,6 +136,7 @@ def build(
         notes += quantization_notes(model)
     model.config.use_cache = False
     check_packing(model, config, job.model.task, notes)
+    check_padding(model, config, job.model.task, notes)
     notes += generation_notes(config, job.model)
     if config.vision == "frozen":
         freeze_vision(model)

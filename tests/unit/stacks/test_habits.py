@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.stacks.export import export
 from oomdoctor.stacks.names.patterns import names_of
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
+from oomdoctor.stacks.rung import StackRung
 from oomdoctor.system.training_files.documents import read_documents
 
 AXOLOTL = {"base_model": "org/model", "sequence_len": 512, "micro_batch_size": 2}
@@ -95,6 +98,41 @@ def test_a_recipe_with_a_mixture_of_data_is_one_of_trl() -> None:
     )
     assert "TRL pads" in reasons(found)["packing"]
     assert "objective" in {one.key for one in found.assumed}
+
+
+@pytest.mark.parametrize(
+    ("values", "padding"),
+    [
+        (AXOLOTL | {"pad_to_sequence_len": True}, "max_length"),
+        (AXOLOTL | {"pad_to_sequence_len": False}, "none"),
+        (AXOLOTL | {"pad_to_sequence_len": True, "sample_packing": True}, "none"),
+        # It takes the padding out, so it needs no more than for full rows.
+        (AXOLOTL | {"pad_to_sequence_len": True, "flash_attention": True}, "none"),
+        (TRL | {"max_length": 512, "pad_to_multiple_of": 512}, "max_length"),
+        (TRL | {"max_length": 512, "pad_to_multiple_of": 8}, "longest"),
+        (TRL | {"max_length": 512, "pad_to_multiple_of": "auto"}, "none"),
+        (TRL | {"max_length": 512, "pad_to_multiple_of": 8, "packing": True}, "none"),
+        (TRL | {"max_length": 512}, "none"),
+    ],
+    ids=str,
+)
+def test_rows_that_a_file_pads_are_padded(values: dict[str, Any], padding: str) -> None:
+    assert read(values).config.padding == padding
+
+
+@pytest.mark.parametrize("padding", ["longest", "max_length"])
+@pytest.mark.parametrize("objective", ["default", "dpo", "reward"])
+def test_a_script_that_pads_comes_back(padding: Any, objective: Any) -> None:
+    config = TrainConfig(
+        padding=padding, objective=objective, micro_batch_size=2, sequence_length=1024
+    )
+    assert script(export(StackRung(config, "a", "m"), "trl")).config.padding == padding
+    for target in ("trainer", "pytorch"):
+        with pytest.raises(OomDoctorError) as raised:
+            export(StackRung(replace(config, objective="default"), "a", "m"), target)
+        assert (f"padding = {padding}" in raised.value.message) and raised.value.hint == (
+            "use --to trl"
+        )
 
 
 def test_what_a_rung_cannot_combine_is_left_out_and_named() -> None:

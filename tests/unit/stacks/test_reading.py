@@ -56,13 +56,13 @@ def test_settings_of_trl_become_a_rung():
 
 
 def test_what_is_not_taken_is_listed_with_its_reason():
-    training = read(TRL | {"pad_to_multiple_of": 8, "no_such_setting": 3})
+    training = read(TRL | {"eval_packing": True, "no_such_setting": 3})
     reasons = {item.name: (item.matters, item.reason) for item in training.not_taken}
     assert reasons["learning_rate"] == (False, "does not change memory or speed")
-    assert reasons["pad_to_multiple_of"][0]
+    assert reasons["eval_packing"][0]
     assert "not a setting of TRL" in reasons["no_such_setting"][1]
     named = {item.name for item in (*training.said, *training.not_taken)}
-    assert named == {*TRL, "pad_to_multiple_of", "no_such_setting"}  # nothing is dropped
+    assert named == {*TRL, "eval_packing", "no_such_setting"}  # nothing is dropped
 
 
 def test_a_launcher_says_how_many_gpus_and_how_they_shard():

@@ -1,4 +1,4 @@
-"""Simulated steps of objectives and packed rows against measured ones."""
+"""Simulated steps of objectives, of packed and of padded rows against measured ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tiny_models import tiny_job
 from oomdoctor.records.simulation import Target
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model
@@ -37,9 +38,40 @@ def test_packed_rows_need_what_was_measured(kind: str, rung: dict[str, Any]) -> 
     assert set(found.values()) == {0}, found
 
 
-def test_a_mask_grows_with_the_square_of_the_batch() -> None:
-    """Each size is recorded, because none lies on a line through others."""
-    job = tiny_job(packing="padding_free", attention="eager", effective_batch_size=16)
+@pytest.mark.parametrize(
+    ("kind", "rung"),
+    [
+        ("dense", {"padding": "longest"}),
+        ("dense", {"padding": "longest", "micro_batch_size": 1}),
+        ("dense", {"padding": "max_length", "micro_batch_size": 1}),
+        ("gqa-tied", {"padding": "longest", "method": "lora", "activation_checkpointing": "full"}),
+        ("gqa-tied", {"padding": "max_length", "attention": "eager"}),
+        ("encoder", {"padding": "longest"}),
+    ],
+)
+def test_padded_rows_need_what_was_measured(kind: str, rung: dict[str, Any]) -> None:
+    found = differences(tiny_job(kind, **rung))
+    assert set(found.values()) == {0}, found
+
+
+def test_attention_that_takes_padding_out_is_not_simulated() -> None:
+    job = tiny_job(padding="longest", attention="flash_attention_2", weights_dtype="bfloat16")
+    with pytest.raises(UnsupportedError, match="takes the padding out"):
+        simulated_peaks(job)
+
+
+@pytest.mark.parametrize(
+    "rung",
+    [
+        # Each size is recorded, because none lies on a line through others.
+        {"packing": "padding_free", "attention": "eager"},
+        # A batch of one row has no mask, so no size lies on a line through it.
+        {"padding": "longest"},
+        {"padding": "max_length"},
+    ],
+)
+def test_masks_of_all_sizes_are_those_of_each_alone(rung: dict[str, Any]) -> None:
+    job = tiny_job(**rung, effective_batch_size=16)
     card = (Target("card", 1 << 40, 1 << 40, 0, None),)
 
     def peak(size: int, sizes: tuple[int, ...]) -> int:
@@ -52,7 +84,9 @@ def test_a_mask_grows_with_the_square_of_the_batch() -> None:
         by_size = {each.micro_batch_size: each for each in found.sizes}
         return by_size[size].measurement.peak_allocated_bytes
 
-    assert peak(8, (1, 2, 4, 8, 16)) == peak(8, (8,))
+    sizes = (1, 2, 4, 8, 16)
+    for size in (1, 2, 8):
+        assert peak(size, sizes) == peak(size, (size,)), size
 
 
 @pytest.mark.parametrize(
@@ -64,6 +98,9 @@ def test_a_mask_grows_with_the_square_of_the_batch() -> None:
         ("dense", {"objective": "reward", "method": "lora"}),
         ("dense", {"objective": "grpo", "num_generations": 2, "reference": "kl"}),
         ("gqa-tied", {"objective": "grpo", "num_generations": 4, "method": "lora"}),
+        ("dense", {"objective": "dpo", "padding": "longest"}),
+        ("dense", {"objective": "reward", "padding": "max_length"}),
+        ("dense", {"loss": "chunked", "padding": "longest"}),
         ("dense", {"loss": "chunked"}),
         ("gqa-tied", {"loss": "chunked", "method": "lora", "activation_checkpointing": "full"}),
         ("dense", {"loss": "chunked", "packing": "packed", "document_length": 12}),

@@ -25,9 +25,8 @@ from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.user_training import YOURS, UserTraining
 from oomdoctor.runs.devices.device import USUAL_CPU_SHAPE
-from oomdoctor.runs.files.user_training import YOURS
 from oomdoctor.system.interpreters.kept import interpreter_with
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 
@@ -172,7 +171,8 @@ def model_name(typed: str) -> str:
 def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining | None) -> Recipe:
     """The ladder: the rung of --from first, then those of the recipe, then those of --rung."""
     recipe = load_recipe(name, **sizes)
-    own = [parse_rung(text, **sizes) for text in rungs]
+    config = yours.config if yours is not None else None
+    own = [parse_rung(text, config, **sizes) for text in rungs]
     ladder = {rung.config.rung_key(): rung for rung in recipe.rungs}
     if yours is not None:
         key = yours.config.rung_key()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.cuda.attention import Call, run
 from oomdoctor.worker.simulating.replacing import restored
 
@@ -25,9 +26,20 @@ if TYPE_CHECKING:
 
 
 def built_as(config: TrainConfig) -> TrainConfig:
-    """The rung to build: sdpa stands in for a package, whose kernels then replace sdpa's."""
+    """The rung to build: sdpa stands in for a package, whose kernels then replace sdpa's.
+
+    Raises:
+        UnsupportedError: the package would take padding out of the rows first.
+    """
     stand_in = ATTENTIONS[config.attention].stand_in
-    return config if stand_in is None else replace(config, attention=stand_in)
+    if stand_in is None:
+        return config
+    if config.padding != "none":
+        raise UnsupportedError(
+            f"{config.attention} takes the padding out before its kernel, which is not simulated; "
+            "use sdpa, or leave out padding: it needs no mask for padded rows"
+        )
+    return replace(config, attention=stand_in)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Answer code that reads values which nobody computed, as in a healthy run.
 
-The attention mask has no padding, the loss is a number, and no gradient overflows. `known_values`
-knows more about some tensors.
+The attention mask has no padding unless a rung pads its rows (`padding`), the loss is a number, and
+no gradient overflows. `known_values` knows more about some tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomdoctor.worker.simulating.device import known_values, layer_norm, scored, sums
+from oomdoctor.worker.simulating.device import (
+    known_values,
+    layer_norm,
+    padding,
+    scored,
+    sums,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +69,9 @@ def answers_of(func: OpOverload) -> Answers | None:
     learn = known_values.learner(func)
     if learn is not None:
         after.append(learn)
+    passed_on = padding.rule_of(func)
+    if passed_on is not None:
+        after.append(passed_on)
     return Answers(before, tuple(after)) if before is not None or after else None
 
 

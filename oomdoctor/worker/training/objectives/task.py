@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from oomdoctor.records.config import TrainConfig, documents_of, scored_tokens
+from oomdoctor.records.config import (
+    TrainConfig,
+    documents_of,
+    padded_rows,
+    scored_tokens,
+    sequences_per_sample,
+)
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
@@ -42,13 +48,21 @@ def scored_share(config: TrainConfig) -> Fraction | None:
         return _share_of_documents(config)
     if config.objective not in ("dpo", "grpo"):
         return None
-    return Fraction(scored_tokens(config), config.sequence_length - 1)
+    return _less_padding(Fraction(scored_tokens(config), config.sequence_length - 1), config)
+
+
+def _less_padding(share: Fraction, config: TrainConfig) -> Fraction:
+    """Padding takes one scored token of each padded row."""
+    size = config.micro_batch_size
+    assert isinstance(size, int)
+    rows = size * sequences_per_sample(config)
+    return share - Fraction(padded_rows(config), rows * (config.sequence_length - 1))
 
 
 def _share_of_documents(config: TrainConfig) -> Fraction:
     """Of a row of several documents, the first token of each has no label."""
     if config.packing == "none":
-        return Fraction(1)
+        return _less_padding(Fraction(1), config)
     size = config.micro_batch_size
     assert isinstance(size, int)
     tokens = size * config.sequence_length

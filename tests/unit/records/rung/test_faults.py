@@ -53,6 +53,9 @@ def test_a_setting_that_the_engine_does_not_have_is_refused(
         ({"objective": "reward", "packing": "packed"}, "packing"),
         ({"objective": "dpo", "activation_checkpointing": "every_n"}, "activation_checkpointing"),
         ({"document_length": 0}, "document_length"),
+        ({"padding": "longest", "packing": "packed"}, "padding"),
+        ({"padding": "longest", "sequence_length": 1}, "padding"),
+        ({"padding": "longest", "objective": "grpo"}, "padding"),
     ],
     ids=str,
 )
