@@ -147,7 +147,26 @@ def torchtune(wheel: Path) -> dict[str, Any]:
             word = re.sub(r"\.q?lora_", ".", builder.removeprefix("torchtune.models."))
             if downloaded and builder and "vision" not in builder:
                 models.setdefault(word, downloaded[1])
+    for builder, model in built(sources(wheel, "torchtune/models/")).items():
+        models.setdefault(builder, model)
     return {"version": version_of(wheel), "settings": names, "models": models}
+
+
+def built(texts: dict[str, str]) -> dict[str, str]:
+    """The model that torchtune names in the docstring of each builder without LoRA."""
+    found: dict[str, str] = {}
+    for path, text in texts.items():
+        if not path.endswith("_model_builders.py"):
+            continue
+        for node in ast.parse(text).body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            said = ast.get_docstring(node) or ""
+            named = re.search(r"huggingface\.co/([\w-]+/[\w.-]*\w)", said)
+            whole = not re.search(r"^q?lora_|_tokenizer$|_reward_", node.name)
+            if named and whole and "vision" not in path:
+                found[f"{Path(path).parent.name}.{node.name}"] = named[1]
+    return found
 
 
 def flat(values: dict[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
@@ -183,7 +202,7 @@ def module_text(found: dict[str, dict[str, Any]]) -> str:
     rows = "\n".join(f'    "{builder}": "{model}",' for builder, model in sorted(models.items()))
     parts.append(
         "\n# The model of each builder below torchtune.models, without lora_ and qlora_, as\n"
-        "# torchtune downloads it for its own configurations.\n"
+        "# torchtune downloads it for its own configurations, else as the docstring says.\n"
         f"TORCHTUNE_MODELS = {{\n{rows}\n}}\n"
     )
     return "".join(parts)

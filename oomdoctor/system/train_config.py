@@ -18,7 +18,7 @@ _LIMIT = 8 * 1024**2  # bytes; far above any configuration
 _WITHOUT = {
     "--config": "fix the file, or drop --config and pass --model, --seq-len and --micro-batch",
     "--apply": "fix the file, or drop --apply and pass it as --config",
-    "--from": "fix the file, or drop --from and pass MODEL",
+    "--from": "fix the file, or drop --from",
 }
 
 
@@ -54,6 +54,9 @@ def read_text(path: Path, option: str) -> str:
         if path.stat().st_size > _LIMIT:
             raise _bad(path, option, "is larger than 8 MiB, so it is not a configuration")
         return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        hint = "check the path" if path.is_absolute() else f"check the path, from {Path.cwd()}"
+        raise usage_error("config_missing", f"{option}: {path}: No such file", hint) from None
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise usage_error(

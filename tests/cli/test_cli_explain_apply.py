@@ -59,6 +59,23 @@ def test_the_file_is_changed_on_request_and_kept_as_it_was(cli: Any, folder: Pat
     assert (folder / "train.yaml").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_copy_is_never_replaced(cli: Any, folder: Path) -> None:
+    first = (folder / "train.yaml").read_text()
+    for place in ("1", "2"):
+        before = (folder / "train.yaml").read_text()
+        command = ("explain", "trace.txt", "--apply", "train.yaml", "--remedy", place, "--write")
+        assert cli(*command).code == 0
+    assert (folder / "train.yaml.bak").read_text() == first
+    assert (folder / "train.yaml.bak.1").read_text() == before != first
+
+
+def test_a_log_without_a_failure_has_nothing_to_apply(cli: Any, folder: Path) -> None:
+    (folder / "fine.txt").write_text("step 1 loss 2.0\n")
+    ended = cli("explain", "fine.txt", "--apply", "train.yaml")
+    assert (ended.code, ended.out) == (3, "")
+    assert "no remedy to apply: oomdoctor explain fine.txt says what was found" in ended.err
+
+
 def test_another_remedy_is_chosen_by_its_number(cli: Any, folder: Path) -> None:
     listed = json.loads(cli("explain", "trace.txt", "--config", "train.yaml", "--json").out)
     remedies = listed["diagnoses"][0]["remedies"]
@@ -99,7 +116,7 @@ def test_without_a_remedy_for_the_file_the_answer_is_no(cli: Any, folder: Path) 
     [
         (("--write",), "--write: needs --apply FILE"),
         (("--remedy", "2"), "--remedy: needs --apply FILE"),
-        (("--apply", "train.yaml", "--remedy", "99"), "99 is none of them"),
+        (("--apply", "train.yaml", "--remedy", "99"), "99 is not one of them"),
         (("--apply", "train.yaml", "--remedy", "x"), "--remedy: 'x'"),
         (("--apply", "missing.yaml"), "missing.yaml: No such file"),
         (("--apply", "trace.txt"), "--apply"),

@@ -92,7 +92,7 @@ def test_a_launcher_says_how_many_gpus(cli, planned):
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        (None, "No such file", "drop --from"),
+        (None, "No such file", "check the path"),
         ("hello: world\n", "no setting here tells which program reads it", "--from PROGRAM:"),
         ("max_length: many\n", r"line|train.yaml:1: max_length must be a whole number", "fix"),
         ("max_length: 128\n", "MODEL: is missing: the files", "--help"),

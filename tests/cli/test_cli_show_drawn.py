@@ -70,7 +70,7 @@ def test_the_ending_of_a_file_chooses_the_page(cli, probed, tmp_path) -> None:
         (("--html", "-", "--json"), "stdout takes one answer"),
         (("--list", "--html", "x.html"), "no page"),
         (("--rung", "1", "--png", "x.png"), "needs --html FILE, or --chart step"),
-        (("--rung", "99", "--html", "x.html"), "99 is no rung of the run"),
+        (("--rung", "99", "--html", "x.html"), "99 is not a rung of the run"),
         (("--html", "no/such/folder/x.html"), "does not exist"),
     ],
 )

@@ -41,7 +41,7 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
     if number is not None and not 1 <= number <= len(found.remedies):
         raise usage_error(
             "bad_option",
-            f"--remedy: there are {len(found.remedies)} remedies, and {number} is none of them",
+            f"--remedy: there are {len(found.remedies)} remedies; {number} is not one of them",
             "oomdoctor explain FILE --verbose lists them",
         )
     path = Path(file)
@@ -73,19 +73,25 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
 
 
 def write(applied: AppliedRemedy, save: Callable[[Path, str], None]) -> AppliedRemedy:
-    """Change the file. As it was, it is kept beside it with `.bak` behind its name.
+    """Change the file. As it was, it is kept beside it with `.bak` behind its name, or `.bak.1`.
 
     `save` writes a whole file or nothing. The file is read again, so nothing is lost that was
     changed since.
     """
     path = Path(applied.file).resolve()
     text = patched(applied.file, read_text(path, "--apply"), _edits(applied.lines))
-    backup = path.with_name(f"{path.name}.bak")
+    backup = _unused(path)
     shutil.copy2(path, backup)
     mode = path.stat().st_mode
     save(path, text)
     path.chmod(mode)
     return replace(applied, written=True, backup=str(backup))
+
+
+def _unused(path: Path) -> Path:
+    """A name for the copy. An earlier copy stays: it may be what the user wrote."""
+    names = (f"{path.name}.bak", *(f"{path.name}.bak.{number}" for number in range(1, 1000)))
+    return next(copy for name in names if not (copy := path.with_name(name)).exists())
 
 
 def _training(documents: Sequence[Document]) -> UserTraining:

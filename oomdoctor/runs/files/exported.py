@@ -55,7 +55,7 @@ def _no_such(
             f"the run {run} has no table of rungs",
             'make one: oomdoctor plan MODEL --gpu "RTX 4090"',
         )
-    problem = "is the label of several rungs" if several else "is no rung"
+    problem = "is the label of several rungs" if several else "is not a rung"
     return usage_error(
         "unknown_rung", f"{place} {problem} of the run {run}", f"choose one:\n{listed(results)}"
     )

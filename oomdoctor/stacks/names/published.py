@@ -201,8 +201,8 @@ TORCHTUNE = listed(
     """
 )
 
-# The model of each builder below torchtune.models, without lora_ and qlora_, as torchtune
-# downloads it for its own configurations.
+# The model of each builder below torchtune.models, without lora_ and qlora_, as
+# torchtune downloads it for its own configurations, else as the docstring says.
 TORCHTUNE_MODELS = {
     "code_llama2.code_llama2_7b": "meta-llama/CodeLlama-7b-hf",
     "gemma.gemma_2b": "google/gemma-2b",
@@ -228,10 +228,15 @@ TORCHTUNE_MODELS = {
     "qwen2.qwen2_1_5b": "Qwen/Qwen2-1.5B-Instruct",
     "qwen2.qwen2_7b": "Qwen/Qwen2-7B-Instruct",
     "qwen2_5.qwen2_5_0_5b": "Qwen/Qwen2.5-0.5B-Instruct",
+    "qwen2_5.qwen2_5_14b_base": "Qwen/Qwen2.5-14B",
     "qwen2_5.qwen2_5_14b_instruct": "Qwen/Qwen2.5-14B-Instruct",
+    "qwen2_5.qwen2_5_1_5b_base": "Qwen/Qwen2.5-1.5B",
     "qwen2_5.qwen2_5_1_5b_instruct": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2_5.qwen2_5_32b_base": "Qwen/Qwen2.5-32B",
     "qwen2_5.qwen2_5_32b_instruct": "Qwen/Qwen2.5-32B-Instruct",
     "qwen2_5.qwen2_5_3b": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2_5.qwen2_5_72b_base": "Qwen/Qwen2.5-72B",
     "qwen2_5.qwen2_5_72b_instruct": "Qwen/Qwen2.5-72B-Instruct",
+    "qwen2_5.qwen2_5_7b_base": "Qwen/Qwen2.5-7B",
     "qwen2_5.qwen2_5_7b_instruct": "Qwen/Qwen2.5-7B-Instruct",
 }

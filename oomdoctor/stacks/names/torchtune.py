@@ -35,13 +35,22 @@ _LINEAR = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
 def builder_of(config: TrainConfig, model: str) -> str | None:
-    """The name of the function that builds a model for a rung; None if torchtune has none."""
-    for word, known in TORCHTUNE_MODELS.items():
-        if known.lower() == model.lower():
-            room, _, name = word.partition(".")
-            prefix = {"full": "", "lora": "lora_", "qlora": "qlora_"}[config.method]
-            return f"{_HEAD}{room}.{prefix}{name}"
+    """The name of the function that builds a model for a rung; None if torchtune has none.
+
+    A builder is an architecture, so that of an Instruct model also builds its base model.
+    """
+    for same in (str.lower, _architecture):
+        for word, known in TORCHTUNE_MODELS.items():
+            if same(known) == same(model):
+                room, _, name = word.partition(".")
+                prefix = {"full": "", "lora": "lora_", "qlora": "qlora_"}[config.method]
+                return f"{_HEAD}{room}.{prefix}{name}"
     return None
+
+
+def _architecture(model: str) -> str:
+    """The name of a model without what says how it was trained, and without Meta's older prefix."""
+    return model.lower().removesuffix("-instruct").replace("/meta-llama-", "/llama-")
 
 
 def _builder(value: Any) -> dict[str, Any]:

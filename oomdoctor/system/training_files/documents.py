@@ -60,6 +60,13 @@ def split_program(text: str) -> tuple[FormatName | None, str]:
 def _document(text: str) -> Document:
     program, path = split_program(text)
     place = Path(path).expanduser()
+    head, _, rest = text.partition(":")
+    if program is None and not place.exists() and rest and Path(rest).expanduser().exists():
+        raise usage_error(
+            "bad_option",
+            f"--from: {head} is not a program whose files are read",
+            f"name one of {', '.join(get_args(FormatName))}, or pass the file alone: {rest}",
+        )
     return _folder(place) if place.is_dir() else _file(place, program, shown=path)
 
 

@@ -21,6 +21,7 @@ from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
 from oomdoctor.stacks.formats import BY_NAME
 from oomdoctor.stacks.names.programs import TABLES
+from oomdoctor.stacks.names.torchtune import builder_of
 from oomdoctor.stacks.reading.flatten import flat
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.lost import settings_of
@@ -105,6 +106,22 @@ def test_torchtune_has_what_is_written() -> None:
         for name, _ in flat(settings):
             assert name in known or name in more, name
     assert written > 20
+
+
+@pytest.mark.parametrize(
+    ("model", "builder"),
+    [
+        ("Qwen/Qwen2.5-7B", "qwen2_5.lora_qwen2_5_7b_base"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2_5.lora_qwen2_5_7b_instruct"),
+        ("Qwen/Qwen2.5-0.5B", "qwen2_5.lora_qwen2_5_0_5b"),
+        ("meta-llama/Llama-3.1-8B", "llama3_1.lora_llama3_1_8b"),
+        ("Qwen/Qwen2-VL-7B-Instruct", None),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", None),
+    ],
+)
+def test_torchtune_builds_base_models_too(model: str, builder: str | None) -> None:
+    found = builder_of(TrainConfig(method="lora"), model)
+    assert found == (builder and f"torchtune.models.{builder}")
 
 
 @pytest.mark.parametrize("program", ("axolotl", "llama-factory", "torchtune"))

@@ -57,7 +57,12 @@ def publish_applied(applied: AppliedRemedy, names: Sequence[str], options: Expla
     for reason in applied.not_applied:
         output.say(f"not applied: {reason}")
     if not applied.lines:
-        output.say(f"no remedy is a change of the settings in {applied.file}")
+        line = shlex.join(["oomdoctor", "explain", *names])
+        output.say(
+            f"no remedy is a change of the settings in {applied.file}"
+            if applied.not_applied
+            else f"no remedy to apply: {line} says what was found"
+        )
         return
     output.say(f"remedy {applied.number}: {applied.change}")
     if applied.written:

@@ -77,7 +77,11 @@ def common_request(
     ladder, ranking = options.ladder, options.ranking
     model = model_name(ladder.model or "")
     if not model:
-        unnamed = ": the files of --from do not name it" if ladder.from_ else ""
+        unnamed = (
+            ": the files of --from do not name it; write it after the command"
+            if ladder.from_
+            else ""
+        )
         reader.fault("MODEL", f"is missing{unnamed}")
     for name, value in leaves(options):
         if isinstance(value, str) and not value.isascii() and not _is_text(value):

@@ -61,8 +61,16 @@ def test_a_broken_file_names_the_option(tmp_path: Path, text: str, message: str)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OomDoctorError, match="No such file"):
+    with pytest.raises(OomDoctorError, match="No such file") as raised:
         read_documents([str(tmp_path / "none.yaml")])
+    assert raised.value.hint == "check the path"
+    with pytest.raises(OomDoctorError, match=r"none\.yaml") as raised:
+        read_documents(["none.yaml"])
+    assert raised.value.hint == f"check the path, from {Path.cwd()}"
+    (tmp_path / "a.yaml").write_text("optim: sgd\n")
+    with pytest.raises(OomDoctorError, match="foo is not a program") as raised:
+        read_documents([f"foo:{tmp_path / 'a.yaml'}"])
+    assert "torchtune" in (raised.value.hint or "")
     with pytest.raises(OomDoctorError, match=r"a folder without training_args\.bin"):
         read_documents([str(tmp_path)])
 
