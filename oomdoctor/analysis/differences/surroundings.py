@@ -16,10 +16,10 @@ _LEFT_OUT = frozenset(
     {
         *("model", "recipe", "rank_by", "tokens", "time_limit_s", "rung_limit_s", "python"),
         *("plan", "lengths", "predict", "fresh", "training", "snapshot", "trace", "device"),
-        *("emulate", "versions"),
+        *("emulate", "versions", "user_training"),
     }
 )
-_NAMES = {"vram_bytes": "vram", "most_gpus": "gpus"}
+_NAMES = {"vram_bytes": "vram", "most_gpus": "gpus", "from_files": "from"}
 
 
 def environment_changes(before: Report, after: Report) -> tuple[ValueChange, ...]:
@@ -88,6 +88,8 @@ def _word(name: str, request: SurveyRequest) -> str | None:
     value = getattr(request, name)
     if value is None:
         return None
+    if isinstance(value, tuple):
+        return ", ".join(value) or None
     return format_bytes(value) if name.endswith("_bytes") else str(value)
 
 

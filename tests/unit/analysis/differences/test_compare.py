@@ -20,6 +20,7 @@ from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.history.difference import DiffAnswer, RungDiff
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.user_training import UserTraining
 from oomdoctor.render.history.headline import headline
 from oomdoctor.units import GIB, MIB
 
@@ -300,3 +301,16 @@ def test_a_sweep_is_compared_value_by_value() -> None:
     answer = diff(replace(several, sweep=replace(report.sweep, lines=(line,))),
                   replace(several, sweep=fewer))  # fmt: skip
     assert len(answer.only_before) == 1 and not answer.only_after
+
+
+def test_files_of_a_training_are_named_and_not_copied() -> None:
+    before, after = plan_report(), plan_report()
+    assert before.request is not None and after.request is not None
+    config = before.results[0].config
+    training = UserTraining((), None, None, None, config, (), (), ())
+    files = ("axolotl:train.yml", "accelerate.yaml")
+    request = replace(after.request, from_files=files, user_training=training)
+    found = diff(before, replace(after, request=request)).settings
+    assert [(one.name, one.before, one.after) for one in found] == [
+        ("from", None, "axolotl:train.yml, accelerate.yaml")
+    ]
