@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pygments.lexers.shell import BashSessionLexer
+
 _ROOT = Path(__file__).resolve().parents[1]
 _VERSION = re.search(
     r'__version__ = "(.+)"', (_ROOT / "oomdoctor" / "__init__.py").read_text(encoding="utf-8")
@@ -36,6 +38,14 @@ myst_heading_anchors = 4
 myst_all_links_external = False
 nitpicky = True
 pygments_style = "default"
+highlight_language = "none"  # of blocks that name none: commands, which are not Python
+
+
+class Console(BashSessionLexer):
+    """Commands and what they print: only `$` is a prompt, because a `#` begins lines of tables."""
+
+    _ps1rgx = re.compile(r"^(\$ )(.*\n?)")
+    _ps2 = "\0"  # no command has a second line
 
 
 def menu(index: str) -> dict[str, list[str]]:
@@ -61,4 +71,5 @@ def _with_menu(app: Any, name: str, source: list[str]) -> None:
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("source-read", _with_menu)
+    app.add_lexer("console", Console)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -91,3 +91,10 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 def test_what_is_not_a_page_stays_out(site: Path) -> None:
     assert not (site / "reports").exists() and not (site / "examples").exists()
+
+
+def test_only_commands_look_like_commands(site: Path) -> None:
+    tutorial = (site / "tutorial.html").read_text(encoding="utf-8")
+    assert '<span class="go"># this process' in tutorial  # a line of the output, not a root prompt
+    claims = (site / "claims.html").read_text(encoding="utf-8")
+    assert "python scripts/evaluation/check_claims.py --python .venv-cuda/bin/python" in claims

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import shorten
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
@@ -33,6 +34,7 @@ from oomdoctor.system.store.run_folders import (
 )
 
 _MOST_NAMES = 3  # a plan for more cards is listed by their number
+_LONGEST = 80  # characters of a problem; `show` says all of it
 _BLOCK = 512  # the unit of st_blocks
 
 
@@ -91,7 +93,7 @@ def _case(path: Path) -> StoredRun:
     try:
         report = read_record(Report, path / CASE)
     except OomDoctorError as error:
-        outcome = f"unreadable: {error.message}"
+        outcome = _unreadable(path.name, error.message)
         return replace(row, started_at=_stamp(path.name), problem=error.message, outcome=outcome)
     resource = next((one.resource for one in report.diagnoses if one.is_oom), None)
     named = report.device.gpu_name if report.device is not None else None
@@ -138,9 +140,15 @@ def _counts(report: Report | None) -> tuple[int, int]:
     return sum(card.fitting > 0 for card in report.cards), len(report.cards)
 
 
+def _unreadable(name: str, problem: str) -> str:
+    """The problem in a line of the list, which has the name of the run already."""
+    said = problem.removeprefix(f"cannot read {name}/")
+    return f"unreadable: {shorten(said, _LONGEST, placeholder='...')}"
+
+
 def _outcome(row: StoredRun, report: Report | None, fits: int, rungs: int) -> str:
     if row.problem is not None:
-        return f"unreadable: {row.problem}" if row.status == "unreadable" else row.problem
+        return _unreadable(row.name, row.problem) if row.status == "unreadable" else row.problem
     cards = report is not None and not report.results and len(report.cards) > 1
     counted = f"{fits} of {rungs} {'cards fit' if cards else 'fit'}" if rungs else ""
     if report is not None and report.errors and not rungs:

@@ -106,7 +106,8 @@ def test_a_damaged_file_is_a_line_of_the_list(file: str, text: str) -> None:
     made("20260103-030405-model-a7b1")
     fine, broken = stored_runs()
     assert (fine.status, broken.status) == ("ok", "unreadable")
-    assert broken.outcome.startswith("unreadable: ") and broken.size_bytes > 0
+    assert broken.outcome.startswith(f"unreadable: {file}: ") and broken.size_bytes > 0
+    assert len(broken.outcome) <= 100 and broken.name not in broken.outcome
 
 
 def test_the_size_is_that_of_the_disk_and_links_are_not_followed(tmp_path: Path) -> None:
