@@ -36,7 +36,8 @@ def model_of(spec: dict[str, Any], device: torch.device) -> Any:
         from peft import LoraConfig, get_peft_model
 
         adapter = LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM")
-        model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
+        wide = spec["rung"].get("adapters") == "float32"  # as peft makes them by default
+        model = get_peft_model(model, adapter, autocast_adapter_dtype=wide)
         model.enable_input_require_grads()
     return model
 

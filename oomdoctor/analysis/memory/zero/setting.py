@@ -11,6 +11,7 @@ from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig, has_reference_model
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.rung.adapters import kept_dtype, saved_dtype
 from oomdoctor.records.rung.choices import AUTO
 
 # DeepSpeed's defaults (runtime/zero/config.py), in elements.
@@ -65,6 +66,7 @@ class Setting:
 
     `short` is the type of weights and gradients, `states` what the optimizer keeps of each element
     beside its fp32 copy of the weights, `copies` the temporaries of its step in fp32 gradients.
+    `wider` is what a trained weight takes beyond `short`: in stage 3 adapters may be in float32.
     `reference` is a second model without gradients (TRL's `prepare_deepspeed`), which a step runs
     or which is only kept: stage 3 splits it too, the others leave it whole on each rank.
     """
@@ -82,6 +84,7 @@ class Setting:
     optimizer_on_host: bool
     weights_on_host: bool
     reference: Literal["none", "kept", "run"] = "none"
+    wider: int = 0
 
 
 def setting_of(config: TrainConfig) -> Setting:
@@ -110,7 +113,19 @@ def setting_of(config: TrainConfig) -> Setting:
         optimizer_on_host=config.offload in ("optimizer", "parameters"),
         weights_on_host=config.offload == "parameters",
         reference=_reference(config),
+        wider=_wider(config),
     )
+
+
+def _wider(config: TrainConfig) -> int:
+    """What adapters take beyond other weights.
+
+    Modules that are trained beside them in another type outweigh them, so those decide.
+    """
+    mixed = config.modules_to_save and saved_dtype(config) != kept_dtype(config)
+    if config.method == "full" or mixed:
+        return 0
+    return dtype_bytes(kept_dtype(config)) - dtype_bytes(compute_dtype(config))
 
 
 def _reference(config: TrainConfig) -> Literal["none", "kept", "run"]:

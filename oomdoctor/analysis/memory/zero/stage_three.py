@@ -52,19 +52,23 @@ def course_of_stage_three(
     on_host = setting.optimizer_on_host
     frozen = 0 if setting.reference == "none" else shards
     kept = small if setting.reference == "run" else 0
+    small_trained = sum(p.elements for p in trained if p.elements < setting.persistence)
+    split = shards * setting.short + (0 if setting.weights_on_host else shard * setting.wider)
     base = {
-        WEIGHTS: (shards + frozen + small + kept) * setting.short,
+        WEIGHTS: split + (frozen + small + kept) * setting.short + small_trained * setting.wider,
         GRADIENTS: 0 if on_host else shard * setting.short,
         OPTIMIZER: 0 if on_host else shard * (FLOAT32_BYTES + setting.states),
         TEMPORARY: setting.bucket * setting.short,
     }
-    live = live_elements(setting, parameters) * setting.short
-    largest = max((p.elements for p in trained), default=0) * setting.short
+    gathered = live_elements(setting, parameters)
+    adapters = sum(p.elements for p in trained) - small_trained
+    live = gathered * setting.short + min(gathered, adapters) * setting.wider
+    largest = max((p.elements for p in trained), default=0) * (setting.short + setting.wider)
     asked = live if setting.reference == "run" else 0
     forward = {WEIGHTS: live + asked, ACTIVATIONS: beside.forward_bytes}
     backward = _backward(setting, trained, whole - small, live, beside)
     return [
-        ("load", _load(setting, shards + frozen, shard, largest, base)),
+        ("load", _load(setting, split + frozen * setting.short, shard, largest, base)),
         ("forward", together(base, {WEIGHTS: 0, ACTIVATIONS: beside.kept_bytes})),
         ("forward", together(base, forward)),
         *(("backward", together(base, moment)) for moment in backward),
@@ -90,13 +94,16 @@ def live_elements(setting: Setting, parameters: Sequence[Parameter]) -> int:
 
 
 def _load(setting: Setting, shards: int, shard: int, largest: int, base: Parts) -> Parts:
-    """The fp32 copy is made twice (`converted.clone`), then zeros of its size; no moments yet."""
+    """The fp32 copy is made twice (`converted.clone`), then zeros of its size; no moments yet.
+
+    `shards` and `largest` are bytes, `shard` is elements.
+    """
     if setting.weights_on_host:
         largest += -(-largest // setting.ranks)  # its shard comes to the GPU first
     if setting.optimizer_on_host:
         return base | {WEIGHTS: base[WEIGHTS] + largest}
     master = shard * FLOAT32_BYTES
-    twice = {WEIGHTS: shards * setting.short, OPTIMIZER: master, TEMPORARY: master}
+    twice = {WEIGHTS: shards, OPTIMIZER: master, TEMPORARY: master}
     done = base | {OPTIMIZER: master, WEIGHTS: base[WEIGHTS] + largest}
     return max(twice, done, key=size_of)
 

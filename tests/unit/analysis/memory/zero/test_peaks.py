@@ -85,6 +85,7 @@ def setting(case: dict[str, Any]) -> Setting:
         recomputes=rung["checkpointing"],
         optimizer_on_host="offload_optimizer" in zero,
         weights_on_host="offload_param" in zero,
+        wider=2 if rung.get("adapters") == "float32" else 0,
     )
 
 
