@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import TrainConfig
@@ -16,7 +17,8 @@ class StackRung:
     """A rung to export; `config.micro_batch_size` is an integer.
 
     `model` is a hub id or a folder. `origin` are the lines that say where the rung is from: the
-    run, the peak and the libraries.
+    run, the peak and the libraries. `beside` are settings of the user's file that no rung has, by
+    the keys of `names/beside.py`.
     """
 
     config: TrainConfig
@@ -28,6 +30,7 @@ class StackRung:
     origin: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
     device: DeviceType = "cuda"
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def micro_batch(self) -> int:

@@ -74,8 +74,8 @@ def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
         raise usage_error("bad_option", message, "leave out one of the two")
     if options.to is None:
         raise usage_error("incomplete", "say what to write (--to)", "run `oomdoctor export --help`")
-    rung, left = rung_of_files(options.from_ or ())
-    return rung, [f"not taken: {name}: {reason}" for name, reason in left]
+    rung, notes = rung_of_files(options.from_ or (), options.to)
+    return rung, list(notes)
 
 
 def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from oomdoctor import __version__
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.user_training import FormatName, UserTraining
 from oomdoctor.runs.files.user_training import read_user_training
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import Overrides
+from oomdoctor.stacks.reading.merge import recognized
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts.data import data_of
+from oomdoctor.stacks.writing.carried import beside_of, not_carried
+from oomdoctor.system.training_files.documents import read_documents
 from oomdoctor.units import format_bytes
 
 # Libraries that a training script uses, in the order in which they are named.
@@ -86,8 +91,8 @@ def stack_rung(report: Report, result: ProbeResult, run: str) -> StackRung:
     )
 
 
-def rung_of_files(texts: Sequence[str]) -> tuple[StackRung, tuple[tuple[str, str], ...]]:
-    """The rung of the user's own files, and the settings that it leaves out, with the reasons.
+def rung_of_files(texts: Sequence[str], target: str) -> tuple[StackRung, tuple[str, ...]]:
+    """The rung of the user's own files, and notes on what the target does not get of them.
 
     Raises:
         OomDoctorError: a file cannot be used, or none names the model (exit 2).
@@ -98,6 +103,7 @@ def rung_of_files(texts: Sequence[str]) -> tuple[StackRung, tuple[tuple[str, str
         raise usage_error(
             "no_model", f"--from: {files}: no file names the model", "name it in the file"
         )
+    beside = _beside(texts, training.config.objective)
     rung = StackRung(
         config=training.config,
         label=training.config.label(),
@@ -105,8 +111,34 @@ def rung_of_files(texts: Sequence[str]) -> tuple[StackRung, tuple[tuple[str, str
         task="causal-lm",
         revision=training.revision,
         origin=(f"Converted from {files} by oomdoctor {__version__}.",),
+        beside={key: value for key, (_, value) in beside.items()},
     )
-    return rung, tuple((one.name, one.reason) for one in training.not_taken if one.matters)
+    lost = not_carried(rung, cast(FormatName, target))
+    return rung, _left(training, {name: key in lost for key, (name, _) in beside.items()})
+
+
+def _beside(texts: Sequence[str], objective: str) -> dict[str, tuple[str, Any]]:
+    """The settings of the files that no rung has and other programs have too."""
+    found: dict[str, tuple[str, Any]] = {}
+    for one in map(recognized, read_documents(texts)):
+        if one.asked is not None:
+            found = beside_of(one.values, one.asked, objective) | found
+    return found
+
+
+def _left(training: UserTraining, known: Mapping[str, bool]) -> tuple[str, ...]:
+    """Notes on settings of the files: those not in the rung, then those without effect on it.
+
+    `known` are the names of settings that other programs have; True if the target does not.
+    """
+    left = [one for one in training.not_taken if one.name not in known]
+    notes = [f"not taken: {one.name}: {one.reason}" for one in left if one.matters]
+    others = [one.name for one in left if not one.matters]
+    others += [name for name, lost in known.items() if lost]
+    if others:
+        names = ", ".join(dict.fromkeys(others))
+        notes.append(f"not carried over, no effect on memory or speed: {names}")
+    return tuple(notes)
 
 
 def export_line(report: Report, run: str | None) -> str | None:

@@ -267,7 +267,7 @@ AXOLOTL = Table(
         metric_for_best_model greater_is_better debug tf32 fsdp_final_state_dict_type
         save_first_step use_tensorboard dataset_exact_deduplication eot_tokens roles_to_train
         train_on_eos remove_unused_columns hf_use_auth_token num_labels trl.reward_funcs
-        processor_type processor_kwargs
+        processor_type processor_kwargs rl_beta
         skip_prepare_dataset loss_watchdog_threshold loss_watchdog_patience tokenizer_legacy
         tokenizer_use_mistral_common tokenizer_save_jinja_files adam_eps adam_epsilon2 adam_beta3
         lr_quadratic_warmup eta_min min_sample_len use_swanlab swanlab_project swanlab_mode

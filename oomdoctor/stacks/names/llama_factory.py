@@ -186,7 +186,7 @@ LLAMA_FACTORY = ARGUMENTS | Table(
         image_min_pixels crop_to_patches predict_with_generate eval_num_beams
         train_dataset eval_dataset sample_backend template kernel_config.name batching_workers
         model_class save_epochs save_ckpt_as_hf num_train_epochs
-        loraplus_lr_ratio loraplus_lr_embedding pissa_init pissa_iter pissa_convert
+        pref_beta loraplus_lr_ratio loraplus_lr_embedding pissa_init pissa_iter pissa_convert
         include_effective_tokens_per_second export_dir export_size export_device
         """
     ),

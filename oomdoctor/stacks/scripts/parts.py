@@ -76,6 +76,14 @@ ARGUMENT_IMPORTS = ("argparse", "pathlib:Path")
 def arguments(rung: StackRung) -> str:
     """The options of the script."""
     rate = f"{learning_rate(rung.config):.0e}".replace("e-0", "e-")
+    beside = rung.beside
+    if "learning_rate" in beside:
+        rate = literal(beside["learning_rate"])
+    epochs = beside.get("epochs", 1)
+    whole = epochs == int(epochs)
+    kind = "int" if whole else "float"
+    count = literal(int(epochs) if whole else epochs)
+    output = literal(beside.get("output_dir", "trained"))
     return f"""
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
@@ -86,8 +94,8 @@ def parse_arguments() -> argparse.Namespace:
         default=Path("train.jsonl"),
         help={literal(data_of(rung.config).help)},
     )
-    parser.add_argument("--output", default="trained", help="the folder for the result")
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--output", default={output}, help="the folder for the result")
+    parser.add_argument("--epochs", type={kind}, default={count})
     parser.add_argument("--learning-rate", type=float, default={rate})
     args = parser.parse_args()
     if not args.data.is_file():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import data, parts
@@ -33,6 +35,8 @@ def render(rung: StackRung) -> str:
     """
     config = rung.config
     _check(rung)
+    if rung.beside.get("epochs", 1) % 1:  # the loop has whole epochs
+        rung = replace(rung, beside={**rung.beside, "epochs": 1})
     found = [
         models.tokenizer(rung),
         models.loading(rung),

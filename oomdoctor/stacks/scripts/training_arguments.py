@@ -16,6 +16,7 @@ from oomdoctor.stacks.scripts.model import (
     renamed_checkpointing,
     version_of,
 )
+from oomdoctor.stacks.writing.carried import carried
 
 _ROOM = 88  # columns for the value of an argument
 
@@ -63,6 +64,9 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     if rung.device == "cpu":
         found["use_cpu"] = "True"
     found |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
+    for name, value in carried(rung, "trl" if trl else "trainer").items():
+        if not str(found.get(name, "")).startswith("args."):
+            found[name] = literal(value)
     return found
 
 

@@ -6,6 +6,7 @@ import json
 
 from oomdoctor.records.config import is_zero
 from oomdoctor.stacks.rung import StackRung, not_in
+from oomdoctor.stacks.writing.carried import with_carried
 from oomdoctor.stacks.writing.lost import settings_of
 
 
@@ -22,4 +23,5 @@ def render(rung: StackRung) -> str:
     settings["gradient_clipping"] = 1.0
     settings["zero_allow_untested_optimizer"] = True
     settings["zero_force_ds_cpu_optimizer"] = False
+    settings = with_carried(settings, rung, "deepspeed")
     return json.dumps(settings, indent=2) + "\n"

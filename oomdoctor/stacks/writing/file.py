@@ -8,6 +8,7 @@ from typing import Any
 
 from oomdoctor.records.user_training import FormatName
 from oomdoctor.stacks.rung import StackRung
+from oomdoctor.stacks.writing.carried import with_carried
 from oomdoctor.stacks.writing.lost import Lost, lost
 from oomdoctor.stacks.writing.yaml_text import scalar, yaml_text
 
@@ -18,6 +19,7 @@ def yaml_file(
     rung: StackRung, program: FormatName, title: str, command: str, settings: Mapping[str, Any]
 ) -> str:
     """The text of a YAML file with comments above the settings."""
+    settings = with_carried(settings, rung, program)
     missing = lost(rung.config, program, settings)
     notes = [f"{title}: {rung.label}.", *rung.origin, f"Start it with: {command}"]
     notes += [f"Not in this file: {text}" for text in map(_said, missing)]
