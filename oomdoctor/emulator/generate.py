@@ -73,7 +73,7 @@ _PREFIXES = {
 _NOT_SUPPORTED = {"nvidia-ml": 3}
 # Failing is the honest answer where success would leave the caller with nothing.
 _FAILS = {"cuCtxFromGreenCtx": 801, "cuptiSubscribe": 39, "cuptiActivityEnable": 39}
-_SMALL = 64 << 20  # bytes of a library that is searched for names of driver functions
+_SMALL = 64 << 20  # bytes of a library of torch that is searched for names of driver functions
 _DRIVER_NAME = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w{3,60})(?=\0)")
 
 
@@ -95,20 +95,25 @@ class Library:
 def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
     """The stand-ins that a torch and the packages beside it need."""
     found: dict[str, Library] = {f: Library(n, f) for n, f in _ALWAYS.items()}
+    unversioned: set[str] = set()
+    looking_up = [path for path in (torch / "lib").glob("*.so*") if path.stat().st_size < _SMALL]
     for binary in _binaries(torch, packages):
         files = [name for name in elf.needed(binary) if CUDA_LIBRARY.fullmatch(name)]
         if not files and not binary.is_relative_to(torch):
             continue
+        if not binary.is_relative_to(torch):
+            looking_up.append(binary)
         for name in files:
             found.setdefault(name, Library(_short(name), name))
-        by_name = {found[name].name: found[name] for name in files}
         for symbol in elf.wanted(binary):
             if symbol.library in found and symbol.version is not None:
                 found[symbol.library].symbols[symbol.version].add(symbol.name)
             elif symbol.version is None:
-                _add_unversioned(symbol.name, by_name)
+                unversioned.add(symbol.name)
+    # The library need not be one that the binary lists: Python may have loaded it before.
+    _add_unversioned(unversioned, found.values())
     driver, nvml = found[_ALWAYS["cuda"]], found[_ALWAYS["nvidia-ml"]]
-    for name in _named(torch, packages):
+    for name in _named(looking_up, packages):
         (nvml if name.startswith("nvml") else driver).symbols[None].add(name)
     return sorted(found.values(), key=lambda library: library.file)
 
@@ -165,19 +170,18 @@ def _binaries(torch: Path, packages: Iterable[Path]) -> Iterator[Path]:
                 yield path
 
 
-def _add_unversioned(symbol: str, by_name: dict[str, Library]) -> None:
-    for name, library in by_name.items():
-        prefix = _PREFIXES.get(name)
-        if prefix and re.match(prefix, symbol):
-            library.symbols[None].add(symbol)
+def _add_unversioned(symbols: set[str], libraries: Iterable[Library]) -> None:
+    for library in libraries:
+        prefix = _PREFIXES.get(library.name)
+        if prefix:
+            library.symbols[None] |= {name for name in symbols if re.match(prefix, name)}
 
 
-def _named(torch: Path, packages: Iterable[Path]) -> set[str]:
+def _named(binaries: Iterable[Path], packages: Iterable[Path]) -> set[str]:
     """Functions of the driver and of NVML that are looked up by name at run time."""
     found: set[str] = set()
-    for path in (torch / "lib").glob("*.so*"):
-        if path.stat().st_size < _SMALL:
-            found |= {m[1].decode() for m in _DRIVER_NAME.finditer(path.read_bytes())}
+    for path in binaries:
+        found |= {m[1].decode() for m in _DRIVER_NAME.finditer(path.read_bytes())}
     for folder in packages:
         for source in folder.glob("triton/backends/nvidia/*.c"):
             found |= set(re.findall(r"\b(cu[A-Z]\w+)\b", source.read_text(errors="replace")))

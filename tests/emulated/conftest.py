@@ -3,6 +3,8 @@
 It is `OOMDOCTOR_CUDA_PYTHON`, or `.venv-cuda` in the repository. Without it these tests are
 skipped, except where `OOMDOCTOR_REQUIRE_CUDA_PYTHON=1` says that it has to be there, as in CI.
 Unsloth has one of its own: `OOMDOCTOR_UNSLOTH_PYTHON`, or `.venv-unsloth`, in the same way.
+Transformer Engine is compiled from source, for minutes and with headers of CUDA. CI does not have
+it: its tests run where `OOMDOCTOR_TRANSFORMER_ENGINE_PYTHON` names an interpreter with it.
 Every test in this folder has the mark `emulated`.
 """
 
@@ -18,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 # Read before the tests are isolated from the developer's settings.
 _GIVEN = os.environ.get("OOMDOCTOR_CUDA_PYTHON")
 _GIVEN_UNSLOTH = os.environ.get("OOMDOCTOR_UNSLOTH_PYTHON")
+_GIVEN_ENGINE = os.environ.get("OOMDOCTOR_TRANSFORMER_ENGINE_PYTHON")
 _REQUIRED = os.environ.get("OOMDOCTOR_REQUIRE_CUDA_PYTHON") == "1"
 _REASON = (
     "no interpreter with a CUDA build of torch: scripts/cuda-venv.sh .venv-cuda makes one; or set "
@@ -53,6 +56,14 @@ def cuda_python() -> Path:
 def unsloth_python() -> Path:
     """The interpreter with a CUDA build of torch and Unsloth."""
     return _required(_interpreter(_GIVEN_UNSLOTH, ".venv-unsloth"), _NO_UNSLOTH)
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Path:
+    """The interpreter with a CUDA build of torch and Transformer Engine."""
+    if _GIVEN_ENGINE is None:
+        pytest.skip("OOMDOCTOR_TRANSFORMER_ENGINE_PYTHON is not set")
+    return Path(_GIVEN_ENGINE).absolute()
 
 
 def _required(found: Path | None, reason: str) -> Path:

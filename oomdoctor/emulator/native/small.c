@@ -2,10 +2,18 @@
 #include "versions.h"
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #ifdef LIB_nvrtc
 int nvrtcVersion(int *major, int *minor) { *major = CUDA_VERSION / 1000, *minor = CUDA_VERSION % 1000 / 10; return 0; }
 const char *nvrtcGetErrorString(int code) { return code ? "emulated: no compiler" : "NVRTC_SUCCESS"; }
 int nvrtcCreateProgram(void **p, const char *s, const char *n, int h, const char *const *a, const char *const *b) { (void)s, (void)n, (void)h, (void)a, (void)b; *p = calloc(1, 64); return 0; }
+static const int archs[] = {
+#if CUDA_MAJOR < 13
+    50, 52, 53, 60, 61, 62, 70, 72,
+#endif
+    75, 80, 86, 87, 89, 90, 100, 103, 120, 121};
+int nvrtcGetNumSupportedArchs(int *n) { *n = sizeof archs / sizeof *archs; return 0; }
+int nvrtcGetSupportedArchs(int *out) { memcpy(out, archs, sizeof archs); return 0; }
 int nvrtcGetPTXSize(void *p, size_t *n) { (void)p; *n = 8; return 0; }
 int nvrtcGetCUBINSize(void *p, size_t *n) { (void)p; *n = 8; return 0; }
 int nvrtcGetProgramLogSize(void *p, size_t *n) { (void)p; *n = 1; return 0; }

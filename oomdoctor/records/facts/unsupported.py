@@ -112,11 +112,12 @@ UNSUPPORTED = (
     Unsupported(
         "fp8",
         ("transformer_engine",),
-        "anywhere",
-        "{value} runs kernels that torch does not see, so oomdoctor has no model of it",
-        "use fp8 = torchao",
+        "simulated",
+        "Transformer Engine has its own kernels, so it cannot be simulated",
+        "a plain plan and probe --emulate run Transformer Engine itself, if --python has it and a "
+        "CUDA build of torch; or use fp8 = torchao",
     ),
-    Unsupported("fp8", ("torchao",), "cpu", "FP8 products need a GPU", "use --emulate or plan"),
+    Unsupported("fp8", (), "cpu", "FP8 products need a GPU", "use --emulate or plan"),
     Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
     Unsupported("vllm_gpu_memory_utilization", (), "cpu", "vLLM beside the training needs a GPU"),
     Unsupported(

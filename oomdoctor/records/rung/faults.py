@@ -87,6 +87,14 @@ def _technique_faults(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(("fp8", f'converts weights that are trained; "{config.method}" freezes them'))
     if config.fp8 != "none" and config.sharding != "none":
         found.append(("fp8", f"on several GPUs has no model yet; drop {config.sharding}"))
+    if config.fp8 == "transformer_engine" and config.activation_checkpointing != "none":
+        found.append(
+            (
+                "fp8",
+                "recomputes layers after the autocast of Transformer Engine has ended, so torch "
+                "raises CheckpointError; drop activation_checkpointing or use torchao",
+            )
+        )
     row = OPTIMIZERS.get(config.optimizer)
     if row is not None and row.low_rank and config.sharding != "none":
         found.append(("optimizer", f"{row.name} projects whole gradients, so it needs one GPU"))

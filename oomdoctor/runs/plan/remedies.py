@@ -24,7 +24,7 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.cards.picks import METHODS, nearest
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.route import is_unsloth
+from oomdoctor.runs.plan.sharded.route import runs_on_card_only
 from oomdoctor.runs.plan.tasks import Task, job_of
 
 _MOST_SIMULATIONS = 4
@@ -68,7 +68,7 @@ def _cases(known: Findings, card: Card) -> list[_Case]:
     cases = []
     for method in METHODS:
         own = tuple(row for row in rows if row.config.method == method)
-        simulated = tuple(row for row in own if not is_unsloth(row.config))
+        simulated = tuple(row for row in own if not runs_on_card_only(row.config))
         row = None if any(r.outcome == "fits" for r in own) else nearest(simulated, method)
         if row is None:
             continue

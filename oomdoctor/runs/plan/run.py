@@ -48,8 +48,8 @@ from oomdoctor.runs.plan.sharded.route import (
     Chosen,
     engine_cards,
     is_sharded,
-    is_unsloth,
     route_warnings,
+    runs_on_card_only,
 )
 from oomdoctor.runs.plan.sharded.times import estimate_times
 from oomdoctor.runs.plan.solving.longest_row import find_limits, lengths_answer
@@ -177,9 +177,9 @@ def _predict(
                 continue
             if engines is not None:
                 run_ladder(known, card, engines, on_event)
-        with opened(card, is_unsloth) as engines:
+        with opened(card, runs_on_card_only) as engines:
             if engines is not None:
-                run_ladder(known, card, engines, on_event, is_unsloth)
+                run_ladder(known, card, engines, on_event, runs_on_card_only)
     if known.plan.fewest is not None:
         return
     for card in known.cards:

@@ -21,7 +21,7 @@ from oomdoctor.runs.files.your_changes import (
 )
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.route import is_unsloth
+from oomdoctor.runs.plan.sharded.route import runs_on_card_only
 from oomdoctor.runs.plan.tasks import job_of, tasks_of
 
 
@@ -44,8 +44,9 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
     card = known.cards[0]
     row = known.row(card, rung)
     reason = no_answer(row)
-    if reason is None and is_unsloth(rung.config):
-        reason = "changes of a rung with Unsloth cannot be simulated"
+    if reason is None and runs_on_card_only(rung.config):
+        kernels = "Unsloth" if rung.config.library == "unsloth" else "Transformer Engine"
+        reason = f"changes of a rung with {kernels} cannot be simulated"
     if reason is not None:
         return YourRung(row.key, YOURS, None, (), (), reason)
     changes = changes_to_try(training, row, card.usable_bytes)

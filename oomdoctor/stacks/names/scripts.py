@@ -9,7 +9,7 @@ from typing import Any
 
 from oomdoctor.stacks.names.peft import bits, quant_type, storage, upcast_adapters
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, listed
-from oomdoctor.stacks.names.techniques import fp8_row
+from oomdoctor.stacks.names.techniques import backend_row, fp8_row
 from oomdoctor.stacks.names.transformers import LENGTH
 from oomdoctor.stacks.names.values import dtype, flag, integer, switch, targets, text_of
 
@@ -76,6 +76,7 @@ SCRIPT = LENGTH | Table(
             "completion_length", ("completion_length",), lambda v: {"completion_length": integer(v)}
         ),
         fp8_row("fp8"),
+        backend_row("fp8_backend", ("torchao", "te")),
         Row("PYTORCH_CUDA_ALLOC_CONF", ("allocator",), _allocator),
     ),
     neutral=listed("""task_type lora_bias bias random_state loftq_config fast_inference use_cpu

@@ -161,6 +161,11 @@ class Reading:
         """accelerate's function that converts linear layers for torchao."""
         self._say("fp8", True, call)
 
+    def engine(self, call: ast.Call) -> None:
+        """accelerate's function that converts layers for Transformer Engine."""
+        self._say("fp8", True, call)
+        self._say("fp8_backend", "te", call)
+
     def environment(self, call: ast.Call) -> None:
         """A variable of the allocator."""
         if len(call.args) == 2 and "ALLOC_CONF" in ast.unparse(call.args[0]):
@@ -250,6 +255,7 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     "cast_trained": Reading.cast,
     "freeze": Reading.frozen,
     "convert_model_to_fp8_ao": Reading.float8,
+    "apply_fp8_autowrap": Reading.engine,
     "environ.setdefault": Reading.environment,
     **dict.fromkeys(OPTIMIZERS, Reading.optimizer),
 }

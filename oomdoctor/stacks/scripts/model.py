@@ -153,13 +153,28 @@ def liger(config: TrainConfig) -> Part:
 
 def float8(config: TrainConfig) -> Part:
     """Linear layers that multiply in float8, as accelerate's recipe for torchao does it."""
-    if config.fp8 == "none":
+    if config.fp8 != "torchao":
         return Part()
     settings = {"pad_inner_dim": "True", "enable_fsdp_float8_all_gather": "False"}
     recipe = call("Float8LinearConfig", settings, indent=15)
     body = call("convert_model_to_fp8_ao", {"config": recipe}, "model", indent=4)
     names = ("accelerate.utils.ao:convert_model_to_fp8_ao", "torchao.float8:Float8LinearConfig")
     return Part(body, names)
+
+
+def transformer_engine(config: TrainConfig) -> Part:
+    """The layers of Transformer Engine and its autocast, once the Trainer has an Accelerator."""
+    if config.fp8 != "transformer_engine":
+        return Part()
+    names = ("convert_model", "apply_fp8_autowrap", "TERecipeKwargs")
+    return Part(
+        """\
+# As accelerate does it for mixed_precision="fp8". It needs the Accelerator of the trainer.
+with torch.no_grad():
+    convert_model(trainer.model)
+apply_fp8_autowrap(trainer.model, TERecipeKwargs())""",
+        ("torch", *(f"accelerate.utils:{name}" for name in names)),
+    )
 
 
 def frozen(config: TrainConfig) -> Part:

@@ -38,6 +38,8 @@ _MORE = {
     "unsloth": frozenset({"library"}),
 }
 
+_WITH_ENGINE = ("trainer", "trl")  # their Trainer has the Accelerator that the conversion needs
+
 
 def check_said(rung: StackRung, target: str) -> None:
     """Check that a script can say all of a rung. Scripts train a language model on text.
@@ -50,8 +52,8 @@ def check_said(rung: StackRung, target: str) -> None:
         raise not_in(target, f"the task {rung.task}", "exports train causal language models")
     if config.loss == "chunked" and target != "trl":
         raise not_in(target, "loss = chunked", "use --to trl")
-    if config.fp8 == "transformer_engine":
-        raise not_in(target, "fp8 = transformer_engine", "use --to accelerate, or fp8 = torchao")
+    if config.fp8 == "transformer_engine" and target not in _WITH_ENGINE:
+        raise not_in(target, "fp8 = transformer_engine", "use --to trainer or --to trl")
     said, plain = _SAID | _MORE[target], TrainConfig()
     for key in (field.name for field in fields(TrainConfig)):
         value = getattr(config, key)

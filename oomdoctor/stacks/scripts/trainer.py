@@ -21,7 +21,8 @@ _TRAINER = """trainer = Trainer(
     args=training,
     train_dataset=packed_rows(args.data, tokenizer),
     data_collator=collate,
-)
+)"""
+_TRAIN = """\
 trainer.train()
 trainer.save_model()
 tokenizer.save_pretrained(args.output)"""
@@ -49,11 +50,12 @@ def render(rung: StackRung) -> str:
         models.float8(config),
         models.part_checkpointing(config),
     ]
+    engine = models.transformer_engine(config)
     names = [
         *parts.ARGUMENT_IMPORTS,
         *data.TEXT.names,
         *parts.COLLATE_IMPORTS,
-        *(name for part in found for name in part.names),
+        *(name for part in (*found, engine) for name in part.names),
     ]
     return parts.script(
         rung,
@@ -64,7 +66,15 @@ def render(rung: StackRung) -> str:
             *data.TEXT.functions,
             parts.COLLATE,
             *(function for part in found for function in part.functions),
-            parts.main(["args = parse_arguments()", *(part.body for part in found), _TRAINER]),
+            parts.main(
+                [
+                    "args = parse_arguments()",
+                    *(part.body for part in found),
+                    _TRAINER,
+                    engine.body,
+                    _TRAIN,
+                ]
+            ),
         ],
         launch(rung),
     )

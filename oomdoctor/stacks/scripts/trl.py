@@ -73,6 +73,7 @@ def render(rung: StackRung) -> str:
         found.append(Part("", lora.names, lora.functions))
     casts = _casts(config)
     found += [Part("", cast.names, cast.functions) for cast in casts[:1]]
+    engine = models.transformer_engine(config)
     made = "trainer = ModelLossTrainer" if plain else f"trainer = {kind}Trainer"
     lines = [
         "args = parse_arguments()",
@@ -81,6 +82,7 @@ def render(rung: StackRung) -> str:
         objective.checks,
         _WHY_CAST if casts and config.quantization != "none" else "",
         *(cast.body for cast in casts),
+        engine.body,
         "trainer.train()",
         "trainer.save_model()",
         "tokenizer.save_pretrained(args.output)",
@@ -88,7 +90,11 @@ def render(rung: StackRung) -> str:
     return parts.script(
         rung,
         f"TRL's {kind}Trainer",
-        [*parts.ARGUMENT_IMPORTS, *source.names, *(name for part in found for name in part.names)],
+        [
+            *parts.ARGUMENT_IMPORTS,
+            *source.names,
+            *(name for part in (*found, engine) for name in part.names),
+        ],
         [
             parts.arguments(rung),
             *source.functions,

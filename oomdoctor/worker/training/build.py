@@ -40,10 +40,9 @@ from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.sharding.engines import engine_arguments
 from oomdoctor.worker.training.sharding.prepare import prepare
 from oomdoctor.worker.training.support import check_supported
-from oomdoctor.worker.training.techniques import compilation, liger
+from oomdoctor.worker.training.techniques import compilation, fp8, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
-from oomdoctor.worker.training.techniques.fp8 import convert_linear_layers
 from oomdoctor.worker.training.techniques.freezing import freeze
 from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
@@ -162,7 +161,7 @@ def build(
     if config.method != "full":
         check_scalable(model, config)
     if config.fp8 == "torchao":
-        convert_linear_layers(model, notes, simulated=simulated)
+        fp8.convert_linear_layers(model, notes, simulated=simulated)
     if config.loss == "liger":
         liger.apply_kernels(model, notes)
     if not by_unsloth:
@@ -172,6 +171,8 @@ def build(
     if trainer is None:
         trainer = _trainer(model, arguments, on_phase)
     _finish(trainer, arguments, config, job)
+    if config.fp8 == "transformer_engine":
+        fp8.convert_to_transformer_engine(trainer.model, notes)
     if config.sharding == "none":
         optimizer = optimizers.create(trainer)
         if simulated and config.optimizer == "apollo_adamw":
@@ -183,6 +184,8 @@ def build(
         elif config.optimizer_in_backward:
             optimizer = optimizers.moved_to_backward(trainer, optimizer, notes)
         model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
+        if config.fp8 == "transformer_engine":
+            model = fp8.multiply_in_transformer_engine(model)
     else:
         model, optimizer = prepare(trainer, config)
     trainer.optimizer, trainer.model_wrapped = optimizer, model

@@ -57,6 +57,11 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         raise UnsupportedError("LoRA needs peft: pip install peft")
     if config.fp8 == "torchao" and not _installed("torchao"):
         raise UnsupportedError("fp8 needs torchao: pip install torchao")
+    if config.fp8 == "transformer_engine" and not _installed("transformer_engine"):
+        raise UnsupportedError(
+            "fp8 needs Transformer Engine: "
+            "pip install --no-build-isolation 'transformer_engine[pytorch]'"
+        )
     if is_emulating() and row is not None and row.library == "galore_torch":
         raise UnsupportedError(
             f"{row.name} computes an SVD with cuSOLVER, which the emulated GPU does not have; use "

@@ -17,6 +17,8 @@ from oomdoctor.emulator.generate import (
     version_script,
 )
 
+_NVRTC = ("-Wl,--no-as-needed", "-l:libnvrtc.so.13")
+
 
 def _compile(folder: Path, name: str, code: str, *options: str) -> Path:
     source = folder / f"{name}.c"
@@ -82,6 +84,25 @@ def test_packages_that_load_cuda_count_too(fake_torch: Path, tmp_path: Path) -> 
     _compile(package, "ext.so", code, f"-L{tmp_path}", "-l:libcufft.so.11")
     found = {library.file: library for library in libraries(fake_torch, [tmp_path / "site"])}
     assert found["libcufft.so.11"].symbols[None] == {"cufftExecC2C"}
+
+
+def test_a_package_may_leave_symbols_to_libraries_that_others_load(
+    fake_torch: Path, tmp_path: Path
+) -> None:
+    """Transformer Engine loads NVRTC from Python, and looks functions of the driver up by name."""
+    package = tmp_path / "site" / "engine"
+    package.mkdir(parents=True)
+    _compile(tmp_path, "libnvrtc.so.13", "int nvrtcVersion(void) { return 0; }")
+    _compile(package, "binding.so", "int f(void) { return 0; }", f"-L{tmp_path}", *_NVRTC)
+    code = (
+        "int cudaMalloc(void); int nvrtcGetNumSupportedArchs(void); "
+        'const char *name = "x\\0cuStreamGetCtx";'
+        "int f(void) { return cudaMalloc() + nvrtcGetNumSupportedArchs(); }"
+    )
+    _compile(package, "engine.so", code, f"-L{tmp_path}", "-l:libcudart.so.12")
+    found = {library.file: library for library in libraries(fake_torch, [tmp_path / "site"])}
+    assert "nvrtcGetNumSupportedArchs" in found["libnvrtc.so.13"].symbols[None]
+    assert "cuStreamGetCtx" in found["libcuda.so.1"].symbols[None]
 
 
 def test_a_default_succeeds_or_says_not_supported() -> None:

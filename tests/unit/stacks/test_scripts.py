@@ -82,7 +82,7 @@ def test_the_words_of_the_installed_versions_are_written() -> None:
         ("unsloth", {"objective": "grpo", "num_generations": 4}, "objective = grpo"),
         ("llama-factory", {"objective": "grpo", "num_generations": 4}, "objective = grpo"),
         ("torchtune", {"objective": "reward"}, "objective = reward"),
-        ("trl", {"fp8": "transformer_engine"}, "fp8 = transformer_engine"),
+        ("pytorch", {"fp8": "transformer_engine"}, "fp8 = transformer_engine"),
         ("trl", {"optimizer_in_backward": True}, "optimizer_in_backward"),
         ("trainer", {"loss": "chunked"}, "loss = chunked"),
         ("pytorch", {"loss": "chunked"}, "loss = chunked"),

@@ -24,7 +24,7 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.route import Chosen, is_sharded, is_unsloth
+from oomdoctor.runs.plan.sharded.route import Chosen, is_sharded, is_unsloth, runs_on_card_only
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
@@ -81,7 +81,7 @@ class Engines:
                 seen = opening.enter_context(emulated.emulating(gpus, python, place))
                 uuids = ",".join(emulated.uuid_of(index) for index in range(most))
                 environment = worker_environment(uuids) | _ONE_THREAD | seen
-                if not any(config.compile or is_unsloth(config) for config in self._configs):
+                if not any(config.compile or runs_on_card_only(config) for config in self._configs):
                     environment |= _COMPILES_NOTHING
                 host = opening.enter_context(WorkerHost(python, environment, place))
                 host.start()  # they load their libraries at the same time

@@ -21,7 +21,12 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import Engines
-from oomdoctor.runs.plan.sharded.route import Chosen, is_sharded, is_unsloth, was_stopped_by_host
+from oomdoctor.runs.plan.sharded.route import (
+    Chosen,
+    is_sharded,
+    runs_on_card_only,
+    was_stopped_by_host,
+)
 
 
 @dataclass(slots=True)
@@ -106,7 +111,7 @@ def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...])
         known.keep_run(card, rung, attempts)
     elif len(attempts) > 1:
         known.keep_run(card, rung, attempts[:-1])
-    elif is_unsloth(rung.config):
+    elif runs_on_card_only(rung.config):
         known.keep_run(card, rung, attempts)  # why it does not run
     else:
         known.not_run[card.name, rung.config.key()] = last.reason or "not supported"

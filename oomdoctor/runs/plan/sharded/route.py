@@ -2,8 +2,8 @@
 
 The engine of several GPUs (FSDP, DDP, DeepSpeed) runs its own code there with one rank, and its
 peak is exact. That needs an interpreter whose torch has a CUDA build. Elsewhere, and for questions
-that take many runs, the rung is simulated. Unsloth compiles its layers for the card, so it runs
-there or not at all.
+that take many runs, the rung is simulated. Unsloth compiles its layers for the card, and
+Transformer Engine has its own kernels, so these run there or not at all.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ def is_sharded(config: TrainConfig) -> bool:
 def is_unsloth(config: TrainConfig) -> bool:
     """Whether Unsloth trains a rung."""
     return config.library == "unsloth"
+
+
+def runs_on_card_only(config: TrainConfig) -> bool:
+    """Whether a rung has kernels that no simulation knows: Unsloth's, or Transformer Engine's."""
+    return is_unsloth(config) or config.fp8 == "transformer_engine"
 
 
 def engine_cards(known: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:

@@ -15,7 +15,7 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.route import is_unsloth
+from oomdoctor.runs.plan.sharded.route import runs_on_card_only
 from oomdoctor.runs.plan.tasks import Task, job_of
 
 
@@ -28,7 +28,7 @@ def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event
     assert known.inspection is not None
     tasks = []
     for rung in known.ladder(card):
-        if is_unsloth(rung.config):
+        if runs_on_card_only(rung.config):
             continue
         row = known.row(card, rung)
         if known.was_run(card, rung) and row.outcome == "fits" and row.micro_batch_size:

@@ -1,12 +1,14 @@
-"""FP8 training: linear layers that multiply in float8, as accelerate's recipe for torchao does it.
+"""FP8 training: linear layers that multiply in float8, as accelerate's recipes do it.
 
-Weights, gradients and what is saved for the backward pass keep their types. Each product casts its
-operands, so without torch.compile it takes more memory for a moment, not less.
+With torchao, weights, gradients and what is saved for the backward pass keep their types. Each
+product casts its operands, so without torch.compile it takes more memory for a moment, not less.
+Transformer Engine has layers of its own, and saves inputs and weights in float8.
 """
 
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 _NOTE = (
     "fp8 multiplies all linear layers but the first and the last in float8; in a training script: "
     'accelerate\'s mixed_precision="fp8" with AORecipeKwargs'
+)
+_ENGINE_NOTE = (
+    "fp8 replaces all linear layers and layer norms by those of Transformer Engine, with delayed "
+    'scaling; in a training script: accelerate\'s mixed_precision="fp8" with TERecipeKwargs'
 )
 
 
@@ -41,3 +47,36 @@ def convert_linear_layers(model: Module, notes: list[str], *, simulated: bool) -
     notes.append(_NOTE)
     if simulated:
         notes.append("no time is predicted: estimates of FP8 were never compared with a GPU")
+
+
+def convert_to_transformer_engine(model: Module, notes: list[str]) -> None:
+    """Replace layers as accelerate does, which holds the old weights until all are replaced.
+
+    An Accelerator must be there.
+
+    Raises:
+        UnsupportedError: Transformer Engine cannot be imported here.
+    """
+    import torch
+
+    old = list(model.parameters())
+    try:
+        with torch.no_grad():
+            _of_accelerate().convert_model(model)
+    except (ImportError, AttributeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(f"Transformer Engine cannot be used here: {reason}") from error
+    finally:
+        del old
+    notes.append(_ENGINE_NOTE)
+
+
+def multiply_in_transformer_engine(model: Module) -> Module:
+    """The model whose forward pass is in Transformer Engine's autocast, around that of torch."""
+    recipe = importlib.import_module("accelerate.utils").TERecipeKwargs()
+    wrapped: Module = _of_accelerate().apply_fp8_autowrap(model, recipe)
+    return wrapped
+
+
+def _of_accelerate() -> ModuleType:
+    return importlib.import_module("accelerate.utils.transformer_engine")

@@ -1,8 +1,12 @@
-"""FP8 training with torchao: built as accelerate's recipe, simulated, and refused where it must."""
+"""FP8 training: built as by accelerate's recipes, simulated, and refused where it must."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -71,3 +75,59 @@ def test_a_card_without_fp8_is_told_apart() -> None:
 def test_what_cannot_run_says_why(fp8: Any, device: str, told: str) -> None:
     with pytest.raises(UnsupportedError, match=told):
         check_supported(TrainConfig(fp8=fp8, micro_batch_size=1), device, simulated=True)
+
+
+def test_transformer_engine_takes_the_place_of_linear_layers_and_norms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By accelerate's own functions, with layers that stand in for those of the engine."""
+    import torch
+    from accelerate.utils import transformer_engine as by_accelerate
+
+    class Linear(torch.nn.Linear):
+        def __init__(self, inputs: int, outputs: int, bias: bool, params_dtype: Any) -> None:
+            super().__init__(inputs, outputs, bias, dtype=params_dtype)
+
+    held: list[int] = []
+
+    @contextmanager
+    def autocast(enabled: bool, fp8_recipe: str) -> Iterator[None]:
+        held.append(enabled)
+        yield
+        held.append(fp8_recipe == "delayed")
+
+    class Recipe:
+        def to_kwargs(self) -> dict[str, Any]:
+            return {}
+
+    own = ModuleType("transformer_engine.pytorch")
+    own.Linear, own.LayerNorm, own.fp8_autocast = Linear, torch.nn.LayerNorm, autocast  # type: ignore[attr-defined]
+    recipes = ModuleType("transformer_engine.common.recipe")
+    recipes.DelayedScaling = lambda: "delayed"  # type: ignore[attr-defined]
+    checks = ModuleType("transformer_engine.pytorch.fp8")
+    checks.check_mxfp8_support = lambda: (False, "")  # type: ignore[attr-defined]
+    parents = {
+        name: ModuleType(name) for name in ("transformer_engine", "transformer_engine.common")
+    }
+    parents["transformer_engine"].pytorch = own  # type: ignore[attr-defined]
+    parents["transformer_engine.common"].recipe = recipes  # type: ignore[attr-defined]
+    for module in (own, recipes, checks, *parents.values()):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(by_accelerate, "is_transformer_engine_available", lambda: True)
+    monkeypatch.setattr("accelerate.utils.TERecipeKwargs", Recipe)
+
+    from oomdoctor.worker.training.build import build
+    from oomdoctor.worker.training.techniques import fp8
+
+    model = build(tiny_job("dense"), CPU).model
+    before = sum(parameter.numel() for parameter in model.parameters())
+    notes: list[str] = []
+    fp8.convert_to_transformer_engine(model, notes)
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    assert linear and all(type(module) is Linear for module in linear)
+    assert sum(parameter.numel() for parameter in model.parameters()) == before
+    assert any("TERecipeKwargs" in note for note in notes)
+    wrapped = fp8.multiply_in_transformer_engine(model)
+    wrapped.train()
+    wrapped(input_ids=torch.ones(1, 4, dtype=torch.long))
+    assert held == [True, True]

@@ -29,7 +29,7 @@ from oomdoctor.runs.plan.sharded import times
 from oomdoctor.runs.plan.sharded.engines import Engines, Ran
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
-from oomdoctor.runs.plan.sharded.route import engine_cards, is_unsloth, route_warnings
+from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings, runs_on_card_only
 from oomdoctor.runs.plan.tasks import Task
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import GIB
@@ -251,7 +251,7 @@ UNSLOTH = TrainConfig(
 
 def run_unsloth(known: Findings, engines: FakeEngines) -> None:
     nothing = cast("Any", lambda event: None)
-    run_ladder(known, known.cards[0], cast("Engines", engines), nothing, is_unsloth)
+    run_ladder(known, known.cards[0], cast("Engines", engines), nothing, runs_on_card_only)
 
 
 def test_it_gets_the_largest_size_that_fits_and_is_not_simulated() -> None:
@@ -281,10 +281,10 @@ def test_it_runs_in_plain_plans_where_a_card_can_be_emulated(
     monkeypatch.setattr(emulated, "is_emulating", lambda: False)
     monkeypatch.setattr(emulated, "why_not", lambda python: None)
     known = findings(UNSLOTH, gpus=1)
-    assert engine_cards(known, is_unsloth) == known.cards
+    assert engine_cards(known, runs_on_card_only) == known.cards
     assert engine_cards(known) == ()
     swept = PlanRequest(("24GiB",), sweep=Sweep("micro_batch_size", (1, 2)))
-    assert engine_cards(findings(UNSLOTH, gpus=1, plan=swept), is_unsloth) == ()
+    assert engine_cards(findings(UNSLOTH, gpus=1, plan=swept), runs_on_card_only) == ()
 
 
 def test_no_time_is_simulated_for_it() -> None:
