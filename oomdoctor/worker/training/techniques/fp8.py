@@ -2,7 +2,7 @@
 
 With torchao, weights, gradients and what is saved for the backward pass keep their types. Each
 product casts its operands, so without torch.compile it takes more memory for a moment, not less.
-Transformer Engine has layers of its own, and saves inputs and weights in float8.
+Transformer Engine replaces the layers, and saves inputs and weights in float8.
 """
 
 from __future__ import annotations
