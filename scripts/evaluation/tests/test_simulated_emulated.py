@@ -52,11 +52,14 @@ def test_what_is_reached(stored: list[Row]) -> None:
     of, reserve = summary(main, allocated), summary(main, reserved)
 
     # With flex attention, what the compiler keeps of its first call lies elsewhere in memory than
-    # in a simulation, so that up to 0.03% of a peak is the rest of blocks that were not split.
+    # in a simulation, so that up to 0.07% of a peak is the rest of blocks that were not split. Two
+    # runs of such a rung on the emulated card differ by up to 2 MB, too.
     assert of.equal > 0.93
-    # The worst is FP8 with recomputation on an H100: for grouped queries a simulation adds what
-    # cuDNN needs at least, and the emulated cuDNN needs nothing, so later blocks lie elsewhere.
-    assert of.worst < 0.0006
+    assert of.worst < 0.0007
+    # With FP8 and recomputation on an H100 it is up to 0.05%: for grouped queries a simulation
+    # adds what cuDNN needs at least, and the emulated cuDNN needs nothing.
+    plain = [row for row in main if "flex_attention" not in row.rung.settings]
+    assert summary(plain, allocated).worst < 0.0006
     assert reserve.equal >= 0.75
     assert reserve.median < 0.0002
     assert reserve.worst < 0.02
