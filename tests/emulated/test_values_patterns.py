@@ -48,6 +48,9 @@ loss = torch.nn.functional.cross_entropy(logits, torch.randint(0, 32000, (512,),
 assert torch.isfinite(loss) and not torch.isnan(loss) and not loss.isnan().any()
 assert torch.isfinite(logits).all() and not torch.isnan(logits).any()
 assert loss.item() == loss.item() and not loss > 1e4
+images = torch.randn(3, 3, 256, 256).to(d)
+real = (images == 0.0).sum(dim=(-1, -2, -3)) != images[0].numel()
+tell(images=[len(images[real]), bool((images != 1.0).all()), (images == 0.0).any().item()])
 tell(loss=loss.item(), unknown=counters().unknown > 0, assumed=counters().assumed > 0)
 
 # The gradient scaler, clipping, early stopping.
@@ -165,6 +168,11 @@ def test_masks_lengths_and_packed_rows_are_true(told: dict[str, Any]) -> None:
 def test_unknown_numbers_are_finite_and_their_reads_are_counted(told: dict[str, Any]) -> None:
     assert (told["loss"], told["unknown"], told["assumed"]) == (0.0, True, True)
     assert told["best"] == 0.0
+
+
+def test_unknown_pixels_are_no_padding(told: dict[str, Any]) -> None:
+    """Idefics3 leaves out images whose pixels are all zero."""
+    assert told["images"] == [3, True, False]
 
 
 def test_the_gradient_scaler_takes_its_steps(told: dict[str, Any]) -> None:

@@ -187,6 +187,21 @@ bool unique(const Call& call, Results& results) {
   return true;
 }
 
+// An unknown floating-point number is equal to no number that a program names: pixels are no padding.
+bool compared(const Call& call, Results& results, bool found) {
+  const at::Tensor& self = call.args[0].toTensor();
+  if (!self.is_floating_point() || !plain(self) || self.numel() == 0) return false;
+  unsigned char value[8];
+  if (emu_values_state(address(self), span(self), 0, value) != EMU_UNKNOWN) return false;
+  results.returned = {at::full({}, found, at::kBool)};
+  results.uniform = true;
+  results.worth = EMU_ASSUMED;
+  return true;
+}
+
+bool equals_number(const Call& call, Results& results) { return compared(call, results, false); }
+bool differs_from_number(const Call& call, Results& results) { return compared(call, results, true); }
+
 // CUDA compares without the dispatcher and reads one byte.
 bool equal(const Call& call, Results&) {
   bool same = true; // large ones: unknown, or as it was meant
@@ -236,6 +251,8 @@ Rule rule_of(const std::string& name, const std::string& overload) {
       {"unique_dim", unique}, {"unique_dim_consecutive", unique}, {"unique_consecutive", unique},
       {"_amp_foreach_non_finite_check_and_unscale_", check_and_unscale}, {"_local_scalar_dense", scalar}, {"equal", equal}};
   if ((name == "max" || name == "min") && overload.rfind("dim", 0) == 0) return best;
+  if (name == "eq" && overload == "Scalar") return equals_number;
+  if (name == "ne" && overload == "Scalar") return differs_from_number;
   const auto found = rules.find(name);
   return found == rules.end() ? nullptr : found->second;
 }

@@ -19,7 +19,7 @@ from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
-from oomdoctor.worker.simulating.device import image_grids, padding
+from oomdoctor.worker.simulating.device import answers, image_grids, padding
 from oomdoctor.worker.simulating.device.documents import several_in_a_row
 from oomdoctor.worker.simulating.device.scored import scored
 from oomdoctor.worker.simulating.instruments import Instruments
@@ -35,7 +35,7 @@ from oomdoctor.worker.training.batch import (
 )
 from oomdoctor.worker.training.implementation import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions
-from oomdoctor.worker.training.objectives.images import grid_of
+from oomdoctor.worker.training.objectives.images import grid_of, images_read
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
 from oomdoctor.worker.training.techniques.scaler import forget_scale
@@ -216,7 +216,13 @@ class Recorder:
         # Idefics3 leaves out images that are padding; here none is.
         share = Fraction(1) if images else scored_share(config)
         grid = grid_of(config, setup.model_config) if images else None
-        with several_in_a_row(several), scored(share), image_grids.known(batches, grid):
+        read = images_read(config, setup.model_config) if images else 1
+        with (
+            several_in_a_row(several),
+            scored(share),
+            answers.reads_as(read),
+            image_grids.known(batches, grid),
+        ):
             training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         return batches

@@ -187,6 +187,15 @@ def deep_with_images(job: ProbeJob) -> ProbeJob:
     return replace(job, model=replace(job.model, config=config))
 
 
+@pytest.mark.parametrize("kind", ["llava", "smolvlm"])
+def test_rows_of_several_images_are_simulated_as_they_are_measured(kind: str) -> None:
+    """SmolVLM counts the images of each row and reads the numbers back."""
+    job = quick(tiny_job(kind, images=2, sequence_length=64))
+    measured, predicted = measure(job, PhaseFile(None)), simulated_peaks(job, as_cuda=False)
+    for phase, memory in measured.steady.items():
+        assert predicted["steady", phase] == memory.peak_allocated_bytes, phase
+
+
 def test_windows_of_images_are_not_recorded_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row adds windows, so no size lies on a line through others."""
     record, sizes = Recorder.record, []

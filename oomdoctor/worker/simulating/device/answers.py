@@ -27,6 +27,7 @@ _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
 _NAME = "_oomdoctor_answer"
 _negative = False
+_whole = 1
 
 
 Note = Callable[[Sequence[Any], Any], None]  # of the arguments and the result
@@ -89,7 +90,7 @@ def _read(args: Sequence[Any]) -> bool | int | float:
         return bool(known)
     if known is not None:
         return float(known)
-    return 1.0 if tensor.is_floating_point() else 1
+    return 1.0 if tensor.is_floating_point() else _whole
 
 
 def _positions(args: Sequence[Any]) -> torch.Tensor | None:
@@ -109,6 +110,17 @@ def negative() -> Iterator[None]:
         yield
     finally:
         _negative = before
+
+
+@contextmanager
+def reads_as(number: int) -> Iterator[None]:
+    """Whole numbers that code asks for in this context are this one, not 1."""
+    global _whole
+    before, _whole = _whole, number
+    try:
+        yield
+    finally:
+        _whole = before
 
 
 def _no_overflow(args: Sequence[Any], _: Any) -> None:

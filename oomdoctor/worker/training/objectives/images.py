@@ -160,6 +160,11 @@ def _by_row(
     return Images({"pixel_values": torch.randn(shape, generator=generator)}, tokens)
 
 
+def images_read(config: TrainConfig, model: PretrainedConfig) -> int:
+    """What the model reads back when it counts the images of a row; 1 if it counts none."""
+    return config.images if _FAMILIES.get(model.model_type) is _by_row else 1
+
+
 def _fixed_size(config: TrainConfig, own: int) -> int:
     if config.image_size not in (0, own):
         raise UnsupportedError(f"this model takes images of {own} pixels a side; leave image_size")
