@@ -6,11 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from oomdoctor.cli.options import completion
-from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.model import SourceChoice
+from oomdoctor.records.planned.plan import CardOrder, PlanRequest
+from oomdoctor.records.report import RankBy
+from oomdoctor.records.slurm.triage import TRIAGE_KEYS
+from oomdoctor.render.charts.names import CHARTS
+from oomdoctor.render.formats import format_names
 from oomdoctor.system import catalogue
 from oomdoctor.system.store import run_folders
 
@@ -50,6 +56,22 @@ def offered(line: str, folder: Path | None = None) -> list[str]:
 )
 def test_through_the_shell(line, some):
     assert some <= set(offered(line))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("oomdoctor show --chart ", CHARTS),
+        ("oomdoctor show --format ", format_names()),
+        ("oomdoctor plan gpt2 --rank-by ", get_args(RankBy)),
+        ("oomdoctor plan gpt2 --sort ", get_args(CardOrder)),
+        ("oomdoctor plan gpt2 --source ", get_args(SourceChoice)),
+        ("oomdoctor plan gpt2 --solve ", ("seq-len", "micro-batch", "lora-rank")),
+        ("oomdoctor triage --by ", TRIAGE_KEYS),
+    ],
+)
+def test_all_words_of_a_choice_are_offered(line, words):
+    assert set(offered(line)) == set(words)
 
 
 def test_runs_are_offered_and_only_probes_are_resumed(golden):

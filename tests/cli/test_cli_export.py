@@ -85,6 +85,17 @@ my_own_setting: 5
 """
 
 
+@pytest.mark.parametrize("program", ["", "axolotl:"])
+def test_a_file_that_is_read_is_never_written_over(cli: Any, tmp_path: Path, program: str) -> None:
+    file = tmp_path / "axolotl.yaml"
+    file.write_text(AXOLOTL)
+    words = ("--from", f"{program}{file}", "--to", "trl", "--output", str(file))
+    ended = cli("export", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert "is a file of --from, which would be lost" in ended.err
+    assert file.read_text() == AXOLOTL
+
+
 def test_a_file_of_one_program_becomes_one_of_another(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "axolotl.yaml").write_text(AXOLOTL)
     ended = cli("export", "--from", str(tmp_path / "axolotl.yaml"), "--to", "trl")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from oomdoctor.cli.options import COMMON, OUTPUT, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
 from oomdoctor.render.formats import format_endings, format_names
 
 FORMATS = format_names()
@@ -40,6 +40,7 @@ class RankOptions:
             "--rank-by",
             metavar="KEY",
             panel=OUTPUT,
+            completion=completion.one_of(("throughput", "memory", "micro-batch")),
             help="Rank by throughput, memory or micro-batch.",
         ),
     ] = "throughput"
@@ -55,8 +56,14 @@ class RankOptions:
 
 
 def _format(*, pages: bool) -> object:
-    names = either(format_names(pages=pages))
-    return option("--format", metavar="FORMAT", panel=OUTPUT, help=f"Output format: {names}.")
+    names = format_names(pages=pages)
+    return option(
+        "--format",
+        metavar="FORMAT",
+        panel=OUTPUT,
+        completion=completion.one_of(names),
+        help=f"Output format: {either(names)}.",
+    )
 
 
 def _file(*, pages: bool) -> object:

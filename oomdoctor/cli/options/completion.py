@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _MOST = 50
@@ -73,6 +74,16 @@ def targets(incomplete: str) -> list[str]:
     from oomdoctor.stacks.export import target_names
 
     return _starting(incomplete, list(target_names()))
+
+
+def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """What offers some fixed words."""
+    known = list(words)
+
+    def offered(incomplete: str) -> list[str]:
+        return _starting(incomplete, known)
+
+    return offered
 
 
 def runs_and_files(incomplete: str) -> list[str]:

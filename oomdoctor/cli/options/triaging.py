@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, option
+from oomdoctor.cli.options import COMMON, completion, option
 from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
 
 
@@ -50,6 +50,7 @@ class TriageOptions:
             "--by",
             metavar="KEY",
             panel=COMMON,
+            completion=completion.one_of(("user", "partition", "cause")),
             help="Count by user, partition or cause, instead of a line for each job.",
         ),
     ] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomdoctor.cli.options.flatten import flatten
@@ -20,6 +21,7 @@ Examples:
   oomdoctor export --from axolotl.yaml --to trl > train.py
 Next: `oomdoctor run -- python train.py` explains it if memory runs out.
 """
+_HELP = "run `oomdoctor export --help`"
 
 
 @flatten
@@ -35,7 +37,8 @@ def export(options: ExportOptions) -> None:
 
     if options.to is not None and options.to not in target_names():
         named = ", ".join(target_names())
-        raise usage_error("bad_option", f"--to: {options.to!r} is not one of {named}")
+        raise usage_error("bad_option", f"--to: {options.to!r} is not one of {named}", _HELP)
+    _check_kept(options)
     if options.output_file is not None:
         output.check_writable(options.output_file)
     rung, notes = _converted(options) if options.from_ else _of_run(options)
@@ -48,6 +51,22 @@ def export(options: ExportOptions) -> None:
     output.write_file(options.output_file, text)
     if not options.quiet:
         output.say(f"wrote {options.output_file}")
+
+
+def _check_kept(options: ExportOptions) -> None:
+    """Refuse to write over a file that is read."""
+    if options.output_file is None:
+        return
+    from oomdoctor.system.training_files.documents import split_program
+
+    written = options.output_file.resolve()
+    for text in options.from_ or ():
+        if Path(split_program(text)[1]).expanduser().resolve() == written:
+            raise usage_error(
+                "bad_option",
+                f"--output: {options.output_file} is a file of --from, which would be lost",
+                "choose another file",
+            )
 
 
 def _of_run(options: ExportOptions) -> tuple[StackRung, list[str]]:

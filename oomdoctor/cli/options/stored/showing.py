@@ -68,6 +68,7 @@ class ShowOptions:
             "--chart",
             metavar="CHART",
             panel=OUTPUT,
+            completion=completion.one_of(CHARTS),
             help=f"The chart of --png and --svg: {either(CHARTS)}.",
         ),
     ] = CHARTS[0]

@@ -95,6 +95,7 @@ class LadderOptions:
             "--source",
             metavar="SOURCE",
             panel=MODEL,
+            completion=completion.one_of(("auto", "local", "cache", "hub", "catalogue")),
             help="Where to look for the model: auto, local, cache, hub or catalogue.",
         ),
     ] = "auto"

@@ -81,6 +81,7 @@ class PlanOptions:
             "--sort",
             metavar="KEY",
             panel=CARDS,
+            completion=completion.one_of(("speed", "memory", "name", "cost")),
             help="Order of several cards: speed, memory, name or cost.  "
             "[default: speed; cost with --price]",
         ),
@@ -130,6 +131,7 @@ class PlanOptions:
             "--solve",
             metavar="SETTING",
             panel=RUN,
+            completion=completion.one_of(("seq-len", "micro-batch", "lora-rank")),
             help="Find the largest seq-len, micro-batch or lora-rank that still fits.",
         ),
     ] = None
