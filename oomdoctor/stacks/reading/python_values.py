@@ -140,12 +140,24 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
         elif isinstance(node, ast.For):
             targets = [node.target]
         for target in targets:
-            for one in ast.walk(target):
-                if isinstance(one, ast.Name):
-                    bound.setdefault(one.id, []).append(value if one is target else None)
+            for name, given in _unpacked(target, value):
+                bound.setdefault(name, []).append(given)
     for name, values in bound.items():
         if len(values) == 1 and values[0] is not None:
             yield name, values[0]
+
+
+def _unpacked(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    """Each name of a target with its value; `A, B = 1, 2` has one for each."""
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+        starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts))
+        if not starred and len(target.elts) == len(value.elts):
+            for one, given in zip(target.elts, value.elts, strict=True):
+                yield from _unpacked(one, given)
+            return
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name):
+            yield node.id, value if node is target else None
 
 
 def _options(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

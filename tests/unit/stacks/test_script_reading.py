@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.lost import comparable
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def training_of(text: str, **given: Any) -> UserTraining:
@@ -126,6 +129,21 @@ def test_a_name_that_is_bound_twice_is_not_read() -> None:
     found = training_of(text)
     assert found.config.micro_batch_size == 8  # the default
     assert [one.name for one in found.not_taken] == ["per_device_train_batch_size"]
+
+
+def test_names_that_are_bound_together_are_read() -> None:
+    text = (DOCS / "examples" / "train.py").read_text(encoding="utf-8")
+    assert 'MODEL, LENGTH = "Qwen/Qwen2.5-1.5B", 2048' in text
+    found = training_of(text)
+    assert (found.model, found.config.micro_batch_size) == ("Qwen/Qwen2.5-1.5B", 4)
+    two = "(BATCH, [STEPS, *_]), SEED = (3, [7, 8, 9]), 1"
+    script = (
+        f"{two}\nTrainingArguments(per_device_train_batch_size=BATCH, max_steps=STEPS, seed=SEED)"
+    )
+    document = read_script("train.py", script)
+    assert document.values["per_device_train_batch_size"] == 3
+    assert document.values["seed"] == 1
+    assert document.values.get("max_steps") != 7  # which part a star takes is left to Python
 
 
 def test_unsloth_scripts_are_read() -> None:
