@@ -37,7 +37,7 @@ def built_as(config: TrainConfig) -> TrainConfig:
     if config.padding != "none":
         raise UnsupportedError(
             f"{config.attention} takes the padding out before its kernel, which is not simulated; "
-            "use sdpa, or leave out padding: it needs no mask for padded rows"
+            "leave out padding, for which this attention needs no mask, or use sdpa"
         )
     return replace(config, attention=stand_in)
 

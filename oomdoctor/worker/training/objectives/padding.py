@@ -32,7 +32,7 @@ def check_padding(model: Module, config: TrainConfig, task: Task, notes: list[st
         return
     if task not in _TASKS:
         raise UnsupportedError(f"padding is for models that take rows of text, not for {task}")
-    if config.attention == "sdpa" and padded_rows(config):
+    if config.attention == "sdpa":  # whatever the size: all sizes of a rung have one set of notes
         notes.append(
             "for padded rows sdpa needs a mask of all pairs of tokens; flash_attention_2 needs none"
         )
