@@ -3,8 +3,9 @@
     python scripts/build_catalogue.py FACTS_DIR
 
 Takes models.json and gpus.json of that folder and keeps what oomdoctor can train or look up: the
-models of its tasks, every card. Standard library only. The test of it is
-tests/worker/training/test_catalogue_builds.py: it builds each model and checks the counts.
+models of its tasks, every card. image_text_models.py has further models. Standard library only. The
+test of it is tests/worker/training/test_catalogue_builds.py: it builds each model and checks the
+counts.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from card_hardware import HARDWARE
+from image_text_models import MODELS
 
 DATA = Path(__file__).resolve().parent.parent / "oomdoctor" / "data"
 GIB = 1024**3
 MIB = 1024**2
 KIB = 1024
 # AutoModel stands for bare encoders, which `system.tasks` gives a head; what is left out takes
-# images or sound beside text.
+# sound, or images in a way that no batch is known for.
 AUTO_CLASSES = frozenset(
     {
         "AutoModelForCausalLM",
@@ -32,6 +34,12 @@ AUTO_CLASSES = frozenset(
         "AutoModel",
     }
 )
+WITH_IMAGES = frozenset({"qwen2_5_vl"})  # of the facts; `worker` makes batches for them
+
+
+def is_kept(facts: Mapping[str, Any]) -> bool:
+    """Whether oomdoctor can train the model."""
+    return facts["auto_class"] in AUTO_CLASSES or facts["config"]["model_type"] in WITH_IMAGES
 
 
 def model_row(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +144,7 @@ def main() -> None:
     models = json.loads((facts / "models.json").read_text(encoding="utf-8"))
     gpus = json.loads((facts / "gpus.json").read_text(encoding="utf-8"))
     DATA.mkdir(exist_ok=True)
-    write(DATA / "models.json", [model_row(m) for m in models if m["auto_class"] in AUTO_CLASSES])
+    write(DATA / "models.json", [*(model_row(m) for m in models if is_kept(m)), *MODELS])
     write(DATA / "gpus.json", [gpu_row(gpu) for gpu in gpus])
 
 

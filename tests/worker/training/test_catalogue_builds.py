@@ -20,6 +20,7 @@ TASK_CLASSES: dict[Task, str] = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "image-classification": "AutoModelForImageClassification",
+    "image-text-to-text": "AutoModelForImageTextToText",
 }
 
 
