@@ -72,6 +72,8 @@ def test_the_ending_of_a_file_chooses_the_page(cli, probed, tmp_path) -> None:
         (("--rung", "1", "--png", "x.png"), "needs --html FILE, or --chart step"),
         (("--rung", "99", "--html", "x.html"), "99 is not a rung of the run"),
         (("--html", "no/such/folder/x.html"), "does not exist"),
+        (("--png", "x.html"), "--png: x.html is the name of a file for --html"),
+        (("--html", "x.PNG"), "--html: x.PNG is the name of a file for --png"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_work(cli, probed, words, said) -> None:

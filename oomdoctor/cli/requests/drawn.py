@@ -7,6 +7,8 @@ from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.drawn import STDOUT, Drawn
 from oomdoctor.render.charts.names import CHARTS
 
+_FORMATS = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg"}
+
 
 def drawn_of(options: ShowOptions) -> Drawn:
     """The files to write.
@@ -25,6 +27,10 @@ def drawn_of(options: ShowOptions) -> Drawn:
         reader.fault("--rung", "needs --html FILE, or --chart step with --png FILE or --svg FILE")
     if options.list_ and asked:
         reader.fault("--list", "has no page and no charts")
+    for name, file in (("html", drawn.html), ("png", drawn.png), ("svg", drawn.svg)):
+        ending = "" if file is None else _FORMATS.get(file.suffix.lower(), name)
+        if file is not None and ending != name:
+            reader.fault(f"--{name}", f"{file} is the name of a file for --{ending}")
     if drawn.takes_stdout and (options.answer.json_ or options.answer.output_file is not None):
         reader.fault(str(STDOUT), "stdout takes one answer; give --html, --png or --svg a file")
     reader.check()
