@@ -75,6 +75,7 @@ def test_a_setting_that_an_objective_does_not_have_is_refused(
         ({"frozen_layers": -1}, "frozen_layers"),
         ({"method": "lora", "fp8": "torchao"}, "fp8"),
         ({"sharding": "ddp", "world_size": 2, "fp8": "torchao"}, "fp8"),
+        ({"fp8": "transformer_engine", "activation_checkpointing": "full"}, "fp8"),
         ({"optimizer_in_backward": True, "micro_batch_size": 8}, "optimizer_in_backward"),
         (
             {"optimizer_in_backward": True, "sharding": "ddp", "world_size": 2},
