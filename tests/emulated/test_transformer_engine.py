@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from card_reports import larger, report
 from emulated_run import Watched
-from tiny_models import CONFIGS
-from tiny_text import trainable_folder, words_file
+from tiny_text import words_file
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 
-ROOT = Path(__file__).parents[2]
 LENGTH, BATCH, HIDDEN, WORDS = 512, 2, 256, 4096
 SIZES = {
     "hidden_size": HIDDEN,
@@ -28,36 +23,15 @@ SIZES = {
 }
 TARGETS = ("trainer", "trl")
 FP8: dict[str, Any] = {"fp8": "transformer_engine", "micro_batch_size": BATCH}
+LENGTHS = ("--seq-len", str(LENGTH), "--effective-batch", str(BATCH))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def report(cache: Path, python: Path, *words: str) -> dict[str, Any]:
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "oomdoctor", *words, "--recipe", "none"),
-            *("--seq-len", str(LENGTH), "--effective-batch", str(BATCH)),
-            *("--python", str(python), "--json", "--quiet"),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)},
-    )
-    assert ended.returncode == 0, ended.stderr
-    document: dict[str, Any] = json.loads(ended.stdout)
-    return document
-
-
-def larger(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    task, architecture, config = CONFIGS[kind]
-    monkeypatch.setitem(CONFIGS, kind, (task, architecture, config | SIZES))
-    return trainable_folder(folder, kind)
 
 
 def test_scripts_and_plans_need_what_the_rung_needs(
     engine_python: Path, emulator_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = larger("dense", tmp_path / "model", monkeypatch)
+    model = larger("dense", SIZES, tmp_path / "model", monkeypatch)
     words = words_file(tmp_path / "words.txt", 8 * LENGTH)
     amp: dict[str, Any] = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
     rungs = [FP8, FP8 | amp]
@@ -67,9 +41,10 @@ def test_scripts_and_plans_need_what_the_rung_needs(
     probed = report(
         emulator_cache,
         engine_python,
-        *("probe", str(model), "--emulate", "L4", "--no-predict", *asked),
+        *("probe", str(model), "--emulate", "L4", "--no-predict", *LENGTHS, *asked),
     )
-    planned = report(emulator_cache, engine_python, "plan", str(model), "--gpu", "L4", *asked)
+    plan = ("plan", str(model), "--gpu", "L4", *LENGTHS, *asked)
+    planned = report(emulator_cache, engine_python, *plan)
     for rung, row, other in zip(rungs, probed["results"], planned["results"], strict=True):
         assert (row["outcome"], row["evidence"]) == ("fits", "emulated"), row["failure"]
         for key in ("outcome", "evidence", "peak_allocated_bytes", "peak_reserved_bytes"):
@@ -95,8 +70,8 @@ def test_the_output_layer_gets_weights_of_its_own(
     engine_python: Path, emulator_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """accelerate replaces each linear layer, and the one that shared its weights shares no more."""
-    model = larger("gqa-tied", tmp_path / "model", monkeypatch)
-    options = ("--emulate", "L4", "--no-predict", "--micro-batch", str(BATCH))
+    model = larger("gqa-tied", SIZES, tmp_path / "model", monkeypatch)
+    options = ("--emulate", "L4", "--no-predict", "--micro-batch", str(BATCH), *LENGTHS)
     rungs = ("fp8=none", "fp8=transformer_engine")
     asked = [word for rung in rungs for word in ("--rung", rung)]
     found = report(emulator_cache, engine_python, "probe", str(model), *options, *asked)

@@ -7,23 +7,17 @@ and one of each sequence has none.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from card_reports import larger, report
 from emulated_run import Watched
-from tiny_models import CONFIGS
-from tiny_text import trainable_folder, words_file
+from tiny_text import words_file
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 
-ROOT = Path(__file__).parents[2]
 LENGTH, BATCH, HIDDEN, WORDS = 1024, 2, 256, 8192
 # Large enough that logits and activations decide, and not what Unsloth takes when it is imported.
 SIZES = {
@@ -36,31 +30,10 @@ SIZES = {
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def larger(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    task, architecture, config = CONFIGS[kind]
-    monkeypatch.setitem(CONFIGS, kind, (task, architecture, config | SIZES))
-    return trainable_folder(folder, kind)
-
-
-def report(cache: Path, python: Path, *words: str) -> dict[str, Any]:
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "oomdoctor", *words, "--recipe", "none"),
-            *("--python", str(python), "--json", "--quiet"),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)},
-    )
-    assert ended.returncode == 0, ended.stderr
-    document: dict[str, Any] = json.loads(ended.stdout)
-    return document
-
-
 def test_a_script_needs_what_the_plan_of_it_says(
     unsloth_python: Path, emulator_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = larger("dense", tmp_path / "model", monkeypatch)
+    model = larger("dense", SIZES, tmp_path / "model", monkeypatch)
     data = words_file(tmp_path / "words.txt", 8 * LENGTH)
     config = TrainConfig(
         library="unsloth",
@@ -91,7 +64,7 @@ def test_a_script_needs_what_the_plan_of_it_says(
 def test_its_rungs_differ_from_plain_ones_as_they_should(
     unsloth_python: Path, emulator_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = larger("gqa-tied", tmp_path / "model", monkeypatch)
+    model = larger("gqa-tied", SIZES, tmp_path / "model", monkeypatch)
     qlora = "method=qlora,quantization=nf4"
     rungs = (qlora, f"{qlora},library=unsloth,activation_checkpointing=offload")
     found = report(
