@@ -1,4 +1,7 @@
-"""Which rows of two reports belong together: by configuration, never by label or place."""
+"""Which rows of two reports belong together: by configuration, never by place.
+
+Only the rung of the user's file goes by its label, because the file may have changed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from oomdoctor.analysis.differences.rows import Row
+from oomdoctor.records.user_training import YOURS
 
 # What a command line sets for every rung at once, so that all rungs of two runs may differ in it.
 _RUN_WIDE = frozenset({"sequence_length", "effective_batch_size", "world_size", "gpus_per_node"})
@@ -20,16 +24,17 @@ def matched(
     """The pairs, and the rows that only one side has.
 
     The same configurations first; then those that differ only in what the command line sets for the
-    whole run; then those that also differ in the 16-bit type.
+    whole run; then those that also differ in the 16-bit type; and the rungs of the user's file.
     """
     pairs: list[tuple[Row, Row]] = []
     left, right = list(before), list(after)
-    for kind in (_exact, _without_sizes, _without_types):
+    for kind in (_exact, _without_sizes, _without_types, _of_the_user):
         mine, theirs = Counter(map(kind, left)), Counter(map(kind, right))
         for row in list(left):
-            other = next((one for one in right if kind(one) == kind(row)), None)
+            same = kind(row)
+            other = next((one for one in right if same and kind(one) == same), None)
             # A sweep has a rung at several sizes, so another size is another row.
-            alone = kind is _exact or mine[kind(row)] == theirs[kind(row)] == 1
+            alone = kind is _exact or mine[same] == theirs[same] == 1
             if other is not None and alone:
                 pairs.append((row, other))
                 left.remove(row)
@@ -55,3 +60,7 @@ def _without_types(row: Row) -> str:
         if name not in _RUN_WIDE
     }
     return json.dumps(kept, sort_keys=True)
+
+
+def _of_the_user(row: Row) -> str:
+    return YOURS if row.label == YOURS else ""

@@ -314,3 +314,18 @@ def test_files_of_a_training_are_named_and_not_copied() -> None:
     assert [(one.name, one.before, one.after) for one in found] == [
         ("from", None, "axolotl:train.yml, accelerate.yaml")
     ]
+
+
+def test_the_rung_of_the_users_file_is_compared_after_the_file_changed() -> None:
+    def mine(rank: int) -> Report:
+        def change(one: ProbeResult) -> ProbeResult:
+            config = replace(one.config, method="lora", lora_rank=rank)
+            return replace(one, label="yours", config=config)
+
+        return with_one(gpu_report(), change)
+
+    answer = diff(mine(8), mine(64))
+    (pair,) = [one for one in answer.rungs if one.label == "yours"]
+    assert [(change.name, change.before, change.after) for change in pair.settings] == [
+        ("lora_rank", "8", "64")
+    ]
