@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_steps import quick, simulated_peaks, simulation_job
+from simulated_steps import differences, quick, simulated_peaks, simulation_job
 from tiny_models import WITH_IMAGES, tiny_job
 
 from oomdoctor.analysis.simulator.card import Card
@@ -208,6 +208,13 @@ def test_windows_of_images_are_not_recorded_for_many_rows(monkeypatch: pytest.Mo
     job = deep_with_images(tiny_job("qwen2_5_vl"))
     simulate(simulation_job(job, (1, 2, 4), stacks=inspect_model(job).stacks), PhaseFile(None))
     assert sizes == [1, 2, 4]
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="this torch has none")
+def test_experts_that_are_not_trained_keep_no_inputs() -> None:
+    """Also in 32 bits, where a fallback stands for torch's grouped product."""
+    job = tiny_job("moe", method="lora", lora_targets="attention", autocast_dtype="bfloat16")
+    assert set(differences(job).values()) == {0}
 
 
 def test_clipping_takes_as_much_for_few_layers_as_for_many() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.simulating.device import (
     bitsandbytes,
+    frozen_experts,
     known_values,
     quantized_dora,
     torchao_states,
@@ -58,6 +59,9 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     if experts is not None and hasattr(experts, "_can_use_grouped_mm"):
         # The fallback has the same results, and fake kernels for every type.
         yield replaced(experts, "_can_use_grouped_mm", _is_bfloat16)
+    if experts is not None and hasattr(experts, "_grouped_mm"):
+        frozen = frozen_experts.without_inputs(experts._grouped_mm)
+        yield replaced(experts, "_grouped_mm", frozen)
     yield known_values.one_hot_masks_known()
     yield from bitsandbytes.replacements(cuda=cuda)
     yield from quantized_dora.replacements()
