@@ -114,6 +114,12 @@ def test_a_survey_says_that_it_simulates_first(monkeypatch, stream):
     assert stream is Terminal or sys.stderr.getvalue() == said
 
 
+def test_one_configuration_is_not_several(capsys):
+    with Progress(quiet=False) as progress:
+        progress.on_event(SurveyEvent("simulating", Rung("first", TrainConfig()), total=1))
+    assert capsys.readouterr().err.splitlines()[-1] == "simulating 1 configuration"
+
+
 class Clock:
     """A clock that is set by hand."""
 

@@ -15,6 +15,7 @@ from oomdoctor.cli.streams.output import say_progress, screen
 from oomdoctor.cli.streams.pace import Pace
 from oomdoctor.cli.streams.status import Status, line_of
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
+from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Progress:
         if event.kind == "simulating":
             self._finish_rung()  # a probe simulates changes after its ladder
             if self._line is None and not pace.running and not self._simulated:
-                self._print(f"simulating {event.total} configurations")
+                self._print(f"simulating {counted(event.total, 'configuration')}")
             pace.start(label, now)
         else:
             pace.end(label, now)
