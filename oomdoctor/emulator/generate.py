@@ -96,7 +96,9 @@ def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
     """The stand-ins that a torch and the packages beside it need."""
     found: dict[str, Library] = {f: Library(n, f) for n, f in _ALWAYS.items()}
     unversioned: set[str] = set()
-    looking_up = [path for path in (torch / "lib").glob("*.so*") if path.stat().st_size < _SMALL]
+    looking_up = [
+        path for path in (torch / "lib").glob("*.so*") if 0 < path.stat().st_size < _SMALL
+    ]
     for binary in _binaries(torch, packages):
         files = [name for name in elf.needed(binary) if CUDA_LIBRARY.fullmatch(name)]
         if not files and not binary.is_relative_to(torch):
@@ -181,7 +183,8 @@ def _named(binaries: Iterable[Path], packages: Iterable[Path]) -> set[str]:
     """Functions of the driver and of NVML that are looked up by name at run time."""
     found: set[str] = set()
     for path in binaries:
-        found |= {m[1].decode() for m in _DRIVER_NAME.finditer(path.read_bytes())}
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            found |= {match[1].decode() for match in _DRIVER_NAME.finditer(data)}
     for folder in packages:
         for source in folder.glob("triton/backends/nvidia/*.c"):
             found |= set(re.findall(r"\b(cu[A-Z]\w+)\b", source.read_text(errors="replace")))

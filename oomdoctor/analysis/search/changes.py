@@ -20,7 +20,7 @@ from oomdoctor.units import format_bytes
 _PAGED = "paged_adamw_8bit"
 _STEP_TOKENS = 64
 _LEAST_TOKENS = 128
-_LEAST_PART = 4  # rows shorter than this part of the length that was asked for are no answer
+LEAST_PART = 4  # rows shorter than this part of the length that was asked for are no answer
 _MARGIN = 0.97  # of the length that a straight line promises
 
 
@@ -90,7 +90,7 @@ def still_shorter(
 
 def least_tokens(length: int) -> int:
     """The shortest rows that are worth a word where `length` was asked for."""
-    return max(_LEAST_TOKENS, -(-length // _LEAST_PART))
+    return max(_LEAST_TOKENS, -(-length // LEAST_PART))
 
 
 def why_nothing_fits(row: ProbeResult, usable_bytes: int, tried: Sequence[str]) -> str:

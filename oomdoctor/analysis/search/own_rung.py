@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.analysis.search.changes import changes_of, least_tokens
+from oomdoctor.analysis.search.changes import LEAST_PART, changes_of, least_tokens
 from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged
 from oomdoctor.records.result import ProbeResult
@@ -18,7 +18,6 @@ from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
 
 _FUSED = "adamw_torch_fused"
-_SHORTEST_PART = 4  # of the length that was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +162,9 @@ def _several(config: TrainConfig) -> Iterator[OneChange]:
 
 
 def _all_together(config: TrainConfig) -> Iterator[OneChange]:
-    """All that keeps the result at once, then with small states, then on 4-bit weights; shorter
-    rows come last.
+    """All changes that keep the result, together; then with small states, then on 4-bit weights.
+
+    Shorter rows come last.
     """
     small: dict[str, Any] = {}
     names = []
@@ -192,7 +192,7 @@ def _all_together(config: TrainConfig) -> Iterator[OneChange]:
             every |= {"method": "qlora", "quantization": "nf4"}
             text = f"QLoRA, {text}".removesuffix(", ")
             yield _of(config, text, 18, **every)
-        for part in (2, _SHORTEST_PART):
+        for part in (2, LEAST_PART):
             length = config.sequence_length // part // 64 * 64
             if length >= least_tokens(config.sequence_length):
                 shorter = replace(config, **every, sequence_length=length)

@@ -91,8 +91,9 @@ def _technique_faults(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(
             (
                 "fp8",
-                "recomputes layers after the autocast of Transformer Engine has ended, so torch "
-                "raises CheckpointError; drop activation_checkpointing or use torchao",
+                "cannot be combined with activation_checkpointing: layers are computed again after "
+                "Transformer Engine's autocast has ended, so torch raises CheckpointError; drop "
+                "one of the two, or use torchao",
             )
         )
     row = OPTIMIZERS.get(config.optimizer)

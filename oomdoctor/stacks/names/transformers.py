@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
 from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
 from oomdoctor.stacks.names.engines.fsdp import FSDP_CONFIG, FSDP_WORD
@@ -274,8 +274,3 @@ LENGTH = Table(
     (number("max_seq_length", "sequence_length", "block_size", "model_max_length", "max_length",
             "max_seq_len", "sequence_length", write=lambda _: LEFT_OUT),)
 )  # fmt: skip
-
-
-def has_engine(config: TrainConfig) -> bool:
-    """Whether a rung needs more than one process."""
-    return is_fsdp(config) or is_zero(config) or config.sharding == "ddp"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.optimizers import OPTIMIZERS, optimizer_named
+from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.stacks.names.patterns import names_of, of_language
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
 
@@ -131,11 +131,6 @@ def optimizer(value: Any) -> str:
     if found is None:
         raise NotTakenError(f"a rung has no optimizer {value}")
     return found.name
-
-
-def known_optimizers() -> tuple[str, ...]:
-    """The names that transformers has, which rungs use."""
-    return tuple(OPTIMIZERS)
 
 
 def targets(value: Any) -> dict[str, Any]:
