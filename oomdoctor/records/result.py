@@ -143,6 +143,11 @@ class Attempt:
     cached_at: str | None = None
 
 
+def refused(config: TrainConfig, reason: str) -> Attempt:
+    """The attempt at a configuration that is not started, because it cannot run."""
+    return Attempt(config, "unsupported", None, None, None, reason, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Try:
     """One micro-batch size that was tried for a rung, for the report.

@@ -1,11 +1,21 @@
-"""What a rung needs of a card: the compute capability of its attention and of FP8 products."""
+"""Whether a rung can run on a card: its contradictions, and the compute capability it needs."""
 
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.rung.faults import config_faults
 
 FP8_CAPABILITY = (8, 9)  # torch._scaled_mm: Ada, Hopper and later
+
+
+def cannot_run(config: TrainConfig, capability: str | None) -> str | None:
+    """Why a rung cannot run on a GPU of this compute capability; None if nothing speaks against it.
+
+    Its contradictions come before what the card lacks.
+    """
+    faults = "; ".join(f"{key} {what}" for key, what in config_faults(config))
+    return faults or card_lacks(config, capability)
 
 
 def card_lacks(config: TrainConfig, capability: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.dataset.distribution import shapes_of
@@ -18,22 +18,21 @@ from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
-from oomdoctor.records.facts.capability import card_lacks
+from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs, not_kept
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.planned.solve import SolveAnswer
 from oomdoctor.records.report import RungFile, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeResult
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.simulation import Prediction
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
+from oomdoctor.records.simulation import Prediction, SimulationRequest
 from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.early_bounds import with_bound
-from oomdoctor.runs.jobs.simulators import Ended
+from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
 from oomdoctor.system.evidence import peak_errors
@@ -147,32 +146,81 @@ class Findings:
         engine has run on all of them.
         """
         config = task.rung.config.with_micro_batch(task.sizes[0])
-        wrong = "; ".join(f"{key} {what}" for key, what in config_faults(config))
         left = []
         for card in task.cards:
             if self._is_settled(card, task.rung):
                 continue
             has = card.facts.compute_capability if card.facts else None
-            reason = wrong or card_lacks(config, has)
-            if reason:
-                attempt = Attempt(config, "unsupported", None, None, None, reason, 0.0)
-                self.attempts[card.name, task.rung.config.key()] = (attempt,)
-            else:
+            reason = cannot_run(config, has)
+            if reason is None:
                 left.append(card)
+            else:
+                self.attempts[card.name, task.rung.config.key()] = (refused(config, reason),)
         return replace(task, cards=tuple(left)) if left else None
+
+    def job(self, task: Task, *, for_later: bool = False) -> ProbeJob:
+        """The job that simulates a task; `for_later` also records what later plans may need."""
+        assert self.inspection is not None
+        plan, config = self.plan, task.rung.config
+        return ProbeJob(
+            mode="simulate",
+            label=task.rung.label,
+            model=self.spec,
+            config=config.with_micro_batch(task.sizes[0]),
+            device_type="cuda",
+            seed=self.request.seed,
+            simulation=SimulationRequest(
+                micro_batch_sizes=task.sizes,
+                targets=tuple(
+                    card.target(plan.interconnect).beside_vllm(config) for card in task.cards
+                ),
+                stacks=self.inspection.stacks,
+                detail=plan.why is not None,
+                every_size=plan.sweep is not None,
+                for_later=for_later,
+                curve=plan.ranks and len(task.cards) == 1,
+            ),
+        )
+
+    def simulate(
+        self,
+        simulators: Simulators,
+        tasks: Sequence[Task],
+        on_start: Callable[[int], None] = lambda number: None,
+        *,
+        for_later: bool = False,
+        keep: bool = True,
+    ) -> Iterator[Ended]:
+        """Simulate tasks; yields them as they end. With `keep`, their rows follow from them.
+
+        Raises:
+            Stopped: told to stop; what is known stays.
+        """
+        jobs = [self.job(task, for_later=for_later) for task in tasks]
+        for ended in simulators.run(jobs, on_start):
+            task = tasks[ended.number]
+            for card in task.cards if keep else ():
+                self.take(task, card, ended)
+            yield ended
+
+    def attempts_on(self, card: Card, task: Task, ended: Ended) -> tuple[Attempt, ...]:
+        """What a simulation says about a card, by micro-batch size; empty if it failed."""
+        prediction = _prediction(ended, card)
+        if prediction is None:
+            return ()
+        config = task.rung.config
+        target = card.target().beside_vllm(config)
+        return attempts_of_prediction(config, prediction, target, ended.attempt)
 
     def take(self, task: Task, card: Card, ended: Ended) -> None:
         """Keep what a simulation says about a card; if it failed, the reason and a lower bound."""
         config, context = task.rung.config, self.contexts[card.name]
         self.simulated[config.key()] = ended.attempt.cached_at
         key = card.name, config.key()
-        predictions = ended.reply.predictions if ended.reply is not None else ()
-        prediction = prediction_for(predictions, card.name)
+        prediction = _prediction(ended, card)
         if prediction is not None:
             self.predictions[key] = prediction
-            self.attempts[key] = attempts_of_prediction(
-                config, prediction, card.target().beside_vllm(config), ended.attempt
-            )
+            self.attempts[key] = self.attempts_on(card, task, ended)
             return
         reason = ended.attempt.reason or "the simulation failed without a reason"
         reason = "; ".join(filter(None, [self.not_run.get(key), reason]))
@@ -226,11 +274,6 @@ class Findings:
         self.fewest = answer
         self._chosen |= chosen
 
-    def outcome_of(self, task: Task, card: Card, ended: Ended) -> ProbeResult:
-        """The row of a simulation beside the ladder, at the first of its sizes."""
-        self.take(task, card, ended)
-        return self.row(card, task.rung)
-
     def rows(self, card: Card) -> tuple[ProbeResult, ...]:
         """A row for each rung, and for each sequence length of a sweep, on a card."""
         return tuple(
@@ -258,3 +301,9 @@ class Findings:
         """How far peaks on a card may be off with the installed torch."""
         torch = self.inspection.versions.get("torch") if self.inspection else None
         return PeakErrors(peak_errors(), card.capability, torch)
+
+
+def _prediction(ended: Ended, card: Card) -> Prediction | None:
+    """What a simulation predicts for a card; None if it failed."""
+    predictions = ended.reply.predictions if ended.reply is not None else ()
+    return prediction_for(predictions, card.name)

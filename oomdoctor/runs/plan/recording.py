@@ -16,7 +16,7 @@ from oomdoctor.records.report import RungFile
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.tasks import Task, job_of
+from oomdoctor.runs.plan.tasks import Task
 from oomdoctor.snapshot.own_frames import own_frames
 from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
@@ -45,7 +45,7 @@ def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) 
         known.warn(nothing_recorded("snapshot", rung.label, reason))
         return
     task = Task(rung, (size,), (card,))
-    job = job_of(task, known.plan, known.spec, known.inspection, known.request.seed)
+    job = known.job(task)
     made = _allocations(job, simulators)
     if made is None:
         for _ in simulators.run([job]):  # an earlier run has an answer, but no recording of it

@@ -25,7 +25,7 @@ from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.cards.picks import METHODS, nearest
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.route import runs_on_card_only
-from oomdoctor.runs.plan.tasks import Task, job_of
+from oomdoctor.runs.plan.tasks import Task
 
 _MOST_SIMULATIONS = 4
 
@@ -83,7 +83,6 @@ def _cases(known: Findings, card: Card) -> list[_Case]:
 
 def _simulate(known: Findings, simulators: Simulators, card: Card, cases: list[_Case]) -> None:
     """Simulate the next change of each case; a change that fits is the answer."""
-    assert known.inspection is not None
     tried: list[tuple[_Case, Change, Task]] = []
     for case in cases:
         change = case.left.pop(0)
@@ -91,11 +90,9 @@ def _simulate(known: Findings, simulators: Simulators, card: Card, cases: list[_
         if not config_faults(config):
             rung = Rung(f"{case.row.label} with {change.words}", config)
             tried.append((case, change, Task(rung, (int(config.micro_batch_size),), (card,))))
-    seed = known.request.seed
-    jobs = [job_of(task, known.plan, known.spec, known.inspection, seed) for *_, task in tried]
-    for ended in simulators.run(jobs):
+    for ended in known.simulate(simulators, [task for *_, task in tried]):
         case, change, task = tried[ended.number]
-        row = known.outcome_of(task, card, ended)
+        row = known.row(card, task.rung)
         if row.measurement is not None:
             case.tried.append(change.words)
         if row.outcome == "fits":

@@ -54,7 +54,7 @@ from oomdoctor.runs.plan.sharded.route import (
 from oomdoctor.runs.plan.sharded.times import estimate_times
 from oomdoctor.runs.plan.solving.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.solving.solve import solve
-from oomdoctor.runs.plan.tasks import job_of, shown, tasks_of
+from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
 from oomdoctor.runs.plan.yours import find_yours
 from oomdoctor.runs.unfinished import keeping
@@ -254,7 +254,6 @@ def _inspect(known: Findings, simulators: Simulators) -> Inspection:
 
 def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> None:
     """Run every simulation and keep what it says about each card."""
-    assert known.inspection is not None
     ladders = {
         name: (*rungs, *other_shapes(rungs, known.shapes)) for name, rungs in known.ladders.items()
     }
@@ -264,26 +263,15 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
     # the quantised ones, which come last in a ladder.
     tasks.reverse()
     tasks.sort(key=lambda task: -len(task.sizes))
-    jobs = [
-        job_of(
-            task,
-            known.plan,
-            known.spec,
-            known.inspection,
-            known.request.seed,
-            for_later=known.plan.sweep is None,
-        )
-        for task in tasks
-    ]
 
     def started(number: int) -> None:
         rung = shown(tasks[number], known.plan)
         on_event(SurveyEvent("simulating", rung, total=len(tasks)))
 
-    for done, ended in enumerate(simulators.run(jobs, started), 1):
+    for_later = known.plan.sweep is None
+    simulated = known.simulate(simulators, tasks, started, for_later=for_later)
+    for done, ended in enumerate(simulated, 1):
         task = tasks[ended.number]
-        for card in task.cards:
-            known.take(task, card, ended)
         attempts = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
         on_event(
             SurveyEvent(

@@ -11,8 +11,7 @@ from oomdoctor.records.config import Rung
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Inspection, ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.result import Inspection
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.early_bounds import counts_from_config
 
@@ -81,37 +80,6 @@ def shown(task: Task, plan: PlanRequest) -> Rung:
     if plan.sweep is not None and plan.sweep.key == "sequence_length":
         label += f" at {config.sequence_length:,} tokens"
     return Rung(label, config)
-
-
-def job_of(
-    task: Task,
-    plan: PlanRequest,
-    spec: ModelSpec,
-    inspection: Inspection,
-    seed: int,
-    *,
-    for_later: bool = False,
-) -> ProbeJob:
-    """The job that simulates the task; `for_later` also records what later plans may need."""
-    return ProbeJob(
-        mode="simulate",
-        label=task.rung.label,
-        model=spec,
-        config=task.rung.config.with_micro_batch(task.sizes[0]),
-        device_type="cuda",
-        seed=seed,
-        simulation=SimulationRequest(
-            micro_batch_sizes=task.sizes,
-            targets=tuple(
-                card.target(plan.interconnect).beside_vllm(task.rung.config) for card in task.cards
-            ),
-            stacks=inspection.stacks,
-            detail=plan.why is not None,
-            every_size=plan.sweep is not None,
-            for_later=for_later,
-            curve=plan.ranks and len(task.cards) == 1,
-        ),
-    )
 
 
 def _sizes(rung: Rung, plan: PlanRequest, contexts: list[Context]) -> tuple[int, ...]:

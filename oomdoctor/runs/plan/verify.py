@@ -22,6 +22,7 @@ from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sharded.times import with_times
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 _MOST_SIZES = 3
@@ -161,7 +162,7 @@ def _checked(
         attempt.config.micro_batch_size: attempt.measurement
         for attempt in known.attempts[card.name, rung.config.key()]
     }
-    timed = tuple(_timed(one, predicted.get(one.config.micro_batch_size)) for one in attempts)
+    timed = tuple(with_times(attempt, predicted) for attempt in attempts)
     alone = Rung(rung.label, attempts[-1].config)  # the sizes were chosen by the plan
     checked = conclude(alone, timed, None, known.contexts[card.name], known.request, "emulated")
     tried = {one.micro_batch_size for one in checked.tries}
@@ -177,13 +178,6 @@ def _checked(
         calibrated_by=row.calibrated_by if checked.tokens_per_s is not None else None,
         notes=(*_differs(row, checked, attempts), *checked.notes),
     )
-
-
-def _timed(attempt: Attempt, predicted: Measurement | None) -> Attempt:
-    """The attempt with the estimated times of its size."""
-    if attempt.measurement is None or predicted is None:
-        return attempt
-    return replace(attempt, measurement=replace(attempt.measurement, timing=predicted.timing))
 
 
 def _peaks(predicted: Measurement | None) -> PredictedPeak | None:

@@ -22,7 +22,7 @@ from oomdoctor.runs.files.your_changes import (
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.route import runs_on_card_only
-from oomdoctor.runs.plan.tasks import job_of, tasks_of
+from oomdoctor.runs.plan.tasks import tasks_of
 
 
 def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
@@ -68,13 +68,10 @@ def _simulated(
     known: Findings, simulators: Simulators, card: Card, changes: Sequence[OneChange]
 ) -> list[Tried]:
     """The row of each change on the card."""
-    assert known.inspection is not None
     rungs = {one.config.key(): rung_with(one) for one in changes}
     ladders = {card.name: tuple(rungs.values())}
     planned = tasks_of(known.plan, ladders, (card,), known.contexts)
     tasks = [task for task in map(known.supported, planned) if task is not None]
-    seed = known.request.seed
-    jobs = [job_of(task, known.plan, known.spec, known.inspection, seed) for task in tasks]
-    for ended in simulators.run(jobs):
-        known.take(tasks[ended.number], card, ended)
+    for _ in known.simulate(simulators, tasks):
+        pass
     return [(one, known.row(card, rungs[one.config.key()])) for one in changes]

@@ -12,9 +12,9 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     sizes_to_predict,
 )
 from oomdoctor.records.config import Rung
+from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.facts.warnings import not_kept
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.simulation import SimulationRequest, Target
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
@@ -81,7 +81,7 @@ def predict_rungs(
 def _is_open(rung: Rung, context: Context) -> bool:
     """Whether the rung is valid and its lower bound leaves room."""
     size = fixed_size(rung.config, context) or 1
-    if config_faults(rung.config.with_micro_batch(size)):
+    if cannot_run(rung.config.with_micro_batch(size), context.compute_capability) is not None:
         return False
     if context.counts is None:
         return True

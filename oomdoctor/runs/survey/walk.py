@@ -5,9 +5,9 @@ from __future__ import annotations
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
 from oomdoctor.analysis.speed_verdict import may_teach
 from oomdoctor.records.config import Rung
+from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.facts.warnings import MEMORY_NOT_FREE
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.result import Attempt, refused
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.survey.jobs import SurveyJobs
@@ -51,10 +51,9 @@ def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener
     rung, size = step.rung, step.micro_batch_size
     config = rung.config.with_micro_batch(size)
     _tell(state, on_event, "trying", rung, size, message=step.why)
-    wrong = config_faults(config)
-    if wrong:
-        reason = "; ".join(f"{key} {what}" for key, what in wrong)
-        return Attempt(config, "unsupported", None, None, None, reason, 0.0)
+    reason = cannot_run(config, state.context.compute_capability)
+    if reason is not None:
+        return refused(config, reason)
     return jobs.measure(
         rung.label,
         config,

@@ -13,10 +13,10 @@ from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.fewest_gpus import FewestGpus
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size, too_big
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine, GpuRange, GpuTry
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Evidence
-from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
@@ -24,7 +24,7 @@ from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import Engines
 from oomdoctor.runs.plan.sharded.ladder import keep
 from oomdoctor.runs.plan.sharded.route import is_sharded, was_stopped_by_host
-from oomdoctor.runs.plan.tasks import Task, job_of
+from oomdoctor.runs.plan.tasks import Task
 
 
 @dataclass(slots=True)
@@ -141,9 +141,9 @@ def _no_search(search: _Search, known: Findings, context: Context) -> str | None
     if not numbers:
         return "not in the range of --gpus"
     last = search.at(numbers[-1])
-    faults = config_faults(last.config)
-    if faults:
-        return "; ".join(f"{key} {what}" for key, what in faults)
+    refusal = cannot_run(last.config, context.compute_capability)
+    if refusal is not None:
+        return refusal
     skip = too_big(last, context)
     if skip is None:
         return None
@@ -191,17 +191,13 @@ def _simulate(
     total: int,
 ) -> int:
     """Simulate rungs; returns how many tries are done."""
-    assert known.inspection is not None
     tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in wanted]
-    seed = known.request.seed
-    jobs = [job_of(task, known.plan, known.spec, known.inspection, seed) for task in tasks]
 
     def started(number: int) -> None:
         on_event(SurveyEvent("simulating", _shown(*wanted[number]), total=total))
 
-    for ended in simulators.run(jobs, started):
+    for ended in known.simulate(simulators, tasks, started):
         search, gpus = wanted[ended.number]
-        known.take(tasks[ended.number], search.card, ended)
         done += 1
         _take(known, search, gpus, on_event, done, total)
     return done

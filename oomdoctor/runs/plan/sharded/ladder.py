@@ -13,10 +13,9 @@ from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.search.with_room import Tried, next_with_room
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.capability import card_lacks
+from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.result import Attempt, refused
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.plan.findings import Findings
@@ -120,12 +119,9 @@ def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...])
 def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
     """Whether a rung runs; if not, why is kept."""
     smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
-    faults = config_faults(smallest)
-    reason = "; ".join(f"{key} {what}" for key, what in faults)
-    reason = reason or card_lacks(rung.config, context.compute_capability) or ""
-    if reason:
-        attempt = Attempt(smallest, "unsupported", None, None, None, reason, 0.0)
-        known.attempts[card.name, rung.config.key()] = (attempt,)
+    reason = cannot_run(smallest, context.compute_capability)
+    if reason is not None:
+        known.attempts[card.name, rung.config.key()] = (refused(smallest, reason),)
         return False
     skip = too_big(rung, context)
     if skip is not None:

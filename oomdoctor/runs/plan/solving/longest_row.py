@@ -12,7 +12,6 @@ from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, rows_above
 from oomdoctor.analysis.dataset.verdict import best_at_longest, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.bracket import Bracket, next_value
-from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import (
     LengthLimit,
@@ -28,7 +27,7 @@ from oomdoctor.runs.dataset import at_length
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.tasks import Task, job_of
+from oomdoctor.runs.plan.tasks import Task
 
 _MOST_ROUNDS = 16  # enough for any model; most searches end after four
 
@@ -128,23 +127,13 @@ def _simulated(
     sizes: tuple[int, ...],
 ) -> Iterator[Attempt]:
     """The rung at some lengths; one simulation of each covers all micro-batch sizes."""
-    assert known.inspection is not None
-    rungs = [variant for tokens in lengths for variant in at_length((rung,), tokens)]
-    seed = known.request.seed
-    jobs = [
-        job_of(Task(variant, sizes, (card,)), known.plan, known.spec, known.inspection, seed)
-        for variant in rungs
+    tasks = [
+        Task(variant, sizes, (card,))
+        for tokens in lengths
+        for variant in at_length((rung,), tokens)
     ]
-    for ended in simulators.run(jobs):
-        predictions = ended.reply.predictions if ended.reply is not None else ()
-        prediction = prediction_for(predictions, card.name)
-        if prediction is not None:
-            yield from attempts_of_prediction(
-                rungs[ended.number].config,
-                prediction,
-                card.target().beside_vllm(rung.config),
-                ended.attempt,
-            )
+    for ended in known.simulate(simulators, tasks, keep=False):
+        yield from known.attempts_on(card, tasks[ended.number], ended)
 
 
 def _narrowed(bracket: Bracket, attempt: Attempt) -> Bracket:

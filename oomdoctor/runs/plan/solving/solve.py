@@ -14,15 +14,14 @@ from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.ladder import too_big
 from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.capability import card_lacks
+from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.planned.solve import SolveAnswer, SolvedKey, SolveLine
 from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.tasks import Task, job_of
+from oomdoctor.runs.plan.tasks import Task
 
 _SHOWN = {
     "sequence_length": "{:,} tokens",
@@ -106,9 +105,8 @@ def _not_applicable(known: Findings, search: _Search) -> str | None:
         return "not applicable: full fine-tuning has no adapters"
     if search.key == "sequence_length" and known.spec.task == "image-classification":
         return "not applicable: images have no sequence length"
-    faults = "; ".join(f"{key} {what}" for key, what in config_faults(config))
     has = search.card.facts.compute_capability if search.card.facts else None
-    return faults or card_lacks(config, has)
+    return cannot_run(config, has)
 
 
 def _wanted(searches: Sequence[_Search]) -> list[tuple[int, list[_Search]]]:
@@ -129,8 +127,7 @@ def _simulate(
     on_event: Listener,
 ) -> None:
     """Run one simulation for each of `wanted`; the searches take what they say."""
-    assert known.inspection is not None
-    seed, total = known.request.seed, done + len(wanted)
+    total = done + len(wanted)
     tasks = [
         Task(
             found[0].at(value),
@@ -143,17 +140,15 @@ def _simulate(
         Rung(f"{found[0].rung.label} at {_SHOWN[found[0].key].format(value)}", task.rung.config)
         for task, (value, found) in zip(tasks, wanted, strict=True)
     ]
-    jobs = [job_of(task, known.plan, known.spec, known.inspection, seed) for task in tasks]
 
     def started(number: int) -> None:
         on_event(SurveyEvent("simulating", shown[number], total=total))
 
-    for ended in simulators.run(jobs, started):
+    for ended in known.simulate(simulators, tasks, started):
         done += 1
         value, found = wanted[ended.number]
         attempts: tuple[Attempt, ...] = ()
         for search in found:
-            known.take(tasks[ended.number], search.card, ended)
             attempts = _taken(known, search, value)
         on_event(
             SurveyEvent(

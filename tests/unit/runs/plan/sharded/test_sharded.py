@@ -204,8 +204,7 @@ def test_what_fits_by_its_engine_is_simulated_for_its_time(monkeypatch) -> None:
     timing = Timing(0.5, 0.2, 1.0, 0.2, 1.5, 0, 0, "estimated")
     simulated = replace(measured(11 * GIB), timing=timing)
     found = Attempt(FSDP.with_micro_batch(8), "fits", simulated, None, None, None, 1.0)
-    monkeypatch.setattr(times, "prediction_for", lambda predictions, name: object())
-    monkeypatch.setattr(times, "attempts_of_prediction", lambda *_: (found,))
+    monkeypatch.setattr(known, "attempts_on", lambda *_: (found,))
     simulators = FakeSimulators()
     times.estimate_times(known, known.cards[0], cast("Simulators", simulators), lambda event: None)
     assert [job.config.micro_batch_size for job in simulators.jobs] == [8]
