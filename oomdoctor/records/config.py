@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from oomdoctor.records.facts.attention import ATTENTIONS
@@ -167,8 +167,14 @@ class TrainConfig:
     """Settings of PyTorch's caching allocator."""
 
     def key(self) -> str:
-        """A content hash of 12 hex digits; equal configurations have equal keys."""
-        content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """A hash of 12 hex digits of what differs from the defaults.
+
+        Equal configurations have equal keys, also across versions: a new key with a default changes
+        no hash.
+        """
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        settings = {field.name: value for field, value in values if value != field.default}
+        content = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def rung_key(self) -> str:
