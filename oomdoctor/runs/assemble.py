@@ -13,7 +13,6 @@ from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine, real_name
-from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, Why
 from oomdoctor.records.planned.solve import SolveAnswer
@@ -28,11 +27,13 @@ from oomdoctor.records.report import (
     Tool,
     Warn,
 )
-from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.files.exported import export_line
+from oomdoctor.runs.ledger import Ledger
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.system.store.run_folders import RunFolder
 
 # Where a plan was given a size instead of a card.
 SIZE_SOURCE = "as requested"
@@ -44,15 +45,12 @@ def timestamp() -> str:
 
 
 def report(
+    ledger: Ledger,
     *,
-    request: SurveyRequest,
-    run_dir: str,
-    run_name: str,
+    folder: RunFolder,
     started_at: str,
     elapsed_s: float,
     machine: Machine,
-    spec: ModelSpec,
-    inspection: Inspection | None,
     budget: Budget | None,
     results: tuple[ProbeResult, ...],
     warnings: tuple[Warn, ...],
@@ -65,13 +63,14 @@ def report(
     simulations: Simulations | None = None,
     solve: SolveAnswer | None = None,
     fewest: FewestAnswer | None = None,
-    files: tuple[RungFile, ...] = (),
     yours: YourRung | None = None,
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
 
-    `judged` are the rows that decide the exit code, by default `results`.
+    `warnings` are added to those of the ledger. `judged` are the rows that decide the exit code, by
+    default `results`. `yours` is the answer about the rung of --from if the ledger has none yet.
     """
+    request, spec, inspection = ledger.request, ledger.spec, ledger.inspection
     ranking = rank(results, request.rank_by)
     judged = results if judged is None else judged
     exit_code, status = exit_of(judged, interrupted)
@@ -80,7 +79,7 @@ def report(
     here = next_commands(
         judged,
         request,
-        run_name,
+        folder.name,
         interrupted=broken_off,
         on_cpu=machine.device == "cpu",
         pages=pages,
@@ -97,7 +96,7 @@ def report(
         tool=Tool("oomdoctor", __version__),
         started_at=started_at,
         elapsed_s=elapsed_s,
-        run_dir=run_dir,
+        run_dir=str(folder.path),
         request=request,
         machine=machine,
         model=ModelFacts(
@@ -116,9 +115,9 @@ def report(
         ranking=ranking.order,
         ranking_reasons=ranking.reasons,
         picks=ranking.picks,
-        next_commands=(*_to_open(files), *here),
+        next_commands=(*_to_open(ledger.files), *here),
         next_on_gpu=measure,
-        warnings=warnings,
+        warnings=(*ledger.warnings, *warnings),
         errors=(),
         cards=cards,
         sweep=sweep,
@@ -127,10 +126,10 @@ def report(
         simulations=simulations,
         solve=solve,
         fewest=fewest,
-        files=files,
-        yours=yours,
+        files=ledger.files,
+        yours=ledger.yours or yours,
     )
-    line = None if broken_off else export_line(report, run_name)
+    line = None if broken_off else export_line(report, folder.name)
     return report if line is None else replace(report, next_commands=_with(report, line))
 
 

@@ -19,20 +19,19 @@ from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.facts.capability import cannot_run
-from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs, not_kept
+from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.planned.solve import SolveAnswer
-from oomdoctor.records.report import RungFile, SurveyRequest, Warn
+from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
 from oomdoctor.records.simulation import Prediction, SimulationRequest
-from oomdoctor.records.user_training import YourRung
-from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.early_bounds import with_bound
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
+from oomdoctor.runs.ledger import Ledger
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
 from oomdoctor.system.evidence import peak_errors
@@ -41,13 +40,11 @@ from oomdoctor.units import format_bytes
 Key = tuple[str, str]  # name of the card, key of the rung's configuration
 
 
-class Findings:
-    """One plan in progress; only the methods here change it.
+class Findings(Ledger):
+    """One plan in progress.
 
-    Invariant: `request` and `rungs` are the requested ones, with sequence lengths adapted to the
-    data file and to the positions of the model. `contexts` are by name of the card, and so are the
-    `ladders`: the rungs with the 16-bit type that the card has. What is not known yet is None or
-    empty.
+    `contexts` are by name of the card, and so are the `ladders`: the rungs with the 16-bit type
+    that the card has.
     """
 
     def __init__(
@@ -57,11 +54,8 @@ class Findings:
         cards: tuple[Card, ...],
         warnings: Sequence[Warn] = (),
     ) -> None:
-        self.request, self.rungs = request, request.recipe.rungs
-        self.spec, self.cards = spec, cards
-        self.warnings = tuple(warnings)
-        self.inspection: Inspection | None = None
-        self.counted: CountedRows | None = None
+        super().__init__(request, spec, warnings)
+        self.cards = cards
         self.shapes: tuple[LengthShape, ...] = ()
         self.contexts: dict[str, Context] = {}
         self.ladders: dict[str, tuple[Rung, ...]] = {}
@@ -72,8 +66,6 @@ class Findings:
         self.limits: tuple[LengthLimit, ...] = ()
         self.solution: SolveAnswer | None = None
         self.remedies: tuple[PlanRemedy, ...] = ()
-        self.yours: YourRung | None = None
-        self.files: tuple[RungFile, ...] = ()
         self.fewest: FewestAnswer | None = None
         self.not_run: dict[Key, str] = {}  # why an engine did not run
         self._run: set[Key] = set()
@@ -88,17 +80,15 @@ class Findings:
 
     def take_inspection(self, inspection: Inspection) -> None:
         """Take what the worker says about the model."""
-        self.inspection = inspection
-        self.warnings += tuple(device.model_warnings(inspection))
+        super().take_inspection(inspection)
+        self.warn(device.model_warnings(inspection))
 
-    def take_rows(self, counted: CountedRows, inspection: Inspection) -> None:
-        """Take the counted rows: every rung is now about the longest one."""
-        assert self.request.lengths is not None
-        self.counted = counted
-        lengths, positions = counted.distribution, inspection.max_sequence_length
-        self.shapes = shapes_of(lengths, self.request.lengths, positions)
-        self.request = at_longest(self.request, lengths.longest.tokens)
-        self.rungs = self.request.recipe.rungs
+    def take_rows(self, counted: CountedRows) -> None:
+        """Take the counted rows, and the shapes of batches made from them."""
+        assert self.request.lengths is not None and self.inspection is not None
+        positions = self.inspection.max_sequence_length
+        self.shapes = shapes_of(counted.distribution, self.request.lengths, positions)
+        super().take_rows(counted)
 
     def set_limits(self, inspection: Inspection) -> None:
         """Lower rows that are too long for the model, and find what each card offers."""
@@ -110,7 +100,7 @@ class Findings:
             lowered = []  # the search ends there anyway
         else:
             self.request, self.rungs, lowered = within_limits(self.request, self.spec.id, limit)
-        self.warnings += tuple(lowered)
+        self.warn(lowered)
         data = training_data(self.request.training, self.request.lengths, self.counted)
         self.contexts = {
             card.name: replace(context_of(card, self.request, self.spec, inspection), data=data)
@@ -126,10 +116,10 @@ class Findings:
         changed = [name for name, ladder in self.ladders.items() if ladder != self.rungs]
         slow = {name: emulated(self.ladders[name], has) for name, has in capabilities.items()}
         if changed:
-            self.warnings += (float16_rungs(changed),)
+            self.warn([float16_rungs(changed)])
         if any(slow.values()):
             labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
-            self.warnings += (bfloat16_emulated([name for name in slow if slow[name]], labels),)
+            self.warn([bfloat16_emulated([name for name in slow if slow[name]], labels)])
         if len(changed) == len(self.cards) and len(set(self.ladders.values())) == 1:
             self.rungs = self.ladders[self.cards[0].name]
             recipe = replace(self.request.recipe, rungs=self.rungs)
@@ -233,15 +223,6 @@ class Findings:
         if bound.size_bytes:
             reason += f"; lower bound {format_bytes(bound.size_bytes)}"
         self.attempts[key] = (replace(ended.attempt, reason=reason),)
-
-    def warn(self, warning: Warn) -> None:
-        """Add a warning."""
-        self.warnings += (warning,)
-
-    def warn_of(self, failure: str | None) -> None:
-        """Warn if what was simulated could not be kept for later plans."""
-        if failure is not None:
-            self.warnings += (not_kept(failure),)
 
     def keep_run(self, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:
         """Keep the attempts of a rung that its engine ran on the emulated card."""

@@ -38,11 +38,11 @@ def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) 
     row = known.row(card, rung)
     size = row.micro_batch_size
     if size is None or known.inspection is None:
-        known.warn(nothing_recorded("snapshot", rung.label, row.reason or "it was not simulated"))
+        known.warn([nothing_recorded("snapshot", rung.label, row.reason or "it was not simulated")])
         return
     if is_zero(rung.config):
         reason = "a model of DeepSpeed's buffers gives its peak, and has no order of allocations"
-        known.warn(nothing_recorded("snapshot", rung.label, reason))
+        known.warn([nothing_recorded("snapshot", rung.label, reason)])
         return
     task = Task(rung, (size,), (card,))
     job = known.job(task)
@@ -53,7 +53,7 @@ def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) 
         made = _allocations(job, simulators)
     if made is None:
         reason = "simulations are not kept here (OOMDOCTOR_CACHE_SIZE is 0)"
-        known.warn(nothing_recorded("snapshot", rung.label, reason))
+        known.warn([nothing_recorded("snapshot", rung.label, reason)])
         return
     file = folder.path / f"snapshot-{_slug(rung.label)}.pickle"
     write_snapshot(made, file)

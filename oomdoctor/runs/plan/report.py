@@ -40,17 +40,14 @@ def report(
         card_plan(card, rows[card.name], known.request, known.remedies) for card in known.cards
     )
     return assemble.report(
-        request=known.request,
-        run_dir=str(folder.path),
-        run_name=folder.name,
+        known,
+        folder=folder,
         started_at=started_at,
         elapsed_s=elapsed_s,
         machine=_machine(known),
-        spec=known.spec,
-        inspection=known.inspection,
         budget=_budget(one) if one is not None else None,
         results=rows[one.name] if one is not None else (),
-        warnings=known.warnings + _speeds_unknown(known, rows) + _short_of_host(known, rows),
+        warnings=_speeds_unknown(known, rows) + _short_of_host(known, rows),
         interrupted=interrupted,
         judged=tuple(row for found in rows.values() for row in found),
         cards=in_order(cards, known.plan),
@@ -60,8 +57,6 @@ def report(
         simulations=_simulations(known),
         solve=known.solution,
         fewest=known.fewest,
-        files=known.files,
-        yours=known.yours,
     )
 
 

@@ -15,6 +15,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.facts.warnings import (
     calibration_ignored,
     not_a_card,
+    not_kept,
     not_nvidia,
     prices_not_compared,
     prices_of_others,
@@ -100,8 +101,7 @@ def run_plan(
         )
 
     def check_limits() -> None:
-        for warning in host_limits.check(request):
-            known.warn(warning)
+        known.warn(host_limits.check(request))
 
     known = _known_of(request)
     with _emulated(known, folder) as variables:
@@ -125,7 +125,8 @@ def run_plan(
             fault = host_limits.with_remedy(error, request)
             if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
                 raise fault from None
-        known.warn_of(simulators.memory.failure)
+        if simulators.memory.failure is not None:
+            known.warn([not_kept(simulators.memory.failure)])
     report = so_far() if fault is None else bounds_only(so_far(), fault)
     folder.write_report(report)
     on_event(SurveyEvent("done"))
@@ -164,12 +165,12 @@ def _predict(
     known.take_inspection(inspection)
     counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
     if counted is not None:
-        known.take_rows(counted, inspection)
+        known.take_rows(counted)
     known.set_limits(inspection)
     if known.plan.solve is not None:
         solve(known, known.plan.solve, simulators, on_event)
         return
-    known.warnings += route_warnings(known)
+    known.warn(route_warnings(known))
     for card in known.cards:
         with opened(card, is_sharded) as engines:
             if known.plan.fewest is not None:

@@ -69,7 +69,7 @@ def verify(known: Findings, checker: Checker) -> None:
         else:
             failed[rung.label] = attempts[-1].reason or attempts[-1].outcome
     if failed:
-        known.warnings += (not_checked(failed),)
+        known.warn([not_checked(failed)])
 
 
 def _that_matter(known: Findings, card: Card) -> list[Rung]:

@@ -45,10 +45,8 @@ _ENOUGH = 2  # changes that help
 _MOST_MEASURED = 3
 
 
-def your_rung(state: SurveyState) -> YourRung | None:
-    """The answer about the rung of --from, as far as it is known; None without one."""
-    if state.yours is not None:
-        return state.yours
+def unmeasured(state: SurveyState) -> YourRung | None:
+    """The answer about the rung of --from before a change of it is measured; None without one."""
     rung = _own(state)
     if rung is None:
         return None

@@ -113,7 +113,7 @@ def _job(rung: Rung, state: SurveyState, target: Target) -> ProbeJob:
     return ProbeJob(
         mode="simulate",
         label=f"predict-{rung.label}",
-        model=state.setup.spec,
+        model=state.spec,
         config=rung.config.with_micro_batch(sizes[0]),
         device_type=context.device_type,
         seed=state.request.seed,

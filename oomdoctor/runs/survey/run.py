@@ -24,7 +24,7 @@ from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.survey.jobs import SurveyJobs, is_alone
 from oomdoctor.runs.survey.knowledge import Knowledge, Origin
-from oomdoctor.runs.survey.own_changes import try_changes, your_rung
+from oomdoctor.runs.survey.own_changes import try_changes, unmeasured
 from oomdoctor.runs.survey.predict import predict_rungs
 from oomdoctor.runs.survey.recording import record_rungs
 from oomdoctor.runs.survey.resume import take_finished
@@ -223,19 +223,15 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     ended += (time_limit(),) if ending.by_time_limit() else ()
     versions = state.inspection.versions if state.inspection else installed_versions()
     return assemble.report(
-        request=state.request,
-        run_dir=str(setup.folder.path),
-        run_name=setup.folder.name,
+        state,
+        folder=setup.folder,
         started_at=started_at,
         elapsed_s=ending.elapsed_s(),
         machine=describe(setup.device, versions),
-        spec=setup.spec,
-        inspection=state.inspection,
         budget=state.budget,
         results=results,
-        warnings=(*state.warnings, *ended),
+        warnings=ended,
         interrupted=ending.stop(),
         lengths=measured_answer(state.counted, results, state.request),
-        files=state.files,
-        yours=your_rung(state),
+        yours=unmeasured(state),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
@@ -18,33 +18,28 @@ from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung
-from oomdoctor.records.dataset import CountedRows
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
-from oomdoctor.records.report import Budget, RungFile, Warn
+from oomdoctor.records.report import Budget
 from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
 from oomdoctor.records.user_training import YourRung
-from oomdoctor.runs.dataset import at_longest
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.early_bounds import counts_from_config, with_bound
+from oomdoctor.runs.ledger import Ledger
 from oomdoctor.runs.position_limit import within_limits
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.setup import SurveySetup
 
 
-class SurveyState:
-    """One survey in progress; only the methods here change it.
+class SurveyState(Ledger):
+    """One survey in progress.
 
-    Invariants: `attempts` holds every attempt, in order. `request` and `rungs` are those of the
-    setup, with sequence lengths adapted to the data file and to the positions of the model.
-    `changed` are the rung of --from with changes, which come after the ladder.
+    Invariants: `attempts` holds every attempt, in order. `changed` are the rung of --from with
+    changes, which come after the ladder.
     """
 
     def __init__(self, setup: SurveySetup) -> None:
+        super().__init__(setup.request, setup.spec, setup.warnings)
         self.setup = setup
-        self.request, self.rungs = setup.request, setup.request.recipe.rungs
-        self.warnings = setup.warnings
-        self.inspection: Inspection | None = None
-        self.counted: CountedRows | None = None
         # Until the worker has looked at the model: enough for lower bounds.
         self.budget: Budget | None = device.budget(
             setup.device, None, self.request.vram_bytes, self.request.headroom
@@ -52,32 +47,20 @@ class SurveyState:
         self.context = Context(
             usable_bytes=self.budget.usable_bytes,
             device_type=setup.device.type,
-            counts=counts_from_config(setup.spec),
-            model_config=setup.spec.config,
-            task=setup.spec.task,
+            counts=counts_from_config(self.spec),
+            model_config=self.spec.config,
+            task=self.spec.task,
         )
         self.predicted = LadderPrediction()
-        self.files: tuple[RungFile, ...] = ()
         self.attempts: dict[str, tuple[Attempt, ...]] = {}  # by config.rung_key()
         self.skipped: dict[str, SkipRung] = {}  # by config.key()
         self.changed: tuple[Rung, ...] = ()
-        self.yours: YourRung | None = None
-
-    def take_inspection(self, inspection: Inspection) -> None:
-        """Take what the worker says about the model and the machine."""
-        self.inspection = inspection
-
-    def take_rows(self, counted: CountedRows) -> None:
-        """Take the counted rows: every rung is now about the longest one."""
-        self.counted = counted
-        self.request = at_longest(self.request, counted.distribution.longest.tokens)
-        self.rungs = self.request.recipe.rungs
 
     def set_limits(self, inspection: Inspection) -> None:
         """Lower rows that are too long for the model, and find what a rung may use."""
         setup = self.setup
         self.request, self.rungs, lowered = within_limits(
-            self.request, setup.spec.id, inspection.max_sequence_length
+            self.request, self.spec.id, inspection.max_sequence_length
         )
         self._take_capability(inspection.compute_capability)
         self.budget = device.budget(
@@ -93,8 +76,8 @@ class SurveyState:
             device_type=setup.device.type,
             counts=inspection.parameters,
             fixed_micro_batch=self.request.micro_batch_size,
-            model_config=setup.spec.config,
-            task=setup.spec.task,
+            model_config=self.spec.config,
+            task=self.spec.task,
             compute_capability=inspection.compute_capability,
             gpu=device.facts(setup.device, inspection),
             data=training_data(self.request.training, self.request.lengths, self.counted),
@@ -139,10 +122,6 @@ class SurveyState:
     def take_yours(self, yours: YourRung) -> None:
         """Take the answer about the rung of --from, as far as it is known."""
         self.yours = yours
-
-    def warn(self, warnings: Iterable[Warn]) -> None:
-        """Add warnings."""
-        self.warnings = (*self.warnings, *warnings)
 
     def next_step(self) -> NextTry | SkipRung | None:
         """What to do next; None once every rung is settled."""

@@ -86,7 +86,8 @@ def test_rows_and_positions_change_request_rungs_and_shapes_together() -> None:
     counted = tally.counted("rows.jsonl", "bytes/4", approximate=True, elapsed_s=0.0)
     known = findings(rows=True)
     found = inspection(positions=2048)
-    known.take_rows(counted, found)
+    known.take_inspection(found)
+    known.take_rows(counted)
     known.set_limits(found)
     assert {rung.config.sequence_length for rung in known.rungs} == {2048}
     assert known.request.sequence_length == 2048
