@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     """This machine cannot do it: no GPU, a busy device, or no disk space for the run."""
     INCONCLUSIVE = 6
     """Nothing fits so far, but not everything could be tried; or `triage` found no memory failure,
-    and at least one job does not say why it ended."""
+    and at least one job does not say why it ended; or `diff` found no rung that is in both runs."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT). A partial report was written."""
     TERMINATED = 143

@@ -97,6 +97,15 @@ def test_a_prediction_and_a_measurement(cli, golden, tmp_path):
     assert ended.code in (0, 3) and ended.err == ""
 
 
+def test_two_runs_without_a_common_rung_are_inconclusive(cli, golden, tmp_path):
+    report = golden("gpu")
+    some, other = report.results[:1], report.results[-1:]
+    (tmp_path / "a.json").write_text(dumps(replace(report, results=some)))
+    (tmp_path / "b.json").write_text(dumps(replace(report, results=other)))
+    ended = cli("diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert ended.code == 6 and "Nothing can be compared" in ended.out
+
+
 def test_a_report_of_an_earlier_version_is_read(cli, golden, tmp_path):
     document = json.loads(dumps(golden("gpu")))
     for new in ("diff", "gathered", "triage", "files", "watch"):

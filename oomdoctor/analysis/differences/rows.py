@@ -6,10 +6,12 @@ method of a plan for several cards; what `--solve` or `--min` found; the ranks o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
+from oomdoctor.analysis.search.precision import ladder_for
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.history.difference import Quantity
 from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.records.planned.fewest import FewestLine
@@ -20,6 +22,8 @@ from oomdoctor.records.result import Evidence, ProbeResult
 from oomdoctor.records.rung.choices import Method
 
 Settings = dict[str, Any]
+_Line: TypeAlias = SweepLine | SolveLine | FewestLine
+L = TypeVar("L", SweepLine, SolveLine, FewestLine)
 PEAKS: tuple[Quantity, ...] = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
 
 
@@ -78,40 +82,64 @@ def answered_rows(report: Report) -> tuple[Row, ...]:
     """
     if report.solve is not None:
         key = report.solve.key
-        return tuple(_of_solve(report, key, line) for line in report.solve.lines)
+        return tuple(
+            _of_solve(report, key, line, config)
+            for line, config in rungs_of(report, report.solve.lines)
+        )
     if report.fewest is not None:
-        return tuple(_of_fewest(report, line) for line in report.fewest.lines)
+        return tuple(
+            _of_fewest(report, line, config)
+            for line, config in rungs_of(report, report.fewest.lines)
+        )
     if report.sweep is None or report.results:
         return ()
     return tuple(
-        _of_sweep(report, report.sweep.key, line, peak)
-        for line in report.sweep.lines
+        _of_sweep(report, report.sweep.key, line, peak, config)
+        for line, config in rungs_of(report, report.sweep.lines)
         for peak in line.peaks
     )
 
 
-def _line_of(report: Report, line: SweepLine | SolveLine | FewestLine, more: Settings) -> Settings:
-    """What tells a line from others: its card, and its rung by the configuration in the request."""
+def rungs_of(report: Report, lines: Sequence[L]) -> Iterator[tuple[L, TrainConfig | None]]:
+    """Each line with its configuration, from the request; None if the request has none of its name.
+
+    A line goes by its card and its label, because its key is the hash of the version that wrote it.
+    Rungs of one label are in the order of the ladder.
+    """
     recipe = report.request.recipe if report.request is not None else None
     rungs = recipe.rungs if recipe is not None else ()
-    config = next((one.config for one in rungs if one.config.key() == line.key), None)
+    capabilities = {card.name: card.compute_capability for card in report.cards}
+    ladders = {
+        card: list(ladder_for(rungs, capabilities.get(card)))
+        for card in {line.card for line in lines}
+    }
+    for line in lines:
+        ladder = ladders[line.card]
+        rung = next((one for one in ladder if one.label == line.label), None)
+        if rung is not None:
+            ladder.remove(rung)
+        yield line, rung.config if rung is not None else None
+
+
+def _settings(line: _Line, config: TrainConfig | None, more: Settings) -> Settings:
+    """What tells a line from others: its card and its configuration."""
     own: Settings = {"label": line.label} if config is None else asdict(config)
     own.pop("micro_batch_size", None)
     return {**own, "card": line.card, **more}
 
 
-def _label(report: Report, line: SweepLine | SolveLine | FewestLine) -> str:
+def _label(report: Report, line: _Line) -> str:
     return line.label if len(report.cards) < 2 else f"{line.card}: {line.label}"
 
 
-def _of_solve(report: Report, key: str, line: SolveLine) -> Row:
+def _of_solve(report: Report, key: str, line: SolveLine, config: TrainConfig | None) -> Row:
     return Row(
         key=line.key,
         label=_label(report, line),
         outcome="fits" if line.largest is not None else _failed(line.next_missed_by_bytes),
         evidence="predicted",
         method=None,
-        settings=_line_of(report, line, {"solved": key}),
+        settings=_settings(line, config, {"solved": key}),
         peaks={},
         missed_by_bytes=line.next_missed_by_bytes if line.largest is None else None,
         reason=line.reason,
@@ -119,14 +147,14 @@ def _of_solve(report: Report, key: str, line: SolveLine) -> Row:
     )
 
 
-def _of_fewest(report: Report, line: FewestLine) -> Row:
+def _of_fewest(report: Report, line: FewestLine, config: TrainConfig | None) -> Row:
     return Row(
         key=line.key,
         label=_label(report, line),
         outcome="fits" if line.gpus is not None else _failed(line.fewer_missed_by_bytes),
         evidence=line.evidence or "predicted",
         method=None,
-        settings=_line_of(report, line, {"world_size": None}),
+        settings=_settings(line, config, {"world_size": None}),
         peaks={},
         missed_by_bytes=line.fewer_missed_by_bytes if line.gpus is None else None,
         reason=line.reason,
@@ -134,7 +162,9 @@ def _of_fewest(report: Report, line: FewestLine) -> Row:
     )
 
 
-def _of_sweep(report: Report, key: str, line: SweepLine, peak: SweptPeak) -> Row:
+def _of_sweep(
+    report: Report, key: str, line: SweepLine, peak: SweptPeak, config: TrainConfig | None
+) -> Row:
     value = f"{key.replace('_', ' ')} {peak.value:,}"
     return Row(
         key=f"{line.key} {peak.value}",
@@ -142,7 +172,7 @@ def _of_sweep(report: Report, key: str, line: SweepLine, peak: SweptPeak) -> Row
         outcome="skipped" if peak.fits is None else "fits" if peak.fits else "oom",
         evidence="predicted",
         method=None,
-        settings=_line_of(report, line, {key: peak.value, "swept": peak.value}),
+        settings=_settings(line, config, {key: peak.value, "swept": peak.value}),
         peaks={"peak_device_bytes": peak.peak_device_bytes},
         reason=line.reason,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +13,10 @@ from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.stored.differing import DiffOptions
 from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode
+
+if TYPE_CHECKING:
+    from oomdoctor.records.history.difference import DiffAnswer
+    from oomdoctor.records.report import Status
 
 EPILOG = """\b
 Examples:
@@ -28,7 +33,7 @@ def diff(options: DiffOptions) -> None:
 
     For example after an upgrade of torch. Compares versions, settings, and each rung: whether it
     fits, its peaks, its speed. A difference counts if it is more than the uncertainty. Exit code 0
-    if nothing got worse, 3 if something did.
+    if nothing got worse, 3 if something did, 6 if no rung is in both runs.
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.records.report import bare_report
@@ -37,10 +42,16 @@ def diff(options: DiffOptions) -> None:
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("diff", options.answer)
     found = difference(options.before, options.after)
-    code = ExitCode.NO if found.verdict == "worse" else ExitCode.OK
-    status = "no" if found.verdict == "worse" else "ok"
-    report = bare_report("diff", status, code, started, time.monotonic() - clock)  # type: ignore[arg-type]
+    status, code = _ended(found)
+    report = bare_report("diff", status, code, started, time.monotonic() - clock)
     report = replace(report, diff=found)
     publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
     if code != ExitCode.OK:
         raise typer.Exit(code)
+
+
+def _ended(answer: DiffAnswer) -> tuple[Status, ExitCode]:
+    """The status and the exit code of a comparison."""
+    if not answer.rungs:
+        return "partial", ExitCode.INCONCLUSIVE
+    return ("no", ExitCode.NO) if answer.verdict == "worse" else ("ok", ExitCode.OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from example_plans import cards_report, plan_report, solve_report, sweep_report
 from example_runs import fits, ran_out
 
 from oomdoctor.analysis.differences.compare import compared
-from oomdoctor.analysis.differences.rows import rows_of
+from oomdoctor.analysis.differences.rows import rows_of, rungs_of
 from oomdoctor.analysis.differences.uncertainty import SEGMENT, Sides
 from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.records.codec import loads
 from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.history.difference import DiffAnswer, RungDiff
 from oomdoctor.records.report import Report
@@ -329,3 +331,34 @@ def test_the_rung_of_the_users_file_is_compared_after_the_file_changed() -> None
     assert [(change.name, change.before, change.after) for change in pair.settings] == [
         ("lora_rank", "8", "64")
     ]
+
+
+EARLIER = Path(__file__).parents[3] / "data" / "earlier" / "plans"
+
+
+@pytest.mark.parametrize("commit", ["edf51f1", "9c6cd28", "6956fbc"])
+@pytest.mark.parametrize("question", ["solve", "min", "sweep"])
+def test_reports_of_every_earlier_commit_compare_with_todays(question: str, commit: str) -> None:
+    """Each was made by that commit, when a rung had 30, 48 and 50 keys that were all hashed."""
+    before, after = (
+        loads(Report, (EARLIER / f"{question}-{name}.json").read_text(encoding="utf-8"))
+        for name in (commit, "6956fbc")
+    )
+    answer = diff(before, keyed_as_today(after))
+    assert answer.rungs and (answer.only_before, answer.only_after) == ((), ())
+    assert {one.label for one in answer.rungs} == {one.label_after for one in answer.rungs}
+
+
+def keyed_as_today(report: Report) -> Report:
+    """The report of a sweep, --solve or --min with keys as if it were made now."""
+    for name in ("solve", "fewest", "sweep"):
+        answer = getattr(report, name)
+        if answer is not None:
+            lines = tuple(
+                replace(line, key=config.key())
+                for line, config in rungs_of(report, answer.lines)
+                if config is not None
+            )
+            assert len(lines) == len(answer.lines)
+            return replace(report, **{name: replace(answer, lines=lines)})
+    raise AssertionError("not a report of these questions")
