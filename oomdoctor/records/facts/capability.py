@@ -12,7 +12,7 @@ FP8_CAPABILITY = (8, 9)  # torch._scaled_mm: Ada, Hopper and later
 def cannot_run(config: TrainConfig, capability: str | None) -> str | None:
     """Why a rung cannot run on a GPU of this compute capability; None if nothing speaks against it.
 
-    Its contradictions come before what the card lacks.
+    Its contradictions come before what the card does not have.
     """
     faults = "; ".join(f"{key} {what}" for key, what in config_faults(config))
     return faults or card_lacks(config, capability)
