@@ -12,8 +12,8 @@ class ExitCode(IntEnum):
     """What the process tells a shell script. The documentation of exit codes is made from this."""
 
     OK = 0
-    """Something fits; `explain` found why memory ran out, and `triage` for at least one job;
-    `snapshot` read its file; `watch` found what it was asked for;
+    """Something fits (with `--from`: your own rung); `explain` found why memory ran out, and
+    `triage` for at least one job; `snapshot` read its file; `watch` found what it was asked for;
     `diff` found that nothing got worse."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""

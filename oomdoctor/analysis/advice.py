@@ -14,18 +14,30 @@ from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Status, SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.user_training import YOURS, YourRung
 
 _ANSWERED = ("oom", "unsupported", "skipped")
+
+
+def deciding(results: Sequence[ProbeResult], request: SurveyRequest) -> tuple[ProbeResult, ...]:
+    """The rows that the exit code and the next commands are about.
+
+    With --from these are the rows of the user's own rung, whatever the rest of the ladder does.
+    """
+    if request.user_training is None:
+        return tuple(results)
+    return tuple(result for result in results if result.label == YOURS)
 
 
 def exit_of(
     results: Sequence[ProbeResult], interrupted: ExitCode | None = None
 ) -> tuple[ExitCode, Status]:
-    """The exit code and status of a survey; `interrupted` is the code of the signal that ended it.
+    """The exit code and status of a survey, by its `deciding` rows.
 
-    0: something fits. 3: nothing fits, and every rung has an answer (out of memory, unsupported,
-    or skipped for a reason). 6: nothing fits, but a rung crashed, failed, hung, ran out of host
-    memory, was not reached, or could not be simulated.
+    `interrupted` is the code of the signal that ended it. 0: something fits. 3: nothing fits, and
+    every rung has an answer (out of memory, unsupported, or skipped for a reason). 6: nothing fits,
+    but a rung crashed, failed, hung, ran out of host memory, was not reached, or could not be
+    simulated.
     """
     if interrupted is not None:
         return interrupted, "interrupted"
@@ -44,12 +56,17 @@ def next_commands(
     interrupted: bool = False,
     on_cpu: bool = False,
     pages: bool = False,
+    yours: YourRung | None = None,
 ) -> tuple[str, ...]:
     """Up to four commands to type next, the most useful first; each can be pasted.
 
-    `run_name` is the run's name in the store. `on_cpu`: a probe ran on the CPU. `pages`: this
-    machine can make pages for a browser.
+    `results` are the `deciding` rows. `run_name` is the run's name in the store. `on_cpu`: a probe
+    ran on the CPU. `pages`: this machine can make pages for a browser. `yours` is the answer about
+    the rung of --from.
     """
+    if yours is not None and yours.aim == "fits" and not interrupted:
+        show = shlex.join(["oomdoctor", "show", *filter(None, [run_name]), "--verbose"])
+        return (*_with_change(request, yours), show)
     if request.plan is not None:
         return _plan_commands(results, request, run_name, interrupted=interrupted, pages=pages)
     unfinished = interrupted or any(_not_reached(result) for result in results)
@@ -72,12 +89,23 @@ def next_commands(
 
 
 def measuring_commands(
-    results: Sequence[ProbeResult], request: SurveyRequest, *, interrupted: bool = False
+    results: Sequence[ProbeResult],
+    request: SurveyRequest,
+    *,
+    interrupted: bool = False,
+    yours: YourRung | None = None,
 ) -> tuple[str, ...]:
-    """The command that measures what fits by a plan or an emulation, where there is such a GPU."""
+    """The command that measures what fits by a plan or an emulation, where there is such a GPU.
+
+    A rung of --from that fits only with a change is measured with it.
+    """
     plan = request.plan
     if plan is None and request.emulate is None:
         return ()
+    if yours is not None and yours.changes and not interrupted:
+        alone = replace(request, plan=None, device="auto", emulate=None)
+        alone = alone if plan is None else replace(alone, rung_limit_s=600.0, predict=True)
+        return (command_line(alone, {"--recipe": "none", "--rung": yours.changes[0].rung}),)
     if interrupted or not any(result.outcome == "fits" for result in results):
         return ()
     fitting = [result for result in results if result.outcome == "fits"]
@@ -123,6 +151,22 @@ def _plan_commands(
     if fitting and pages:
         return (*lines[:2], show, f"{run} {_page(pages)}")
     return (*lines[:3], show)
+
+
+def _with_change(request: SurveyRequest, yours: YourRung) -> tuple[str, ...]:
+    """What to ask about a rung of --from that does not fit: its best change, or another card."""
+    alone = {"--recipe": "none"}
+    plan = request.plan
+    if not yours.changes:
+        if plan is None or plan.all_gpus:
+            return ()
+        cards = replace(request, plan=PlanRequest((), all_gpus=True))
+        return (command_line(cards, alone),)
+    if plan is None:
+        return (command_line(request, {**alone, "--rung": yours.changes[0].rung}),)
+    ask = replace(request, plan=replace(plan, why=None, verify=False))
+    change = command_line(ask, {**alone, "--rung": yours.changes[0].rung})
+    return (change, command_line(ask, {**alone, "--why": YOURS}))
 
 
 def _page(pages: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from oomdoctor.records.config import TrainConfig
@@ -17,6 +17,7 @@ from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
 _USUAL_HEADROOM, _USUAL_TOKENS, _USUAL_EVAL_BATCH = 0.02, 10**6, 8
@@ -191,14 +192,23 @@ def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
         effective_batch_size=request.effective_batch_size,
         world_size=request.gpus if config.sharding != "none" else 1,
     )
+    return ",".join(_settings(config, plain, always=("method",)))
+
+
+def own_rung_text(config: TrainConfig, own: TrainConfig) -> str:
+    """A change of the rung of --from as `--rung` reads it: `yours`, and what differs from it."""
+    return ",".join([YOURS, *_settings(config, own)])
+
+
+def _settings(config: TrainConfig, base: TrainConfig, always: Sequence[str] = ()) -> list[str]:
     settings = []
     for field in fields(TrainConfig):
         value = getattr(config, field.name)
-        if value == getattr(plain, field.name) and field.name != "method":
+        if value == getattr(base, field.name) and field.name not in always:
             continue
         if isinstance(value, bool):
             text = str(value).lower()
         else:
             text = "+".join(value) if isinstance(value, tuple) else str(value)
         settings.append(f"{field.name}={text}")
-    return ",".join(settings)
+    return settings

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from oomdoctor import __version__
-from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
+from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
@@ -67,12 +67,14 @@ def report(
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
 
-    `warnings` are added to those of the ledger. `judged` are the rows that decide the exit code, by
-    default `results`. `yours` is the answer about the rung of --from if the ledger has none yet.
+    `warnings` are added to those of the ledger. `judged` are the rows among which are those that
+    decide the exit code, by default `results`. `yours` is the answer about the rung of --from if
+    the ledger has none yet.
     """
     request, spec, inspection = ledger.request, ledger.spec, ledger.inspection
+    yours = ledger.yours or yours
     ranking = rank(results, request.rank_by)
-    judged = results if judged is None else judged
+    judged = deciding(results if judged is None else judged, request)
     exit_code, status = exit_of(judged, interrupted)
     broken_off = interrupted is not None
     pages = all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
@@ -83,9 +85,10 @@ def report(
         interrupted=broken_off,
         on_cpu=machine.device == "cpu",
         pages=pages,
+        yours=yours,
     )
     sized = _for_size(request, cards, machine)
-    measure = measuring_commands(judged, sized, interrupted=broken_off)
+    measure = measuring_commands(judged, sized, interrupted=broken_off, yours=yours)
     if measure and _is_here(cards):
         here, measure = (*measure, *here)[:4], ()
     report = Report(
@@ -127,7 +130,7 @@ def report(
         solve=solve,
         fewest=fewest,
         files=ledger.files,
-        yours=ledger.yours or yours,
+        yours=yours,
     )
     line = None if broken_off else export_line(report, folder.name)
     return report if line is None else replace(report, next_commands=_with(report, line))

@@ -13,6 +13,7 @@ from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
 from oomdoctor.records.user_training import ChangedLine, UserTraining, YourChange, YourRung
 from oomdoctor.render import render_report
+from oomdoctor.render.report.header import headline
 
 FILES = Path(__file__).parents[1] / "data" / "stacks" / "files"
 
@@ -138,6 +139,8 @@ def test_the_page_has_yours_first_and_only_once(golden):
     head, _, rest = text.partition("Yours: train.yaml")
     label = report.results[0].label
     assert rest and "Fits" not in head
+    fitting = sum(one.outcome == "fits" for one in report.results)
+    assert f"; {fitting} of {len(report.results)} rungs" in head
     assert sum(line.strip().startswith((label, f"1  {label}")) for line in rest.splitlines()) <= 1
     config = report.request.user_training.config
     length = f"sequence length {config.sequence_length:,}"
@@ -155,6 +158,32 @@ def test_the_page_has_yours_first_and_only_once(golden):
     assert "1 setting that does not change memory or speed" in rest
     assert loads(Report, render_report(report, "json", terminal=False, width=100, color=False,
                                        verbose=False)) == report  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcome", "notes", "said"),
+    [
+        ("oom", (), "yours does not fit: needs 84.0 GiB, short by 61.0 GiB; fits with LoRA; "),
+        ("fits", (), "yours fits: 84.0 GiB of "),
+        ("fits", ("borderline: it may not fit",), " usable; borderline; "),
+        ("failed", (), "yours was not simulated; "),
+    ],
+)
+def test_the_headline_is_about_yours(golden, outcome, notes, said):
+    change = YourChange("LoRA", "yours,method=lora", (), 1, 16, 8 << 30, None, None)
+    report = _report(golden, YourRung("", "yours", "fits", (change,), (), None))
+    first = report.results[0]
+    peak = replace(first.measurement, peak_reserved_bytes=84 << 30, peak_device_bytes=84 << 30)
+    own = replace(
+        first,
+        outcome=outcome,
+        measurement=peak,
+        peak_device_bytes=84 << 30,
+        missed_by_bytes=61 << 30 if outcome == "oom" else None,
+        notes=notes,
+    )
+    report = replace(report, results=(own, *report.results[1:]))
+    assert said in headline(report)
 
 
 @pytest.mark.slow
@@ -181,6 +210,8 @@ def test_a_plan_of_the_own_file_tries_changes(cli, tmp_path):
     assert left == {"learning_rate": False}
     short = cli("plan", "--from", str(file), "--gpu", "500MiB", "--recipe", "none", "--json")
     answer = json.loads(short.out)
+    fits = answer["results"][0]["outcome"] == "fits"
+    assert (short.code, answer["status"]) == ((0, "ok") if fits else (3, "no"))
     assert answer["yours"]["aim"] == "fits"
     assert answer["yours"]["reason"] or answer["yours"]["changes"]
 

@@ -177,7 +177,7 @@ class CardPlan:
     `total_source`. `usable_bytes` excludes the headroom; `context` is the part of it that tensors
     cannot use. `fitting` of `rungs` rungs fit. `price_per_hour` is from the price list.
     `calibrated_by` is the probe that corrected the estimated speeds. `remedies` has an entry for
-    each method of which no rung fits, in a plan for one card.
+    each method of which no rung fits, in a plan for one card. `yours` is the rung of --from.
     """
 
     name: str
@@ -194,6 +194,7 @@ class CardPlan:
     price_per_hour: float | None = None
     calibrated_by: CalibratedBy | None = None
     remedies: tuple[PlanRemedy, ...] = ()
+    yours: CardPick | None = None
 
 
 @dataclass(frozen=True, slots=True)

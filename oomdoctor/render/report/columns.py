@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
-from oomdoctor.render.report.notes import miss_notes, why_not_run
+from oomdoctor.render.report.notes import miss_notes, needs, short_by, why_not_run
 from oomdoctor.render.words import batch, speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
@@ -91,37 +91,6 @@ def _failed_in(row: Row) -> str:
     return (oom.phase if oom is not None else row.result.peak_phase) or DASH
 
 
-def predicted_need(row: Row) -> int | None:
-    """The predicted peak of a rung that ran out of device memory; None if the peak is measured.
-
-    A prediction that the rung would fit was wrong, so it says nothing about the need.
-    """
-    result, usable = row.result, row.usable_bytes
-    expected = result.predicted.deciding_peak_bytes() if result.predicted is not None else None
-    if result.measurement is not None or result.outcome != "oom":
-        return None
-    return expected if expected is not None and usable and expected > usable else None
-
-
-def _needs(row: Row) -> str:
-    """The peak, which is known only if the step ran or was simulated."""
-    expected, measured = predicted_need(row), row.result.measurement
-    if expected is not None:
-        return f"~{format_bytes(expected)}"
-    return "" if measured is None else format_bytes(measured.deciding_peak_bytes())
-
-
-def _short_by(row: Row) -> str:
-    """A failed request is only a lower bound: the step needed more after it."""
-    missed, expected = row.result.missed_by_bytes, predicted_need(row)
-    if expected is not None and row.usable_bytes is not None:
-        short = expected - row.usable_bytes
-        if missed is None or short >= missed:
-            return f"~{format_bytes(short)}"
-    least = "" if row.result.measurement is not None else "at least "
-    return DASH if missed is None else f"{least}{format_bytes(missed)}"
-
-
 _RUNG = ResultColumn("rung", lambda row: row.result.label)
 _OUTCOME = ResultColumn(
     "outcome", lambda row: OUTCOME_WORDS[row.result.outcome], importance=1, tone=True
@@ -179,8 +148,16 @@ DID_NOT_FIT = (
     _RUNG,
     _OUTCOME,
     ResultColumn("batch", lambda row: batch(row.result), 4, right=True, detail="batch {}"),
-    ResultColumn("needs", _needs, 2, right=True, detail="needs {}"),
-    ResultColumn("short by", _short_by, 1, right=True, detail="short by {}"),
+    ResultColumn(
+        "needs", lambda row: needs(row.result, row.usable_bytes), 2, right=True, detail="needs {}"
+    ),
+    ResultColumn(
+        "short by",
+        lambda row: short_by(row.result, row.usable_bytes),
+        1,
+        right=True,
+        detail="short by {}",
+    ),
     ResultColumn("phase", _failed_in, 3, detail="in {}"),
     ResultColumn(
         "notes", lambda row: "; ".join(miss_notes(row.result, planned=row.planned)), 5, wraps=True

@@ -9,8 +9,9 @@ from oomdoctor.records.planned.plan import CardPlan
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
 from oomdoctor.records.result import Outcome, ProbeResult
 from oomdoctor.render.blocks import Block, Facts
+from oomdoctor.render.report.notes import is_borderline_note, needs, short_by
 from oomdoctor.render.words import SWEPT_WORDS, counted
-from oomdoctor.units import format_bytes, format_count, format_seconds
+from oomdoctor.units import DASH, format_bytes, format_count, format_seconds
 
 _SOURCES = {
     "local": "config from the local folder",
@@ -34,7 +35,10 @@ _ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
 
 
 def headline(report: Report) -> str:
-    """One sentence: how many rungs fit, how it ended, how long it took."""
+    """One sentence: how many rungs fit, how it ended, how long it took.
+
+    With --from the user's own rung comes first, since the exit code is about it.
+    """
     name = f"{report.tool.name} {report.tool.version} {report.command}"
     took = format_seconds(report.elapsed_s)
     total = len(report.results)
@@ -66,7 +70,44 @@ def too_large(report: Report) -> tuple[Outcome, ...]:
     return ("oom",) if is_plan(report) else ("oom", "host_oom")
 
 
+def own_result(report: Report) -> ProbeResult | None:
+    """The row of the rung of --from."""
+    key = report.yours.key if report.yours is not None else None
+    return next((result for result in report.results if result.key == key), None)
+
+
+def _own(report: Report) -> str:
+    """What became of the rung of --from, and with which change it fits; empty without one."""
+    own, yours = own_result(report), report.yours
+    if own is None or yours is None:
+        return ""
+    usable = report.budget.usable_bytes if report.budget is not None else None
+    if own.outcome == "fits":
+        near = "; borderline" if any(map(is_borderline_note, own.notes)) else ""
+        peak = own.deciding_peak_bytes()
+        if peak is None or usable is None:
+            return f"yours fits{near}"
+        return f"yours fits: {format_bytes(peak)} of {format_bytes(usable)} usable{near}"
+    if own.outcome not in too_large(report) and own.missed_by_bytes is None:
+        return f"yours was not {'simulated' if is_plan(report) else 'measured'}"
+    peak_text, short = needs(own, usable), short_by(own, usable)
+    said = [f"needs {peak_text}"] if peak_text else []
+    said += [f"short by {short}"] if short != DASH else []
+    text = "yours does not fit" + (f": {', '.join(said)}" if said else "")
+    if yours.aim == "fits" and yours.changes:
+        text += f"; fits with {yours.changes[0].change}"
+    return text
+
+
 def _counts(report: Report) -> str:
+    """The user's own rung, then the ladder; a ladder without other rungs is not counted."""
+    own = _own(report)
+    if not own:
+        return _ladder(report)
+    return own if len(report.results) == 1 else f"{own}; {_ladder(report)}"
+
+
+def _ladder(report: Report) -> str:
     total = len(report.results)
     fitting = sum(result.outcome == "fits" for result in report.results)
     missed = sum(result.outcome in too_large(report) for result in report.results)
@@ -205,6 +246,10 @@ def _across(report: Report) -> str:
         rungs = counted(len({line.key for line in report.solve.lines}), "rung")
         return f"the largest {SWEPT_WORDS[report.solve.key]} of {rungs} on {cards}"
     fitting = sum(card.fitting > 0 for card in report.cards)
+    own = [card.yours.fits for card in report.cards if card.yours is not None]
+    if own:
+        more = f"; at least one rung fits on {fitting}" if report.cards[0].rungs > 1 else ""
+        return f"yours fits on {sum(own)} of {cards}{more}"
     return f"at least one rung fits on {fitting} of {cards}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from oomdoctor.records.planned.plan import CardPick
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.units import format_bytes, format_percent
+from oomdoctor.units import DASH, format_bytes, format_percent
 
 
 def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
@@ -55,10 +55,45 @@ def shared_notes(notes: Sequence[Sequence[str]]) -> list[str]:
     return [note for note in notes[0] if all(note in others for others in notes)]
 
 
+def is_borderline_note(note: str) -> bool:
+    """Whether a note says that a row is closer to the limit than its prediction is exact."""
+    return note.startswith("borderline")
+
+
 def borderline_marks(notes: Sequence[Sequence[str]]) -> dict[str, str]:
     """A mark for each text that says how close to the limit rows are: `*`, then `**`."""
-    texts = [note for own in notes for note in own if note.startswith("borderline")]
+    texts = [note for own in notes for note in own if is_borderline_note(note)]
     return {text: "*" * number for number, text in enumerate(dict.fromkeys(texts), 1)}
+
+
+def predicted_need(result: ProbeResult, usable_bytes: int | None) -> int | None:
+    """The predicted peak of a rung that ran out of device memory; None if the peak is measured.
+
+    A prediction that the rung would fit was wrong, so it says nothing about the need.
+    """
+    expected = result.predicted.deciding_peak_bytes() if result.predicted is not None else None
+    if result.measurement is not None or result.outcome != "oom":
+        return None
+    return expected if expected is not None and usable_bytes and expected > usable_bytes else None
+
+
+def needs(result: ProbeResult, usable_bytes: int | None) -> str:
+    """The peak, which is known only if the step ran or was simulated."""
+    expected, measured = predicted_need(result, usable_bytes), result.measurement
+    if expected is not None:
+        return f"~{format_bytes(expected)}"
+    return "" if measured is None else format_bytes(measured.deciding_peak_bytes())
+
+
+def short_by(result: ProbeResult, usable_bytes: int | None) -> str:
+    """A failed request is only a lower bound: the step needed more after it."""
+    missed, expected = result.missed_by_bytes, predicted_need(result, usable_bytes)
+    if expected is not None and usable_bytes is not None:
+        short = expected - usable_bytes
+        if missed is None or short >= missed:
+            return f"~{format_bytes(short)}"
+    least = "" if result.measurement is not None else "at least "
+    return DASH if missed is None else f"{least}{format_bytes(missed)}"
 
 
 def miss_notes(result: ProbeResult, *, planned: bool) -> list[str]:

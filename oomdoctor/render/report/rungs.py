@@ -13,7 +13,6 @@ from oomdoctor.render.report.columns import (
     NOT_RUN,
     UNRANKED,
     Row,
-    predicted_need,
     table,
 )
 from oomdoctor.render.report.header import is_plan, too_large
@@ -21,6 +20,7 @@ from oomdoctor.render.report.notes import (
     borderline_marks,
     fit_notes,
     own_data_note,
+    predicted_need,
     shared_notes,
 )
 from oomdoctor.render.words import about_speed, ranked_results, short_count
@@ -63,7 +63,7 @@ def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Sec
         planned = is_plan(report)
         rows = [Row(result, plus_minus, usable_bytes=usable, planned=planned) for result in missed]
         blocks: list[Block] = [table(DID_NOT_FIT, rows)[0]]
-        if any(predicted_need(row) is not None for row in rows):
+        if any(predicted_need(result, usable) is not None for result in missed):
             blocks.append(Note("~ is predicted."))
         title = "Does not fit" if is_plan(report) else "Did not fit"
         sections.append(Section(title, tuple(blocks)))

@@ -20,7 +20,7 @@ from oomdoctor.records.user_training import (
 )
 from oomdoctor.render.blocks import Block, Facts, Section
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
-from oomdoctor.render.report.header import is_plan, too_large
+from oomdoctor.render.report.header import is_plan, own_result, too_large
 from oomdoctor.render.report.notes import fit_notes
 from oomdoctor.render.words import counted, estimate
 from oomdoctor.units import format_bytes
@@ -28,12 +28,6 @@ from oomdoctor.units import format_bytes
 _MOST_LISTED = 12
 _NOTHING = ("false", "none", "default")  # values that say that something is off
 _COLUMNS = tuple(column for column in FITS if column.heading != "vs fastest")
-
-
-def own_result(report: Report) -> ProbeResult | None:
-    """The row of the rung of --from."""
-    key = report.yours.key if report.yours is not None else None
-    return next((result for result in report.results if result.key == key), None)
 
 
 def your_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:

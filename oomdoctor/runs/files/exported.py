@@ -11,14 +11,15 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
-from oomdoctor.records.user_training import FormatName, UserTraining
+from oomdoctor.records.user_training import YOURS, FormatName, UserTraining
 from oomdoctor.runs.files.user_training import read_user_training
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import export, target_named
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.stacks.reading.merge import recognized
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts.data import data_of
 from oomdoctor.stacks.writing.carried import beside_of, not_carried
+from oomdoctor.stacks.writing.changed_lines import main_file
 from oomdoctor.system.training_files.documents import read_documents
 from oomdoctor.units import format_bytes
 
@@ -142,15 +143,24 @@ def _left(training: UserTraining, known: Mapping[str, bool]) -> tuple[str, ...]:
 
 
 def export_line(report: Report, run: str | None) -> str | None:
-    """The command that writes the best rung as a script; None if there is none to write."""
+    """The command that writes the best rung that fits; None if there is none to write.
+
+    With --from it is written for the user's own program, unless their own rung is the best.
+    """
     results = ranked(report)
     if not results or results[0].outcome != "fits" or run is None or report.model is None:
         return None
+    training = report.request.user_training if report.request is not None else None
+    program: str = "trl" if training is None else main_file(training).format
+    if training is not None and results[0].label == YOURS:
+        return None
     try:
-        export(stack_rung(report, results[0], run), "trl")
+        export(stack_rung(report, results[0], run), program)
     except OomDoctorError:
         return None
-    return f"oomdoctor export 1 --to trl --run {shlex.quote(run)} > train.py"
+    file = target_named(program).file
+    file = file if training is None else f"changed-{file}"  # theirs may have the usual name
+    return f"oomdoctor export 1 --to {program} --run {shlex.quote(run)} > {file}"
 
 
 def warning(result: ProbeResult) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.analysis.command_line import own_rung_text
 from oomdoctor.analysis.search.changes import why_nothing_fits
 from oomdoctor.analysis.search.own_rung import OneChange, to_fit, to_run, to_speed_up
 from oomdoctor.records.config import Rung
@@ -218,7 +218,7 @@ def _change(
     measured = row.measurement
     return YourChange(
         change=words,
-        rung=rung_text(config, replace(request, micro_batch_size=None)),
+        rung=own_rung_text(config, training.config),
         lines=changed_lines(training, config),
         micro_batch_size=row.micro_batch_size,
         gradient_accumulation_steps=row.gradient_accumulation_steps,

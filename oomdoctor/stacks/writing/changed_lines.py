@@ -42,8 +42,7 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
     keys: set[str] = set()
     if before.allocator != after.allocator:
         found.append(ChangedLine(None, _ALLOCATOR, None, "expandable_segments:True", None))
-    mains = [file for file in training.files if file.format not in LAUNCHERS]
-    main = (mains or list(training.files))[0]
+    main = main_file(training)
     engine = next(
         (one.file for one in training.said if _ENGINE & {one.key}), main.path
     )  # the file that sets the engine
@@ -59,6 +58,12 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
                 found.append(line)
                 keys |= set(row.keys)
     return tuple(found) + _said_only(training, before, after, found, keys)
+
+
+def main_file(training: UserTraining) -> TrainingFile:
+    """The file that describes the training itself; the others launch or shard it."""
+    mains = [file for file in training.files if file.format not in LAUNCHERS]
+    return (mains or list(training.files))[0]
 
 
 def _line(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from analysis_make import GIB, request, result, rung
 
-from oomdoctor.analysis.advice import exit_of, measuring_commands, next_commands
+from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.verdict import NOT_REACHED
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.codec import loads
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
+from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, YourRung
 
+DATA = Path(__file__).parents[2] / "data"
 FITS, OOM = result("a", "fits"), result("b", "oom", missed_by_bytes=GIB)
 SKIPPED = result("c", "skipped", reason="too big", missed_by_bytes=GIB)
 UNREACHED = result("d", "skipped", failure=NOT_REACHED)
@@ -38,6 +43,37 @@ UNSUPPORTED = result("e", "unsupported")
 )
 def test_how_a_survey_ends(results, code, status):
     assert exit_of(results) == (code, status)
+
+
+def test_with_from_the_own_rung_decides():
+    training = loads(UserTraining, (DATA / "stacks" / "user_training.json").read_text())
+    asked = request(user_training=training)
+    own = result(YOURS, "oom", missed_by_bytes=GIB)
+    assert deciding((own, FITS), request()) == (own, FITS)
+    assert exit_of(deciding((own, FITS), asked)) == (ExitCode.NO, "no")
+    assert exit_of(deciding((result(YOURS, "fits"), OOM), asked)) == (ExitCode.OK, "ok")
+    assert exit_of(deciding((result(YOURS, "crashed"), FITS), asked))[0] is ExitCode.INCONCLUSIVE
+
+
+def test_after_an_own_rung_that_does_not_fit_its_best_change_is_asked():
+    training = loads(UserTraining, (DATA / "stacks" / "user_training.json").read_text())
+    files = ("train.yaml",)
+    asked = request(plan=PlanRequest(("L4",)), user_training=training, from_files=files)
+    own = (result(YOURS, "oom", missed_by_bytes=GIB),)
+    rung = "yours,micro_batch_size=1"
+    change = YourChange("micro-batch size 1", rung, (), 1, 16, GIB, None, None)
+    yours = YourRung("k", YOURS, "fits", (change,), (), None)
+    first, why, show = next_commands(own, asked, "run-1", yours=yours)
+    words = "oomdoctor plan some/model --from train.yaml --gpu L4 --recipe none"
+    assert first.startswith(words) and first.endswith(f"--rung {rung}")
+    assert why.startswith(words) and why.endswith("--why yours")
+    assert show == "oomdoctor show run-1 --verbose"
+    (measure,) = measuring_commands(own, asked, yours=yours)
+    assert "oomdoctor probe some/model --from train.yaml" in measure
+    assert measure.endswith(f"--rung {rung}")
+    nothing = replace(yours, changes=())
+    assert "--all-gpus" in next_commands(own, asked, "run-1", yours=nothing)[0]
+    assert measuring_commands(own, asked, yours=nothing) == ()
 
 
 @pytest.mark.parametrize("code", [ExitCode.INTERRUPTED, ExitCode.TERMINATED])

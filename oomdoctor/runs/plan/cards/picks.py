@@ -9,6 +9,7 @@ from oomdoctor.records.planned.plan import ByteRange, CardPick, CardPicks, CardP
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import Method
+from oomdoctor.records.user_training import YOURS
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.plan.cards.prices import price_of, with_costs
 
@@ -25,6 +26,7 @@ def card_plan(
     plan = request.plan
     is_ladder = plan is None or plan.ranks
     none = CardPicks(None, None, None)
+    own = next((pick(row) for row in rows if row.label == YOURS), None) if is_ladder else None
     per_hour = price_of(card.name, request.plan.prices if request.plan is not None else None)
     return CardPlan(
         name=card.name,
@@ -41,6 +43,7 @@ def card_plan(
         price_per_hour=per_hour,
         calibrated_by=card.calibrated_by,
         remedies=remedies,
+        yours=own,
     )
 
 
