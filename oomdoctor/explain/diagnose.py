@@ -206,11 +206,12 @@ def _with_needed_checkpointing(
     passed = incident.phase in _AFTER_FORWARD or (
         incident.phase == "forward" and re.search(_OUTPUT, near)
     )
-    if setup.checkpointing is not None or not passed:
+    if setup.activation_checkpointing is not None or not passed:
         return training, assumed
     if capacity is None or kept is None:
         return training, assumed
-    held, checkpointed = weights(sizes, training).size_bytes, replace(training, checkpointing=True)
+    held = weights(sizes, training).size_bytes
+    checkpointed = training.changed(activation_checkpointing="full")
     less = activations(sizes, checkpointed)
     if kept.size_bytes + held < capacity or less is None or less.size_bytes + held > capacity:
         return training, assumed

@@ -6,7 +6,7 @@ The cause rules and the remedies ask their questions through these properties.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from oomdoctor.analysis.memory.closed_form import Term
@@ -19,7 +19,6 @@ from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.explain.training.rung import rung_changes, rung_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.diagnosis import (
     Frame,
@@ -92,12 +91,15 @@ class Case:
     @cached_property
     def rung(self) -> TrainConfig | None:
         """The training as a rung; None if too little is known of it, or no rung can do it."""
-        return None if self.training is None else rung_of(self.training, self.setup)
+        return None if self.training is None else self.training.rung
 
     def rung_changes(self, training: Training | None) -> dict[str, SettingValue]:
         """The keys of a recipe that a changed training sets; {} if one of them is no rung."""
-        changed = None if training is None else rung_of(training, self.setup)
-        return rung_changes(self.rung, changed)
+        before, after = self.rung, None if training is None else training.rung
+        if before is None or after is None:
+            return {}
+        pairs = ((f.name, getattr(before, f.name), getattr(after, f.name)) for f in fields(before))
+        return {name: new for name, old, new in pairs if new != old}
 
     @cached_property
     def needed(self) -> int | None:

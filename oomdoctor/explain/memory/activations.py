@@ -19,7 +19,7 @@ def activations(sizes: Sizes, training: Training) -> Term | None:
     tokens = training.tokens
     if tokens is None:
         return None
-    if training.checkpointing:
+    if training.checkpoints:
         kept = _stream_bytes_per_token(sizes, training)
         text = f"{tokens:,} tokens x {sizes.layers} layers x {kept:,} bytes (checkpoints)"
         return Term("activations", tokens * sizes.layers * kept, text)
@@ -31,7 +31,7 @@ def activations(sizes: Sizes, training: Training) -> Term | None:
 def recomputed(sizes: Sizes, training: Training) -> Term | None:
     """The activations of the first layer that the backward pass recomputes, and all checkpoints."""
     kept, tokens = activations(sizes, training), training.tokens
-    if kept is None or tokens is None or not training.checkpointing:
+    if kept is None or tokens is None or not training.checkpoints:
         return None
     stream = _stream_bytes_per_token(sizes, training)
     layer = layer_bytes_per_token(sizes, training)
@@ -54,13 +54,17 @@ def weight_copies(sizes: Sizes, training: Training) -> Term | None:
     Without checkpointing the backward pass needs them too; with it they are dropped at its start,
     except for the output head.
     """
-    if training.method == "full":
-        if not training.autocast or training.weights_dtype != "float32":
+    if training.config.method == "full":
+        if not training.autocast or training.config.weights_dtype != "float32":
             return None
         count = sizes.vocabulary * sizes.embedding
-        if not training.checkpointing:
+        if not training.checkpoints:
             count += sizes.layers * sizes.layer_parameters
-    elif training.quantized_in_4_bits and training.kbit_prepare == "peft" and training.autocast:
+    elif (
+        training.quantized_in_4_bits
+        and training.config.kbit_prepare == "peft"
+        and training.autocast
+    ):
         count = sizes.vocabulary * sizes.embedding
     else:
         return None
@@ -81,7 +85,7 @@ def layer_bytes_per_token(sizes: Sizes, training: Training) -> int:
     of the input in the adapter's type (`_cast_input_dtype` in peft/tuners/lora/layer.py).
     """
     width = training.compute_bytes
-    learns = training.method == "full"
+    learns = training.config.method == "full"
     mixed = learns and training.upcast and training.autocast
     norms = sizes.norms * sizes.hidden
     if sizes.head_norms:
@@ -103,7 +107,7 @@ def _norm_bytes(sizes: Sizes, training: Training) -> int:
     """Bytes that a norm saves of each of its inputs."""
     if sizes.layer_norm:  # autocast runs it in float32
         return 4 if training.autocast else training.compute_bytes
-    if training.method != "full":
+    if training.config.method != "full":
         return 4
     # RMS norms compute in float32, and save the normalized input if their weight learns.
     wide = sizes.wide_norms or (training.upcast and training.autocast)
@@ -129,8 +133,8 @@ def scores_bytes_per_token(sizes: Sizes, training: Training) -> int:
 
     The softmax in float32 and its cast; capped scores also save what the cap computed.
     """
-    eager = training.attention == "eager"
-    capped = sizes.capped_scores and training.attention in _MAKES_SCORES
+    eager = training.config.attention == "eager"
+    capped = sizes.capped_scores and training.config.attention in _MAKES_SCORES
     if not (eager or capped) or not training.sequence_length:
         return 0
     each = 4 + training.compute_bytes * (2 if sizes.capped_scores else 1)
@@ -142,7 +146,7 @@ def _adapter_bytes_per_token(sizes: Sizes, training: Training) -> int:
     width = training.compute_bytes if training.autocast else 4
     widths = linear_widths(sizes)
     adapted = [widths[role] for role in training.adapted if role in widths]
-    return width * sum(wide + training.lora_rank for wide, _ in adapted)
+    return width * sum(wide + training.config.lora_rank for wide, _ in adapted)
 
 
 def logits(sizes: Sizes, training: Training) -> Term | None:
@@ -154,7 +158,7 @@ def logits(sizes: Sizes, training: Training) -> Term | None:
     tokens = training.tokens
     if tokens is None:
         return None
-    if training.liger:
+    if training.fused_loss:
         return Term("logits", 0, "computed in chunks by the fused loss")
     width = training.compute_bytes
     each = 12 + (width if width < 4 else 0) + (width if sizes.capped_logits else 0)

@@ -34,7 +34,7 @@ class Saving:
 def saving(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Saving | None:
     """What these changes of a training free of what was held; None if a snapshot cannot tell.
 
-    `changes` has the fields of `Training`; `batch` is the micro-batch size, if it is known.
+    `changes` has keys of a rung; `batch` is the micro-batch size, if it is known.
     """
     parts = list(_parts(held, changes, batch))
     counted = [part for part in parts if part.size_bytes]
@@ -56,9 +56,9 @@ def _sum(parts: Sequence[Saving]) -> Saving:
 
 def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Iterator[Saving]:
     adapters = changes.get("method") in ("lora", "qlora")
-    if changes.get("liger"):
+    if changes.get("loss", "default") != "default":
         yield _part(held, "logits")
-    if changes.get("checkpointing"):
+    if changes.get("activation_checkpointing", "none") != "none":
         yield _usual(held, "activations", _CHECKPOINTED)
     if "micro_batch_size" in changes and batch:
         share = 1 - changes["micro_batch_size"] / batch
@@ -67,7 +67,7 @@ def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -
     if adapters:
         yield _usual(held, "gradients", _ADAPTERS)
         yield _usual(held, "optimizer", _ADAPTERS)
-    elif changes.get("offload_optimizer"):
+    elif changes.get("offload") in ("optimizer", "parameters"):
         yield _part(held, "optimizer")
     elif "optimizer" in changes:
         yield from _states(held, str(changes["optimizer"]))

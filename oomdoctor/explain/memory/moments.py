@@ -114,17 +114,17 @@ def _moment(when: str, phases: str, *parts: Term | None) -> Moment:
 
 def _head_gradient(sizes: Sizes, training: Training) -> Term | None:
     """The first gradient of the backward pass: that of the output head."""
-    if training.method != "full":
+    if training.config.method != "full":
         return None
-    each = trained_bytes(training.method, training.weights_dtype)
-    shards = training.world_size * (training.stage >= 2)
+    each = trained_bytes(training.config.method, training.config.weights_dtype)
+    shards = training.config.world_size * (training.stage >= 2)
     return product("gradients", sizes.vocabulary * sizes.embedding, each, shards)
 
 
 def _without_embedding(learned: Term, sizes: Sizes, training: Training) -> Term:
     """All gradients except the last one, that of an input embedding that is not tied."""
-    if training.method != "full" or sizes.tied:
+    if training.config.method != "full" or sizes.tied:
         return learned
-    each = trained_bytes(training.method, training.weights_dtype)
-    shards = training.world_size * (training.stage >= 2)
+    each = trained_bytes(training.config.method, training.config.weights_dtype)
+    shards = training.config.world_size * (training.stage >= 2)
     return product("gradients", sizes.parameters - sizes.vocabulary * sizes.embedding, each, shards)

@@ -24,33 +24,35 @@ _MASTER_STATE_BYTES = 12
 
 def weights(sizes: Sizes, training: Training) -> Term:
     """The weights of the model on one device, without adapters."""
-    each = dtype_bytes(training.weights_dtype)
-    if training.method == "qlora":
+    each = dtype_bytes(training.config.weights_dtype)
+    if training.config.method == "qlora":
         rest = sizes.embedding_parameters
         if training.stacked_experts:
             rest += sizes.expert_parameters
-        linear, kind = sizes.parameters - rest, training.quantization
-        if kind == "nf4" and training.kbit_prepare == "peft":
+        linear, kind = sizes.parameters - rest, training.config.quantization
+        if kind == "nf4" and training.config.kbit_prepare == "peft":
             each = FLOAT32_BYTES  # prepare_model_for_kbit_training casts what is not quantized
         packed = packed_bytes(linear, kind) + constant_bytes(linear, kind)
         text = f"{linear:,} x {packed / max(1, linear):.3g} byte + {rest:,} x {each} bytes"
         return Term("quantized weights", packed + rest * each, text)
-    return product("weights", sizes.parameters, each, training.world_size * (training.stage >= 3))
+    return product(
+        "weights", sizes.parameters, each, training.config.world_size * (training.stage >= 3)
+    )
 
 
 def adapters(sizes: Sizes, training: Training) -> Term | None:
     """The weights of the adapters, which peft keeps in 32 bits; None in full training."""
-    if training.method == "full":
+    if training.config.method == "full":
         return None
-    shards = training.world_size * (training.stage >= 3)
+    shards = training.config.world_size * (training.stage >= 3)
     return product("adapters", trainable(sizes, training), ADAPTER_BYTES, shards)
 
 
 def gathered(sizes: Sizes, training: Training) -> Term | None:
     """Sharded weights that are whole on every device: the layer at work and the next one."""
-    if training.stage < 3 or training.world_size < 2:
+    if training.stage < 3 or training.config.world_size < 2:
         return None
-    each = dtype_bytes(training.weights_dtype)
+    each = dtype_bytes(training.config.weights_dtype)
     return product("gathered weights", 2 * sizes.layer_parameters, each)
 
 
@@ -59,7 +61,7 @@ def temporaries(sizes: Sizes, training: Training) -> Term | None:
 
     `_multi_tensor_adamw` allocates one temporary as large as the second moment.
     """
-    row, states = optimizer_named(training.optimizer), optimizer_states(sizes, training)
+    row, states = optimizer_named(training.config.optimizer), optimizer_states(sizes, training)
     if row is None or row.kernel != "foreach" or row.moments != 2 or not states.size_bytes:
         return None
     return Term("temporaries of the step", states.size_bytes // 2, "half of the states (foreach)")
@@ -67,11 +69,11 @@ def temporaries(sizes: Sizes, training: Training) -> Term | None:
 
 def trainable(sizes: Sizes, training: Training) -> int:
     """The number of trainable parameters: all of them, or those of the adapters."""
-    if training.method == "full":
+    if training.config.method == "full":
         return sizes.parameters
     widths = linear_widths(sizes)
     edges = sum(sum(widths[role]) for role in training.adapted if role in widths)
-    return sizes.layers * training.lora_rank * edges
+    return sizes.layers * training.config.lora_rank * edges
 
 
 def linear_widths(sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -90,20 +92,20 @@ def linear_widths(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 def gradients(sizes: Sizes, training: Training) -> Term:
     """One gradient per trainable parameter, in the type of its weight (adapters: 4 bytes)."""
-    each = trained_bytes(training.method, training.weights_dtype)
-    shards = training.world_size * (training.stage >= 2)
+    each = trained_bytes(training.config.method, training.config.weights_dtype)
+    shards = training.config.world_size * (training.stage >= 2)
     return product("gradients", trainable(sizes, training), each, shards)
 
 
 def optimizer_states(sizes: Sizes, training: Training) -> Term:
     """The optimizer states on the device."""
-    if training.offload_optimizer:
+    if training.states_on_host:
         return Term("optimizer states", 0, "kept in host memory")
-    width = trained_bytes(training.method, training.weights_dtype)
-    each = state_width(training.optimizer, width)
+    width = trained_bytes(training.config.method, training.config.weights_dtype)
+    each = state_width(training.config.optimizer, width)
     if training.master_weights:
         each = _MASTER_STATE_BYTES
     elif each is None:
         each = _UNKNOWN_STATE_BYTES
-    shards = training.world_size * (training.stage >= 1)
+    shards = training.config.world_size * (training.stage >= 1)
     return product("optimizer states", trainable(sizes, training), each, shards)

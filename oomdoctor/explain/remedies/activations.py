@@ -55,7 +55,7 @@ def _shorter(case: Case) -> Effect:
 
 def _can_liger(case: Case) -> bool:
     """Whether Liger supports the model and its loss is not in use yet."""
-    if case.setup.liger or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
+    if case.setup.loss == "liger" or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
         return False
     if not (case.in_training or case.phase == "unknown") or case.framework == "vllm":
         return False
@@ -73,7 +73,7 @@ def _can_liger(case: Case) -> bool:
 def _liger(case: Case) -> Effect:
     text = "the full logits are never stored; same loss"
     in_loss = case.phase == "loss" or case.tensor_is("logits")
-    return difference(case, {"liger": True}, text, request=1.0 if in_loss else 0.0)
+    return difference(case, {"loss": "liger"}, text, request=1.0 if in_loss else 0.0)
 
 
 def _eager(case: Case) -> bool:
@@ -90,9 +90,9 @@ def _scores(case: Case) -> Effect:
 
 
 def _not_checkpointed(case: Case) -> bool:
-    if case.setup.checkpointing or case.incident.recomputing:
+    if case.setup.activation_checkpointing not in (None, "none") or case.incident.recomputing:
         return False
-    if case.training is not None and case.training.checkpointing:
+    if case.training is not None and case.training.checkpoints:
         return False
     return case.phase == "unknown" or (
         case.phase in ("forward", "loss", "backward") and case.in_training
@@ -100,7 +100,7 @@ def _not_checkpointed(case: Case) -> bool:
 
 
 def _offloadable(case: Case) -> bool:
-    smallest = case.batch == 1 or case.setup.checkpointing
+    smallest = case.batch == 1 or case.setup.activation_checkpointing not in (None, "none")
     return bool(smallest) and case.phase in ("forward", "backward", "loss")
 
 
@@ -131,7 +131,7 @@ ACTIVATION_ROWS: tuple[Row, ...] = (
         "same gradients; may be slightly slower"),
     Row("checkpointing", 3, "Turn on activation checkpointing", _not_checkpointed,
         changing("frees 40 to 70% of the activations",
-                 checkpointing=True),
+                 activation_checkpointing="full"),
         {"transformers": "TrainingArguments(gradient_checkpointing=True, "
                          'gradient_checkpointing_kwargs={"use_reentrant": False})',
          "trl": "SFTConfig(gradient_checkpointing=True)",

@@ -13,7 +13,7 @@ def _unlike_windows(case: Case) -> bool:
 def _gaps_cover(case: Case) -> bool:
     """Whether reserved but unallocated memory would cover the request."""
     covers = (case.unallocated or 0) >= (case.requested or 1)
-    return covers and _unlike_windows(case) and not case.setup.expandable_segments
+    return covers and _unlike_windows(case) and case.setup.allocator != "expandable_segments"
 
 
 CARD_ROWS: tuple[Row, ...] = (

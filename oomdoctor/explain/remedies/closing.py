@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from oomdoctor.analysis.memory.overhead import device_total_bytes, shares_host_memory
 from oomdoctor.explain.diagnosis.case import Case
@@ -63,7 +62,11 @@ def _remedy(
 ) -> Ranked:
     rows = [table[lever.key] for lever in choice.levers]
     written = list(rows)
-    if case.training is not None and case.training.method == "full" and table["qlora"] in rows:
+    if (
+        case.training is not None
+        and case.training.config.method == "full"
+        and table["qlora"] in rows
+    ):
         written.append(table["lora"])  # QLoRA is both: 4-bit weights and adapters
     names = {**values, **_values(choice)}
     words = tuple(_word(lever.word, choice) for lever in choice.levers)
@@ -96,9 +99,16 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
     """More GPUs of this size, and the smallest card that holds the training as it is."""
     assert case.training is not None and case.total is not None  # it is beyond the card
     found: list[Ranked] = []
-    shardable = case.trains and case.training.method != "qlora" and case.training.world_size == 1
+    shardable = (
+        case.trains
+        and case.training.config.method != "qlora"
+        and case.training.config.world_size == 1
+    )
     for count in _CARDS if shardable else ():
-        sharded = replace(case.training, world_size=count, stage=3, master_weights=False)
+        batch = case.training.config.effective_batch_size * count
+        sharded = case.training.changed(
+            world_size=count, sharding="fsdp", effective_batch_size=batch
+        )
         moment = case.whole(sharded)
         choice = Choice((), sharded, 0, moment.size_bytes + case.context)
         if not fits(case, choice.leaves_bytes):
@@ -177,7 +187,7 @@ def _values(choice: Choice) -> dict[str, str]:
         "batch": str(training.micro_batch_size),
         "steps": str(training.accumulation_steps),
         "length": str(training.sequence_length),
-        "world": str(training.world_size),
+        "world": str(training.config.world_size),
     }
 
 

@@ -18,8 +18,7 @@ def _workers(case: Case) -> bool:
 
 def _offloads(case: Case) -> bool:
     return bool(
-        case.setup.offload_optimizer
-        or case.setup.offload_parameters
+        case.setup.offload in ("optimizer", "parameters")
         or case.logged(r"offload|zero3|zero-3|stage3")
     )
 

@@ -42,45 +42,49 @@ def _if(condition: bool, **changes: Any) -> Iterator[Mapping[str, Any]]:
 def _liger(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     assert case.sizes is not None  # there is a total
     known = any(name in case.sizes.model_type for name in LIGER_FAMILIES)
-    return _if(case.trains and known and training.tokens is not None and not training.liger,
-               liger=True)  # fmt: skip
+    return _if(case.trains and known and training.tokens is not None and not training.fused_loss,
+               loss="liger")  # fmt: skip
 
 
 def _sdpa(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     assert case.sizes is not None  # there is a total
-    eager = training.attention == "eager" and not case.sizes.capped_scores
+    eager = training.config.attention == "eager" and not case.sizes.capped_scores
     return _if(eager and training.tokens is not None, attention="sdpa")
 
 
 def _own_states(case: Case, training: Training) -> bool:
     """Whether the states are on the device and as wide as the optimizer makes them."""
-    on_device = not training.offload_optimizer and not is_paged(training.optimizer)
+    on_device = not training.states_on_host and not is_paged(training.config.optimizer)
     return case.trains and on_device and not training.master_weights
 
 
 def _optimizer(name: str) -> Callable[[Case, Training], Iterator[Mapping[str, Any]]]:
     def changes(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-        row = optimizer_named(training.optimizer)
+        row = optimizer_named(training.config.optimizer)
         lean = row is not None and row.lean
-        helps = _own_states(case, training) and training.method == "full"
+        helps = _own_states(case, training) and training.config.method == "full"
         return _if(helps and not (lean and not OPTIMIZERS[name].paged), optimizer=name)
 
     return changes
 
 
 def _fused(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    row = optimizer_named(training.optimizer)
+    row = optimizer_named(training.config.optimizer)
     foreach = row is not None and row.kernel == "foreach" and row.moments == 2
     return _if(_own_states(case, training) and foreach, optimizer="adamw_torch_fused")
 
 
 def _offload(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    helps = case.trains and training.method == "full" and not is_paged(training.optimizer)
-    return _if(helps and not training.offload_optimizer, offload_optimizer=True)
+    helps = (
+        case.trains and training.config.method == "full" and not is_paged(training.config.optimizer)
+    )
+    return _if(helps and not training.states_on_host, offload="optimizer")
 
 
 def _checkpointing(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    return _if(training.tokens is not None and not training.checkpointing, checkpointing=True)
+    return _if(
+        training.tokens is not None and not training.checkpoints, activation_checkpointing="full"
+    )
 
 
 def _batch(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
@@ -89,8 +93,7 @@ def _batch(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     if batch is None or training.tokens is None:
         return
     for size in smaller_batches(batch):
-        steps = training.accumulation_steps * batch // size
-        yield {"micro_batch_size": size, "accumulation_steps": steps}
+        yield {"micro_batch_size": size}
 
 
 def _length(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
@@ -105,28 +108,37 @@ def _length(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
 
 def _half(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     del case
-    wide = training.weights_dtype == "float32" and training.method != "qlora"
+    wide = training.config.weights_dtype == "float32" and training.config.method != "qlora"
     return _if(wide, weights_dtype="bfloat16")
 
 
 def _shard(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    several = training.world_size > 1 and training.stage < 3 and training.method != "qlora"
-    return _if(case.trains and several, stage=3, master_weights=False)
+    several = (
+        training.config.world_size > 1 and training.stage < 3 and training.config.method != "qlora"
+    )
+    return _if(case.trains and several, sharding="fsdp")
 
 
 def _lora(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    adapted = {"method": "lora", "autocast": True, "master_weights": False}
-    return _if(case.trains and training.method == "full", **adapted)
+    adapted = {"method": "lora", "autocast_dtype": _autocast(training)}
+    return _if(case.trains and training.config.method == "full", **adapted)
 
 
 def _qlora(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    adapted = {"method": "qlora", "quantization": "nf4", "autocast": True, "master_weights": False}
-    return _if(case.trains and training.method != "qlora" and training.stage < 3, **adapted)
+    adapted = {
+        "method": "qlora", "quantization": "nf4", "autocast_dtype": _autocast(training)
+    }  # fmt: skip
+    return _if(case.trains and training.config.method != "qlora" and training.stage < 3, **adapted)
+
+
+def _autocast(training: Training) -> str:
+    """The autocast that adapters are trained with: its own, or that of bf16=True."""
+    return training.config.autocast_dtype if training.autocast else "bfloat16"
 
 
 def _quantized(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     fewer = {"method": "qlora", "quantization": "nf4", "kbit_prepare": "none"}
-    return _if(not case.trains and training.method != "qlora", **fewer)
+    return _if(not case.trains and training.config.method != "qlora", **fewer)
 
 
 LEVERS: tuple[Lever, ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
+from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.units import format_bytes
 
@@ -27,16 +28,16 @@ def _paged(case: Case) -> bool:
 
 
 def _on_device(case: Case) -> bool:
-    return not case.setup.offload_optimizer and _full(case)
+    return case.setup.offload not in ("optimizer", "parameters") and _full(case)
 
 
 def _several_cards(case: Case) -> bool:
-    return (case.setup.world_size or 1) > 1 and case.setup.sharding() < 3
+    return (case.setup.world_size or 1) > 1 and stage_of(case.setup.sharding) < 3
 
 
 def _unsharded(case: Case) -> Effect:
     text = "weights, gradients and optimizer states are split across the GPUs"
-    return difference(case, {"stage": 3, "master_weights": False}, text)
+    return difference(case, {"sharding": "fsdp"}, text)
 
 
 def _hugging_face(case: Case) -> bool:
@@ -59,7 +60,7 @@ def _quantisable(case: Case) -> bool:
 def _temporaries(case: Case) -> Effect:
     """`_multi_tensor_adamw` allocates one temporary as large as the second moment."""
     states = case.term("optimizer states")
-    row = optimizer_named(case.training.optimizer if case.training else "")
+    row = optimizer_named(case.training.config.optimizer if case.training else "")
     if states is None or not states.size_bytes or row is None or row.moments != 2:
         return Effect(None, "rule", "avoids one temporary as large as the parameters")
     size = states.size_bytes // 2
@@ -96,7 +97,7 @@ OPTIMIZER_ROWS: tuple[Row, ...] = (
          "trl": 'SFTConfig(optim="adafactor")'},
         "a different optimizer: learning rate and results change"),
     Row("offload_optimizer", 4, "Keep optimizer states in host memory (ZeRO offload)", _on_device,
-        changing("states move to host memory; slower optimizer step", offload_optimizer=True),
+        changing("states move to host memory; slower optimizer step", offload="optimizer"),
         {"deepspeed": '"zero_optimization": {"stage": 2, '
                       '"offload_optimizer": {"device": "cpu", "pin_memory": true}}',
          "accelerate": "deepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu}"},
@@ -108,7 +109,7 @@ OPTIMIZER_ROWS: tuple[Row, ...] = (
          "pytorch": "torch.distributed.fsdp.fully_shard(layer)"}),
     Row("lora", 5, "Use LoRA instead of full fine-tuning", _trainable_by_lora,
         changing("gradients and states only for the adapters, about 1% of the parameters",
-                 method="lora", master_weights=False),
+                 method="lora"),
         {"trl": 'SFTTrainer(..., peft_config=LoraConfig(r=16, target_modules="all-linear"))',
          "transformers": "model = peft.get_peft_model(model, LoraConfig(r=16, "
                          'target_modules="all-linear"))',
@@ -116,7 +117,7 @@ OPTIMIZER_ROWS: tuple[Row, ...] = (
         "a different method: close in quality on most tasks"),
     Row("qlora", 6, "Use QLoRA: keep the base model in 4 bits", _quantisable,
         changing("the base model takes about 0.5 bytes per parameter", method="qlora",
-                 quantization="nf4", master_weights=False),
+                 quantization="nf4"),
         {"transformers": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", '
                          "bnb_4bit_compute_dtype=torch.bfloat16)",
          "trl": "ModelConfig(load_in_4bit=True, use_peft=True)"},

@@ -83,13 +83,13 @@ def difference(
     effect = _difference(case, changes, fallback, request)
     if case.training is None or not changes:
         return effect
-    return replace(effect, training=replace(case.training, **changes))
+    return replace(effect, training=case.training.changed(**changes))
 
 
 def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: float) -> Effect:
     before = case.moment()
     if before is not None and case.training is not None:
-        after = case.moment(replace(case.training, **changes))
+        after = case.moment(case.training.changed(**changes))
         assert after is not None  # because there is one before
         saved = before.size_bytes - after.size_bytes
         if saved > 0:

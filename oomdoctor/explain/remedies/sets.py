@@ -89,7 +89,7 @@ def _cheapest(case: Case, methods: tuple[Lever, ...]) -> Choice | None:
         return None
     assert case.training is not None  # there is a total
     base = dict(_merged(case, case.training, methods))
-    trained = replace(case.training, **base)
+    trained = case.training.changed(**base)
     options = [lever for lever in LEVERS if not lever.tier and any(lever.changes(case, trained))]
     best: Choice | None = None
     for cutting in (False, True):
@@ -150,7 +150,7 @@ def _furthest(case: Case, methods: tuple[Lever, ...]) -> Choice:
     for lever in LEVERS:
         if lever.tier:
             continue
-        steps = list(lever.changes(case, replace(case.training, **changes)))
+        steps = list(lever.changes(case, case.training.changed(**changes)))
         if not steps:
             continue
         more = {**changes, **steps[-1]}
@@ -170,7 +170,7 @@ def _choice(
     case: Case, levers: tuple[Lever, ...], changes: Mapping[str, Any], cost: float
 ) -> Choice:
     assert case.training is not None  # there is a total
-    training = replace(case.training, **changes)
+    training = case.training.changed(**changes)
     moment = case.whole(training)
     if case.scores_line is not None and all(lever.key != "sdpa" for lever in levers):
         cost += _SCORES_COST

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import size_in, text_part
 from oomdoctor.explain.training.known import Setup
+from oomdoctor.explain.training.told import roles_of
+from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES, experts_stacked
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
-from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER
+from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, canonical, optimizer_named
+from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.faults import config_faults
 
 NO_CHECKPOINTING = "no activation checkpointing"
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training with every value decided; only batch and sequence length may be unknown."""
+    """A training with every value decided: a rung, and the few things that no rung has.
 
-    micro_batch_size: int | None
-    sequence_length: int | None
-    accumulation_steps: int
-    method: str
-    weights_dtype: str
-    autocast: bool
-    optimizer: str
-    checkpointing: bool
-    attention: str
-    liger: bool
-    lora_rank: int
-    adapted: tuple[str, ...]  # the roles in ROLES whose linear layers have an adapter
-    quantization: str
-    kbit_prepare: str  # as the key of a rung: what is cast to 32 bits beside quantized weights
-    stacked_experts: bool  # in one tensor, which bitsandbytes does not quantize
-    world_size: int
-    stage: int
-    master_weights: bool  # DeepSpeed keeps 32-bit weights and states beside 16-bit weights
-    offload_optimizer: bool
+    Only batch and sequence length may be unknown. `config.micro_batch_size` is then "auto", and
+    `config.effective_batch_size` counts it as 1; without `length_known`, the length means nothing.
+    `stacked_experts` are in one tensor, which bitsandbytes does not quantize.
+    `mixed_by_deepspeed` is whether DeepSpeed runs it in mixed precision, at any stage of ZeRO.
+    """
+
+    config: TrainConfig
+    length_known: bool = True
+    stacked_experts: bool = True
+    mixed_by_deepspeed: bool = False
+
+    def changed(self, **settings: Any) -> Training:
+        """The training with other values of keys of a rung."""
+        return replace(self, config=replace(self.config, **settings))
+
+    @property
+    def micro_batch_size(self) -> int | None:
+        size = self.config.micro_batch_size
+        return size if isinstance(size, int) else None
+
+    @property
+    def sequence_length(self) -> int | None:
+        return self.config.sequence_length if self.length_known else None
 
     @property
     def tokens(self) -> int | None:
@@ -46,20 +54,85 @@ class Training:
         return self.micro_batch_size * self.sequence_length
 
     @property
+    def accumulation_steps(self) -> int:
+        return max(1, self.config.rank_batch_size() // (self.micro_batch_size or 1))
+
+    @property
+    def autocast(self) -> bool:
+        return self.config.autocast_dtype != "none"
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether activations are recomputed."""
+        return self.config.activation_checkpointing != "none"
+
+    @property
+    def fused_loss(self) -> bool:
+        """Whether the full logits are never held."""
+        return self.config.loss != "default"
+
+    @property
+    def states_on_host(self) -> bool:
+        return self.config.offload in ("optimizer", "parameters")
+
+    @property
+    def stage(self) -> int:
+        """The stage of ZeRO that shards as much; 0 if nothing is sharded."""
+        return stage_of(self.config.sharding)
+
+    @property
+    def master_weights(self) -> bool:
+        """Whether DeepSpeed keeps 32-bit weights and states beside 16-bit weights."""
+        return self.mixed_by_deepspeed and not is_fsdp(self.config)
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """The roles in `ROLES` whose linear layers have an adapter."""
+        return roles_of(self.config.lora_targets) or ROLES
+
+    @property
     def compute_bytes(self) -> int:
         """Bytes of an activation: 2 under autocast or in 16-bit weights."""
-        return 2 if self.autocast else dtype_bytes(self.weights_dtype)
+        return 2 if self.autocast else dtype_bytes(self.config.weights_dtype)
 
     @property
     def upcast(self) -> bool:
         """Whether the norms have 32-bit weights, so that what runs between layers has 32 bits."""
         if self.quantized_in_4_bits:
-            return self.kbit_prepare != "none"
-        return self.method == "full" and self.weights_dtype == "float32"
+            return self.config.kbit_prepare != "none"
+        return self.config.method == "full" and self.config.weights_dtype == "float32"
 
     @property
     def quantized_in_4_bits(self) -> bool:
-        return self.method == "qlora" and self.quantization == "nf4"
+        return self.config.method == "qlora" and self.config.quantization == "nf4"
+
+    @property
+    def rung(self) -> TrainConfig | None:
+        """The rung that a simulation on one GPU can train the same; None if there is none.
+
+        That is so if batch or length is unknown, and for trainings that are sharded over several
+        GPUs, or that DeepSpeed keeps in two precisions.
+        """
+        config = self.config
+        if self.tokens is None or optimizer_named(config.optimizer) is None:
+            return None
+        if config.sharding not in ("none", "ddp") or self.master_weights:
+            return None
+        config = replace(
+            config,
+            kbit_prepare=config.kbit_prepare if config.method == "qlora" else "peft",
+            effective_batch_size=config.rank_batch_size(),
+            sharding="none",
+            world_size=1,
+        )
+        return None if config_faults(config) else config
+
+
+def stage_of(sharding: str | None) -> int:
+    """The stage of ZeRO that a `sharding` of a rung corresponds to; 0 if nothing is sharded."""
+    return {"fsdp_grad_op": 2, "fsdp": 3, "hybrid": 3, "zero1": 1, "zero2": 2, "zero3": 3}.get(
+        sharding or "none", 0
+    )
 
 
 def training_of(
@@ -87,8 +160,8 @@ def training_of(
     stored = str(text.get("torch_dtype") or text.get("dtype") or "bfloat16").removeprefix("torch.")
     stored = stored if stored in TRAINED else "bfloat16"
     dtype = known("weights_dtype", stored, f"weights in {stored}, the type of the checkpoint")
-    optimizer = known("optimizer", DEFAULT_OPTIMIZER, "torch's AdamW")
-    on = known("checkpointing", False, NO_CHECKPOINTING)
+    optimizer = canonical(known("optimizer", DEFAULT_OPTIMIZER, "torch's AdamW"))
+    checkpointing = known("activation_checkpointing", "none", NO_CHECKPOINTING)
     attention = known("attention", "sdpa", "sdpa attention")
     if setup.micro_batch_size is None:
         assumed.append("unknown micro-batch size: pass --micro-batch")
@@ -97,32 +170,37 @@ def training_of(
     stacked = experts_stacked(str(text.get("model_type")), transformers)
     if method == "qlora" and stacked is None and size_in(text, "experts"):
         assumed.append(f"experts not quantized, as with transformers {EXPERTS_STACKED_SINCE}")
-    adapted = setup.lora_targets or ROLES
     if method != "full" and setup.lora_targets is None:
         assumed.append("adapters on all linear layers")
-    autocast = setup.autocast_dtype in ("bfloat16", "float16")
+    autocast = setup.autocast_dtype or "none"
     if method != "full" and setup.autocast_dtype is None:
         assumed.append("16-bit autocast for the adapters, as with bf16=True")
-        autocast = True
-    training = Training(
-        micro_batch_size=setup.micro_batch_size,
-        sequence_length=setup.sequence_length,
-        accumulation_steps=setup.accumulation_steps or 1,
+        autocast = "bfloat16"
+    world, steps = setup.world_size or 1, setup.accumulation_steps or 1
+    rung = TrainConfig(
         method=method,
         weights_dtype=dtype,
-        autocast=autocast,
+        autocast_dtype=autocast,
         optimizer=optimizer,
-        checkpointing=bool(on),
         attention=attention,
-        liger=bool(setup.liger),
+        activation_checkpointing=checkpointing,
         lora_rank=setup.lora_rank or 16,
-        adapted=adapted,
-        quantization=setup.quantization or "nf4",
+        lora_targets=setup.lora_targets or "all-linear",
+        quantization=(setup.quantization or "nf4") if method == "qlora" else "none",
         kbit_prepare="norms" if framework == "trl" else "peft",
+        loss=setup.loss or "default",
+        micro_batch_size=setup.micro_batch_size or AUTO,
+        sequence_length=setup.sequence_length or TrainConfig().sequence_length,
+        effective_batch_size=(setup.micro_batch_size or 1) * steps * world,
+        offload=setup.offload or "none",
+        sharding=setup.sharding or "none",
+        world_size=world,
+        allocator=setup.allocator or "default",
+    )
+    training = Training(
+        rung,
+        length_known=setup.sequence_length is not None,
         stacked_experts=stacked is not False,
-        world_size=setup.world_size or 1,
-        stage=setup.sharding(),
-        master_weights=setup.zero_stage is not None and setup.autocast_dtype is not None,
-        offload_optimizer=bool(setup.offload_optimizer),
+        mixed_by_deepspeed=bool(setup.deepspeed) and setup.autocast_dtype is not None,
     )
     return training, tuple(assumed)

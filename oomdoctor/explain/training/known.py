@@ -15,6 +15,19 @@ from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.training.told import told_by_file, told_by_log
 from oomdoctor.records.diagnosis import Frame, SettingValue
 from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.rung.choices import (
+    AllocatorSetting,
+    Attention,
+    AutocastDtype,
+    Checkpointing,
+    Dtype,
+    Loss,
+    Method,
+    Offload,
+    Packing,
+    Quantization,
+    Sharding,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A training as far as it is known. `origins` says by field where each value came from."""
+    """A training as far as it is known: keys and values of a rung, and what no rung has.
+
+    `deepspeed` is whether DeepSpeed runs it, at any stage of ZeRO. `origins` says by field where
+    each value came from.
+    """
 
     model: str | None = None
     micro_batch_size: int | None = None
@@ -44,42 +61,35 @@ class Setup:
     accumulation_steps: int | None = None
     eval_batch_size: int | None = None
     eval_accumulation_steps: int | None = None
-    method: str | None = None
-    quantization: str | None = None
+    method: Method | None = None
+    quantization: Quantization | None = None
     lora_rank: int | None = None
-    lora_targets: tuple[str, ...] | None = None
-    weights_dtype: str | None = None
-    autocast_dtype: str | None = None
+    lora_targets: str | tuple[str, ...] | None = None
+    weights_dtype: Dtype | None = None
+    autocast_dtype: AutocastDtype | None = None
     optimizer: str | None = None
-    checkpointing: bool | None = None
-    attention: str | None = None
-    liger: bool | None = None
-    packing: bool | None = None
+    activation_checkpointing: Checkpointing | None = None
+    attention: Attention | None = None
+    loss: Loss | None = None
+    packing: Packing | None = None
     world_size: int | None = None
-    zero_stage: int | None = None
-    fsdp: bool | None = None
-    offload_optimizer: bool | None = None
-    offload_parameters: bool | None = None
+    sharding: Sharding | None = None
+    deepspeed: bool | None = None
+    offload: Offload | None = None
     workers: int | None = None
-    expandable_segments: bool | None = None
+    allocator: AllocatorSetting | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
-
-    def sharding(self) -> int:
-        """The ZeRO stage that corresponds to the sharding; FSDP is stage 3."""
-        if self.zero_stage is not None:
-            return self.zero_stage
-        return 3 if self.fsdp else 0
 
 
 # A field, its value, and what a frame of the traceback shows if the field has that value.
 _SEEN: tuple[tuple[str, Any, str], ...] = (
-    ("checkpointing", True, r"torch/utils/checkpoint\.py"),
-    ("checkpointing", True, r"gradient_checkpointing_func|_gradient_checkpointing"),
+    ("activation_checkpointing", "full", r"torch/utils/checkpoint\.py"),
+    ("activation_checkpointing", "full", r"gradient_checkpointing_func|_gradient_checkpointing"),
     ("attention", "eager", r" eager_attention_forward\b"),
     ("attention", "sdpa", r" sdpa_attention_forward\b|sdpa_attention\.py"),
     ("attention", "flash_attention_2", r"flash_attn_interface\.py|flash_attention\.py"),
     ("autocast_dtype", "bfloat16", r"torch/amp/autocast_mode\.py|convert_outputs_to_fp32"),
-    ("liger", True, r"liger_kernel/"),
+    ("loss", "liger", r"liger_kernel/"),
     ("quantization", "nf4", r"bitsandbytes/.*(?:matmul_4bit|MatMul4Bit|Linear4bit)"),
     ("quantization", "int8", r"bitsandbytes/.*(?:MatMul8bit|Linear8bit)"),
     ("method", "qlora", r"peft/tuners/.*/bnb\.py|bitsandbytes/nn/modules\.py"),
@@ -87,9 +97,10 @@ _SEEN: tuple[tuple[str, Any, str], ...] = (
     ("optimizer", "adamw_torch", r" _multi_tensor_adam(?:w)?\b"),
     ("optimizer", "adamw_torch_fused", r" _fused_adam(?:w)?\b"),
     ("optimizer", "adafactor", r"adafactor\.py|transformers/optimization\.py step\b"),
-    ("zero_stage", 3, r"deepspeed/.*(?:stage3\.py|partition_parameters\.py)"),
-    ("zero_stage", 2, r"deepspeed/.*stage_1_and_2\.py"),
-    ("fsdp", True, r"torch/distributed/fsdp/"),
+    ("sharding", "zero3", r"deepspeed/.*(?:stage3\.py|partition_parameters\.py)"),
+    ("sharding", "zero2", r"deepspeed/.*stage_1_and_2\.py"),
+    ("sharding", "fsdp", r"torch/distributed/fsdp/"),
+    ("deepspeed", True, r"deepspeed/.*(?:stage3|partition_parameters|stage_1_and_2)\.py"),
 )
 
 
@@ -127,4 +138,4 @@ def _from_frames(frames: Sequence[Frame]) -> Iterator[tuple[str, Any]]:
             yield name, value
     layers = [t for t in texts if re.search(r"/modeling_\w+\.py forward\b", t)]
     if len(layers) >= 3:  # model, layer, part of it: a checkpoint would be between
-        yield "checkpointing", False
+        yield "activation_checkpointing", "none"

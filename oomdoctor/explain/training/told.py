@@ -6,12 +6,12 @@ A few settings are enough: where none says the method, a rank of adapters or qua
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
 from oomdoctor.records.user_training import FormatName
-from oomdoctor.stacks.reading.conclude import dtypes_of, method_of
+from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_of
 from oomdoctor.stacks.reading.partial import Partial, partial_of
 from oomdoctor.stacks.reading.recognize import recognize
 
@@ -44,15 +44,15 @@ def _told(settings: Mapping[str, Any], program: FormatName | None) -> dict[str, 
         "method": method.get("method"),
         "quantization": _quantization(values, method),
         "lora_rank": _size(values.get("lora_rank")),
-        "lora_targets": _roles(values.get("lora_targets")),
+        "lora_targets": _targets(values.get("lora_targets")),
         "optimizer": values.get("optimizer") or _unknown_optimizer(partial),
-        "checkpointing": _checkpointing(values),
+        "activation_checkpointing": _checkpointing(values),
         "attention": values.get("attention"),
-        "liger": True if values.get("loss") == "liger" else None,
+        "loss": values.get("loss"),
         "packing": _packing(values),
         "world_size": _size(values.get("world_size")),
         "workers": _count(partial.beside.get("workers")),
-        "expandable_segments": True if values.get("allocator") == "expandable_segments" else None,
+        "allocator": values.get("allocator"),
     }
     found |= _precision(partial, method, program)
     found |= _engine(partial)
@@ -105,28 +105,35 @@ def _precision(
 def _engine(partial: Partial) -> dict[str, Any]:
     """How the training is sharded, and what it moves to the host."""
     values, left = partial.values, partial.not_taken
-    sharding = str(values.get("sharding", ""))
+    sharding = str(values.get("sharding") or "")
     stage = values.get("zero_stage")
     if stage is None and sharding.startswith("zero"):
         stage = int(sharding[-1])
     if stage is None:
         stage = _stage_in_name(values.get("file of deepspeed"))
-    fsdp = values.get("fsdp") or "fsdp_strategy" in values or "fsdp" in left
-    fsdp = fsdp or sharding.startswith(("fsdp", "hybrid"))
+    if not sharding and (values.get("fsdp") or "fsdp_strategy" in values or "fsdp" in left):
+        sharding = fsdp_sharding(values)
     moved = {
         key: True if str(left.get(key, "")).strip().lower() == _NVME else values.get(key)
         for key in ("zero_offload_optimizer", "zero_offload_parameters")
     }
-    offload = values.get("offload")
+    if stage is not None:
+        sharding = f"zero{stage}" if stage else "none"
     parameters = moved["zero_offload_parameters"]
     if parameters is None:
         parameters = values.get("fsdp_offload")
     return {
-        "zero_stage": stage,
-        "fsdp": True if fsdp else None,
-        "offload_optimizer": True if offload == "optimizer" else moved["zero_offload_optimizer"],
-        "offload_parameters": True if offload == "parameters" else parameters,
+        "sharding": sharding or None,
+        "deepspeed": None if stage is None else True,
+        "offload": values.get("offload") or _offload(moved["zero_offload_optimizer"], parameters),
     }
+
+
+def _offload(optimizer: bool | None, parameters: bool | None) -> str | None:
+    """What moves to the host, by a switch for the optimizer states and one for all weights."""
+    if parameters or optimizer:
+        return "parameters" if parameters else "optimizer"
+    return None if (optimizer, parameters) == (None, None) else "none"
 
 
 def _stage_in_name(name: Any) -> int | None:
@@ -135,18 +142,18 @@ def _stage_in_name(name: Any) -> int | None:
     return int(found[1]) if found else None
 
 
-def _checkpointing(values: Mapping[str, Any]) -> bool | None:
+def _checkpointing(values: Mapping[str, Any]) -> Any:
     if values.get("activation_checkpointing") is not None:
-        return bool(values["activation_checkpointing"] != "none")
+        return values["activation_checkpointing"]
     said = [values[key] for key in ("checkpointing", "fsdp_checkpointing") if key in values]
-    return any(said) if said else None
+    return ("full" if any(said) else "none") if said else None
 
 
-def _packing(values: Mapping[str, Any]) -> bool | None:
+def _packing(values: Mapping[str, Any]) -> Any:
     if "packing" in values:
-        return bool(values["packing"] == "packed")
+        return values["packing"]
     found = values.get("trl_packing")
-    return None if found is None else bool(found)
+    return None if found is None else "packed" if found else "none"
 
 
 def _unknown_optimizer(partial: Partial) -> str | None:
@@ -172,8 +179,15 @@ def _named(value: Any) -> str | None:
     return None if text.lower() in ("", "auto", "none") else text
 
 
-def _roles(value: Any) -> tuple[str, ...] | None:
-    """The roles of the linear layers that have adapters, from the names of modules."""
+def _targets(value: Any) -> str | tuple[str, ...] | None:
+    """The modules with adapters, as the key of a rung; None if no name is a known one."""
+    if roles_of(value) is None:
+        return None
+    return value if isinstance(value, str) else tuple(str(name) for name in value)
+
+
+def roles_of(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The roles in `ROLES` of the linear layers that have adapters, from the names of modules."""
     if isinstance(value, str):
         return {"all-linear": ROLES, "attention": ROLES[:4]}.get(value)
     names = value or ()

@@ -5,6 +5,7 @@ Each rule is one that a program follows when it builds the training from its set
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from oomdoctor.records.facts.attention import ATTENTIONS
@@ -129,12 +130,16 @@ def _engine(given: Values, program: str) -> Values:
         return found
     alone = program == "torchtune" and world > 1  # its distributed recipes shard
     if given.get("fsdp") or alone:
-        sharding = given.get("fsdp_strategy", "fsdp")
-        if sharding == "fsdp" and given.get("fsdp_reshard") is False:
-            sharding = "fsdp_grad_op"
         offload = {"offload": "parameters"} if given.get("fsdp_offload") else {}
-        return {"sharding": sharding, **offload}
+        return {"sharding": fsdp_sharding(given), **offload}
     return {"sharding": "ddp"} if world > 1 else {}
+
+
+def fsdp_sharding(given: Mapping[str, Any]) -> str:
+    """The `sharding` of a rung, for a training with FSDP."""
+    sharding = str(given.get("fsdp_strategy", "fsdp"))
+    unsharded = sharding == "fsdp" and given.get("fsdp_reshard") is False
+    return "fsdp_grad_op" if unsharded else sharding
 
 
 def _precision(given: Values, found: Values, program: str) -> Values:

@@ -92,12 +92,12 @@ def test_what_steps_leave_behind_is_the_cause(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "frees"),
     [
-        ({"liger": True}, 600),
-        ({"checkpointing": True}, 800),
+        ({"loss": "liger"}, 600),
+        ({"activation_checkpointing": "full"}, 800),
         ({"micro_batch_size": 2}, 1300),
         ({"optimizer": "adamw_bnb_8bit"}, 800),
         ({"optimizer": "paged_adamw_8bit"}, 1600),
-        ({"offload_optimizer": True}, 1600),
+        ({"offload": "optimizer"}, 1600),
         ({"method": "lora", "master_weights": False}, 1900),
         ({"method": "qlora", "quantization": "nf4"}, 1900),
     ],
@@ -110,12 +110,12 @@ def test_a_change_frees_a_share_of_what_was_held(changes: dict[str, object], fre
 @pytest.mark.parametrize(
     ("changes", "basis"),
     [
-        ({"liger": True}, "arithmetic"),
+        ({"loss": "liger"}, "arithmetic"),
         ({"micro_batch_size": 2}, "arithmetic"),
         ({"optimizer": "adamw_bnb_8bit"}, "arithmetic"),
-        ({"checkpointing": True}, "rule"),
+        ({"activation_checkpointing": "full"}, "rule"),
         ({"method": "lora"}, "rule"),
-        ({"liger": True, "checkpointing": True}, "rule"),
+        ({"loss": "liger", "activation_checkpointing": "full"}, "rule"),
     ],
 )
 def test_a_rule_of_thumb_is_not_called_computed(changes: dict[str, object], basis: str) -> None:

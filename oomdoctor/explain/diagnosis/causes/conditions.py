@@ -107,7 +107,7 @@ def long_batch(case: Case) -> Lines:
     step = case.step or 0
     if step < 5 or grows(case) or case.phase not in ("forward", "backward", "loss"):
         return NONE
-    if case.setup.packing:
+    if case.setup.packing == "packed":
         return NONE
     return case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
 

@@ -9,36 +9,39 @@ import pytest
 
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.explain.training.rung import rung_changes, rung_of
 from oomdoctor.records.config import TrainConfig
 
 
-def training(**known: Any) -> tuple[Training, Setup]:
+def training(**known: Any) -> Training:
     setup = Setup(micro_batch_size=4, sequence_length=1024, accumulation_steps=2, **known)
-    return training_of(setup, {"torch_dtype": "bfloat16"})[0], setup
+    return training_of(setup, {"torch_dtype": "bfloat16"})[0]
 
 
 def test_a_plain_training() -> None:
-    config = rung_of(*training())
+    config = training().rung
     assert config == TrainConfig(micro_batch_size=4, sequence_length=1024, effective_batch_size=8)
 
 
 @pytest.mark.parametrize(
     ("known", "key", "value"),
     [
-        ({"checkpointing": True}, "activation_checkpointing", "full"),
+        ({"activation_checkpointing": "full"}, "activation_checkpointing", "full"),
         ({"optimizer": "paged_adamw_8bit"}, "optimizer", "paged_adamw_8bit"),
-        ({"liger": True}, "loss", "liger"),
+        ({"loss": "liger"}, "loss", "liger"),
         ({"autocast_dtype": "float16", "weights_dtype": "float32"}, "autocast_dtype", "float16"),
-        ({"method": "lora", "lora_targets": ("q", "v")}, "lora_targets", ("q_proj", "v_proj")),
+        (
+            {"method": "lora", "lora_targets": ("q_proj", "v_proj")},
+            "lora_targets",
+            ("q_proj", "v_proj"),
+        ),
         ({"method": "lora"}, "lora_targets", "all-linear"),
         ({"method": "qlora"}, "quantization", "nf4"),
-        ({"offload_optimizer": True}, "offload", "optimizer"),
-        ({"expandable_segments": True}, "allocator", "expandable_segments"),
+        ({"offload": "optimizer"}, "offload", "optimizer"),
+        ({"allocator": "expandable_segments"}, "allocator", "expandable_segments"),
     ],
 )
 def test_a_setting_becomes_a_key(known: dict[str, Any], key: str, value: object) -> None:
-    config = rung_of(*training(**known))
+    config = training(**known).rung
     assert config is not None and getattr(config, key) == value
 
 
@@ -46,18 +49,38 @@ def test_a_setting_becomes_a_key(known: dict[str, Any], key: str, value: object)
 def test_what_trl_prepares_counts_only_for_quantized_models(method: str, prepared: str) -> None:
     setup = Setup(micro_batch_size=4, sequence_length=1024, method=method)
     trained, _ = training_of(setup, {"torch_dtype": "bfloat16"}, framework="trl")
-    config = rung_of(trained, setup)
+    config = trained.rung
     assert config is not None and config.kbit_prepare == prepared
 
 
-@pytest.mark.parametrize("known", [{"zero_stage": 3}, {"fsdp": True}, {"optimizer": "unheard-of"}])
+@pytest.mark.parametrize(
+    "known", [{"sharding": "zero3"}, {"sharding": "fsdp"}, {"optimizer": "unheard-of"}]
+)
 def test_what_no_rung_can_do(known: dict[str, Any]) -> None:
-    assert rung_of(*training(**known)) is None
+    assert training(**known).rung is None
 
 
-def test_the_changes_between_two_rungs() -> None:
-    before = rung_of(*training())
-    assert before is not None
-    after = replace(before, optimizer="adafactor", micro_batch_size=2)
-    assert rung_changes(before, after) == {"optimizer": "adafactor", "micro_batch_size": 2}
-    assert rung_changes(before, None) == {} == rung_changes(None, after)
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"activation_checkpointing": "full"},
+    {"loss": "liger"},
+    {"offload": "optimizer"},
+    {"optimizer": "adafactor", "micro_batch_size": 2},
+)
+
+
+@pytest.mark.parametrize("settings", CHANGES)
+def test_a_change_of_a_rung_applies_to_a_training(settings: dict[str, Any]) -> None:
+    """The effective batch stays: a smaller micro-batch accumulates more."""
+    before, after = training().rung, training().changed(**settings).rung
+    assert before is not None and after == replace(before, **settings)
+
+
+def test_a_smaller_micro_batch_accumulates_more() -> None:
+    assert (training().accumulation_steps, training().tokens) == (2, 4096)
+    assert training().changed(micro_batch_size=1).accumulation_steps == 8
+
+
+def test_an_unknown_size_stays_unknown() -> None:
+    unknown = training_of(Setup(accumulation_steps=4, world_size=2), {})[0]
+    assert (unknown.micro_batch_size, unknown.sequence_length, unknown.tokens) == (None,) * 3
+    assert (unknown.accumulation_steps, unknown.rung) == (4, None)

@@ -8,6 +8,7 @@ import pytest
 from explain_make import ADAM, LAYER, llama
 
 from oomdoctor.explain.training.known import Given, Setup, setup_of
+from oomdoctor.explain.training.told import roles_of
 from oomdoctor.records.diagnosis import Frame
 
 
@@ -27,7 +28,7 @@ def test_trainer_arguments() -> None:
         }
     )
     assert (setup.micro_batch_size, setup.accumulation_steps, setup.sequence_length) == (4, 8, 2048)
-    assert setup.checkpointing is True
+    assert setup.activation_checkpointing == "full"
     assert (setup.autocast_dtype, setup.optimizer) == ("bfloat16", "paged_adamw_8bit")
     assert setup.origins["optimizer"] == "train.yaml"
 
@@ -41,9 +42,9 @@ def test_deepspeed_file() -> None:
             "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
         }
     )
-    assert (setup.micro_batch_size, setup.zero_stage, setup.offload_optimizer) == (2, 3, True)
+    assert (setup.micro_batch_size, setup.sharding, setup.offload) == (2, "zero3", "optimizer")
     assert (setup.autocast_dtype, setup.optimizer) == ("bfloat16", "adamw_torch")
-    assert setup.sharding() == 3
+    assert setup.deepspeed is True
 
 
 def test_accelerate_file() -> None:
@@ -55,9 +56,9 @@ def test_accelerate_file() -> None:
             "fsdp_config": {"fsdp_activation_checkpointing": True, "fsdp_offload_params": False},
         }
     )
-    assert (setup.fsdp, setup.world_size, setup.checkpointing) == (True, 8, True)
-    assert setup.offload_parameters is False
-    assert setup.sharding() == 3
+    assert (setup.sharding, setup.world_size) == ("fsdp", 8)
+    assert setup.activation_checkpointing == "full"
+    assert (setup.offload, setup.deepspeed) == ("none", None)
 
 
 def test_axolotl_file() -> None:
@@ -75,7 +76,7 @@ def test_axolotl_file() -> None:
     )
     assert (setup.model, setup.method) == ("meta-llama/Llama-3.1-8B", "qlora")
     assert (setup.micro_batch_size, setup.sequence_length, setup.lora_rank) == (1, 4096, 32)
-    assert (setup.attention, setup.packing) == ("flash_attention_2", True)
+    assert (setup.attention, setup.packing) == ("flash_attention_2", "packed")
 
 
 def test_llama_factory_file() -> None:
@@ -92,7 +93,7 @@ def test_llama_factory_file() -> None:
     )
     assert (setup.method, setup.quantization) == ("qlora", "nf4")
     assert (setup.sequence_length, setup.attention) == (1024, "flash_attention_2")
-    assert (setup.liger, setup.zero_stage) == (True, 3)
+    assert (setup.loss, setup.sharding) == ("liger", "zero3")
 
 
 def test_torchtune_file() -> None:
@@ -108,7 +109,7 @@ def test_torchtune_file() -> None:
     )
     assert (setup.model, setup.method) == ("meta-llama/Meta-Llama-3.1-8B-Instruct", "lora")
     assert (setup.micro_batch_size, setup.sequence_length, setup.lora_rank) == (2, 2048, 64)
-    assert (setup.optimizer, setup.checkpointing) == ("paged_adamw_8bit", True)
+    assert (setup.optimizer, setup.activation_checkpointing) == ("paged_adamw_8bit", "full")
     assert (setup.weights_dtype, setup.autocast_dtype) == ("bfloat16", "none")
 
 
@@ -175,9 +176,9 @@ def test_flags_come_before_files_and_files_before_the_log() -> None:
 
 def test_frames_tell_settings() -> None:
     checkpoint = Frame("/s/torch/utils/checkpoint.py", 500, "checkpoint", None)
-    assert setup_of(Given(), {}, (*LAYER, checkpoint)).checkpointing is True
-    assert setup_of(Given(), {}, LAYER).checkpointing is False
-    assert setup_of(Given(), {}, ADAM).checkpointing is None
+    assert setup_of(Given(), {}, (*LAYER, checkpoint)).activation_checkpointing == "full"
+    assert setup_of(Given(), {}, LAYER).activation_checkpointing == "none"
+    assert setup_of(Given(), {}, ADAM).activation_checkpointing is None
     eager = Frame("/s/transformers/models/llama/modeling_llama.py", 9, "eager_attention_forward",
                   None)  # fmt: skip
     assert setup_of(Given(), {}, (eager,)).attention == "eager"
@@ -187,7 +188,7 @@ def test_frames_tell_settings() -> None:
 
 def test_the_file_wins_over_the_frames() -> None:
     setup = setup_of(Given(settings={"gradient_checkpointing": True}), {}, LAYER)
-    assert setup.checkpointing is True
+    assert setup.activation_checkpointing == "full"
 
 
 def test_deep_and_strange_files_do_no_harm() -> None:
@@ -210,7 +211,7 @@ def test_deep_and_strange_files_do_no_harm() -> None:
     ],
 )
 def test_where_adapters_sit(settings: dict[str, Any], roles: tuple[str, ...] | None) -> None:
-    assert _read(settings).lora_targets == roles
+    assert roles_of(_read(settings).lora_targets) == roles
 
 
 def test_autocast_shows_in_the_traceback() -> None:
