@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from oomdoctor.records.codec import to_json
 from oomdoctor.records.report import SCHEMA, Report
 
 TARGET = Path(__file__).parents[1] / "oomdoctor" / "data" / "report.schema.json"
@@ -119,7 +120,9 @@ def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     for field in dataclasses.fields(kind):
         shape = _shape(hints[field.name], records)
         description = below.get(field.name) or _describe(kind.__name__, field.name, sentences)
-        properties[field.name] = {"description": description, **shape} if description else shape
+        if description:
+            shape = {"description": description, **shape}
+        properties[field.name] = {**shape, **_default(field)}
     return {
         **({"description": " ".join(sentences)} if sentences else {}),
         "type": "object",
@@ -127,6 +130,15 @@ def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def _default(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """What a reader may take for the key in a report that is older than the key."""
+    if field.default is not dataclasses.MISSING:
+        return {"default": to_json(field.default)}
+    if field.default_factory is not dataclasses.MISSING:
+        return {"default": to_json(field.default_factory())}
+    return {}
 
 
 def field_docs(kind: type) -> dict[str, str]:

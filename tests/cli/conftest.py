@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_plans import PLANS
+from example_reports import REPORTS
 
 from oomdoctor.cli.main import run
-from oomdoctor.records.codec import loads
+from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "data" / "golden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ def child() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def golden() -> Callable[[str], Report]:
-    """A stored report: "gpu", "cpu", "interrupted" or "error"."""
-    return lambda name: loads(Report, (GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    """An example report, as it is read from its JSON: "gpu", "cpu", "interrupted", "plan"."""
+    return lambda name: loads(Report, dumps({**REPORTS, **PLANS}[name]()))
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 import typer
+from example_reports import error_report
 
 from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
@@ -21,11 +21,11 @@ from oomdoctor.cli.options.stored.showing import ShowOptions
 from oomdoctor.cli.options.surveys.ladder import LadderOptions
 from oomdoctor.cli.options.surveys.planning import PlanOptions
 from oomdoctor.cli.options.surveys.probing import ProbeOptions
+from oomdoctor.records.codec import dumps
 from oomdoctor.records.model import SourceChoice, TaskChoice
 from oomdoctor.records.report import RankBy
 from oomdoctor.records.result import WeightsChoice
 
-GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 COMMANDS = [
     ("--help",),
     ("probe", "--help"),
@@ -144,13 +144,13 @@ THEIRS |= {"rich", "markdown_it", "mdurl", "pygments", "attr"} if OLD_TYPER else
 
 
 LISTING = "from oomdoctor.cli.main import run; run('gpus H200 {}'.split())"
-# A stored report in a format.
+# A report, read from its JSON, in a format.
+ERROR = dumps(error_report()).replace("{", "{{").replace("}", "}}")
 ERROR_AS = f"""
-from pathlib import Path
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
-report = loads(Report, Path({str(GOLDEN / "error.json")!r}).read_text())
+report = loads(Report, {ERROR!r})
 render_report(report, "{{}}", terminal=False, width=80, color=False, verbose=False)
 """
 

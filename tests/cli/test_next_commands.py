@@ -20,7 +20,6 @@ from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.verdict import NOT_REACHED
 from oomdoctor.records.report import SurveyRequest
 
-GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 SHARED = (
     [],
     ["--source", "catalogue", "--task", "causal-lm", "--trust-remote-code", "--revision", "v 1"],

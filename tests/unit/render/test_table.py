@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from example_gpu import gpu_report
 from example_many_gpus import MANY_GPUS
 from example_plans import PLANS
 from example_reports import REPORTS, cpu_report, interrupted_report
+from example_runs import RUNS
 
 from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.dataset import LengthsRequest, TrainingTime
@@ -64,6 +66,37 @@ def test_goldens() -> None:
     assert made.keys() == kept.keys(), "run scripts/update_goldens.py and read the diff"
     for name, text in made.items():
         assert text == kept[name], f"{name}: run scripts/update_goldens.py and read the diff"
+
+
+def test_any_changed_value_of_a_report_changes_its_golden() -> None:
+    """What a short golden leaves out is what its base, or the schema's defaults, say."""
+    _goldens()  # finds the scripts
+    from golden_reports import short, whole
+
+    reports = {name: make() for name, make in {**REPORTS, **RUNS}.items()}
+    for name, base in (("cpu", None), ("interrupted", "cpu"), ("run-real", "run-killed")):
+        told = whole(reports[name]) if base is None else short(reports, name, base)
+        for changed in _changed(reports[name]):
+            made = {**reports, name: changed}
+            assert told != (whole(changed) if base is None else short(made, name, base))
+
+
+def _changed(record: Any) -> Iterator[Any]:
+    """The record with one value changed, for each value anywhere in it."""
+    if isinstance(record, tuple):
+        for index, item in enumerate(record[:1]):
+            yield from ((*record[:index], new, *record[index + 1 :]) for new in _changed(item))
+        yield record[:-1] if record else ("one",)
+    elif is_dataclass(record) and not isinstance(record, type):
+        for field in fields(record):
+            for new in _changed(getattr(record, field.name)):
+                yield replace(record, **{field.name: new})
+    elif isinstance(record, Mapping):
+        yield {**record, "more": 1}
+        for key, value in record.items():
+            yield from ({**record, key: new} for new in _changed(value))
+    else:
+        yield "something else" if record is None else None
 
 
 @pytest.mark.parametrize("width", range(56, 200, 4))
