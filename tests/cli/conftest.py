@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_diagnoses import EXPLAINED
 from example_plans import PLANS
 from example_reports import REPORTS
 
@@ -61,8 +62,8 @@ def child() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def golden() -> Callable[[str], Report]:
-    """An example report, as it is read from its JSON: "gpu", "cpu", "interrupted", "plan"."""
-    return lambda name: loads(Report, dumps({**REPORTS, **PLANS}[name]()))
+    """An example report, as it is read from its JSON: "gpu", "cpu", "plan", "explain-gpu" and others."""
+    return lambda name: loads(Report, dumps({**REPORTS, **PLANS, **EXPLAINED}[name]()))
 
 
 @dataclass(slots=True)

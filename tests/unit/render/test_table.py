@@ -68,6 +68,7 @@ def test_goldens() -> None:
         assert text == kept[name], f"{name}: run scripts/update_goldens.py and read the diff"
 
 
+@pytest.mark.slow
 def test_any_changed_value_of_a_report_changes_its_golden() -> None:
     """What a short golden leaves out is what its base, or the schema's defaults, say."""
     _goldens()  # finds the scripts
