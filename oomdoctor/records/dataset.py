@@ -27,6 +27,10 @@ class LengthsRequest:
     text_field: str | None = None
     packed_tokens: int | None = None
 
+    def decides(self) -> ShapeName:
+        """The shape of the rows that every rung is about: packed ones if a length was given."""
+        return "longest" if self.packed_tokens is None else "packed"
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequest:

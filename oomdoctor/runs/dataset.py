@@ -1,6 +1,7 @@
 """Count the rows of a data file for a survey or a plan, before any rung is tried.
 
-A batch is padded to its longest row, so the rungs then get the length of the longest row.
+A batch is padded to its longest row, so the rungs then get the length of the longest row. If rows
+are packed, they get the length that rows are packed to.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.dataset.verdict import best_at_longest, verdict
+from oomdoctor.analysis.dataset.verdict import best_of, verdict
 from oomdoctor.errors import OomDoctorError, machine_error, model_error, usage_error
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows, LengthsAnswer, LengthShape
@@ -51,14 +52,17 @@ def measured_answer(
     """The distribution with the verdict of a survey; None without a data file."""
     if counted is None:
         return None
-    lengths = counted.distribution
-    best = best_at_longest(results, request.rank_by)
-    sentences = verdict(lengths, request.sequence_length, best)
+    assert request.lengths is not None
+    lengths, shape = counted.distribution, request.lengths.decides()
+    best = best_of(results, request.rank_by)
+    sentences = verdict(lengths, LengthShape(shape, request.sequence_length), best)
     return LengthsAnswer(lengths, shapes=(), lines=(), limits=(), verdict=sentences)
 
 
-def at_longest(request: SurveyRequest, tokens: int) -> SurveyRequest:
-    """The request with every rung at that row length."""
+def at_rows(request: SurveyRequest, counted: CountedRows) -> SurveyRequest:
+    """The request with every rung at the length of its rows: of the longest, or of packed ones."""
+    assert request.lengths is not None
+    tokens = request.lengths.packed_tokens or counted.distribution.longest.tokens
     rungs = at_length(request.recipe.rungs, tokens)
     unique = {rung.config.key(): rung for rung in reversed(rungs)}  # two rungs may become one
     recipe = replace(request.recipe, rungs=tuple(reversed(unique.values())))

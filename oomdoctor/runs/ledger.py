@@ -9,7 +9,7 @@ from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import RungFile, SurveyRequest, Warn
 from oomdoctor.records.result import Inspection
 from oomdoctor.records.user_training import YourRung
-from oomdoctor.runs.dataset import at_longest
+from oomdoctor.runs.dataset import at_rows
 
 
 class Ledger:
@@ -34,9 +34,9 @@ class Ledger:
         self.inspection = inspection
 
     def take_rows(self, counted: CountedRows) -> None:
-        """Take the counted rows: every rung is now about the longest one."""
+        """Take the counted rows: every rung is now about the longest one, or about packed ones."""
         self.counted = counted
-        self.request = at_longest(self.request, counted.distribution.longest.tokens)
+        self.request = at_rows(self.request, counted)
         self.rungs = self.request.recipe.rungs
 
     def warn(self, warnings: Iterable[Warn]) -> None:

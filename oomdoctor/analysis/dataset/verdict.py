@@ -1,4 +1,4 @@
-"""Sentences about the longest row of a data set: which rung can train on it."""
+"""Sentences about the longest row of a data set, or packed rows: which rung can train on them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.rank import rank
-from oomdoctor.records.dataset import LengthDistribution, LengthLimit, RowsAbove
+from oomdoctor.records.dataset import LengthDistribution, LengthLimit, LengthShape, RowsAbove
 from oomdoctor.records.report import RankBy
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import format_bytes, format_percent
@@ -14,15 +14,15 @@ from oomdoctor.units import format_bytes, format_percent
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The best rung at the longest row, with its micro-batch size and peak."""
+    """The best rung at the rows that decide, with its micro-batch size and peak."""
 
     label: str
     micro_batch_size: int | None
     peak_bytes: int | None
 
 
-def best_at_longest(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
-    """The best rung at the longest row; None if none fits.
+def best_of(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
+    """The best rung; None if none fits.
 
     If no speed can be trusted, it is the rung with the lowest peak.
     """
@@ -35,16 +35,19 @@ def best_at_longest(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
 
 def verdict(
     lengths: LengthDistribution,
-    longest: int,
+    shape: LengthShape,
     taken: Taken | None,
     limits: Sequence[LengthLimit] = (),
 ) -> tuple[str, ...]:
-    """Whether the longest row fits, and how many rows are too long for the best rung.
+    """Whether the rows of `shape` fit, and how many rows are too long for the best rung.
 
-    `longest` is the length of the longest row after truncation to the positions of the model.
-    `limits` belong to the rung that is best for typical rows, at some micro-batch sizes.
+    The shape is that of the longest row, after truncation to the positions of the model, or of
+    packed rows. `limits` belong to the rung that is best for typical rows, at some micro-batch
+    sizes.
     """
-    row = _longest(lengths, longest)
+    if shape.name == "packed":
+        return _packed(lengths, shape, _outcome(shape, taken))
+    row = _longest(lengths, shape.tokens)
     short = [limit for limit in limits if limit.above.rows]
     if not short:
         return (_fits(row, taken) if taken is not None else f"{row} does not fit with any rung",)
@@ -59,10 +62,35 @@ def verdict(
 
 
 def cards_verdict(
-    lengths: LengthDistribution, longest: int, fitting: int, cards: int
+    lengths: LengthDistribution, shape: LengthShape, fitting: int, cards: int
 ) -> tuple[str, ...]:
-    """On how many cards the longest row fits; `longest` as in `verdict`."""
-    return (f"{_longest(lengths, longest)} fits on {fitting} of {cards} cards",)
+    """On how many cards the rows of `shape` fit; `shape` as in `verdict`."""
+    where = f"on {fitting} of {cards} cards"
+    if shape.name == "packed":
+        return _packed(lengths, shape, f"{_rows_of(shape)} fit {where}")
+    return (f"{_longest(lengths, shape.tokens)} fits {where}",)
+
+
+def _packed(lengths: LengthDistribution, shape: LengthShape, outcome: str) -> tuple[str, ...]:
+    """The outcome for packed rows, and what packing does to rows that are longer."""
+    if lengths.longest.tokens <= shape.tokens:
+        return (outcome,)
+    return (
+        outcome,
+        f"packing cuts or splits longer rows; the longest, row {lengths.longest.row:,}, has "
+        f"{lengths.longest.tokens:,} tokens",
+    )
+
+
+def _outcome(shape: LengthShape, taken: Taken | None) -> str:
+    rows = _rows_of(shape)
+    if taken is None:
+        return f"{rows} do not fit with any rung"
+    return f"{rows} fit with {_with(taken)}"
+
+
+def _rows_of(shape: LengthShape) -> str:
+    return f"rows packed to {shape.tokens:,} tokens"
 
 
 def _longest(lengths: LengthDistribution, longest: int) -> str:
@@ -73,8 +101,12 @@ def _longest(lengths: LengthDistribution, longest: int) -> str:
 
 
 def _fits(row: str, taken: Taken) -> str:
+    return f"{row} fits with {_with(taken)}"
+
+
+def _with(taken: Taken) -> str:
     size = f" at micro-batch {taken.micro_batch_size}" if taken.micro_batch_size else ""
-    return f"{row} fits with {taken.label}{size}, peak {format_bytes(taken.peak_bytes)}"
+    return f"{taken.label}{size}, peak {format_bytes(taken.peak_bytes)}"
 
 
 def _up_to(limit: LengthLimit) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, rows_above
-from oomdoctor.analysis.dataset.verdict import best_at_longest, cards_verdict, verdict
+from oomdoctor.analysis.dataset.verdict import best_of, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.bracket import Bracket, next_value
 from oomdoctor.records.config import Rung
@@ -35,9 +35,12 @@ _MOST_ROUNDS = 16  # enough for any model; most searches end after four
 def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, ...]:
     """The longest rows of the best rung, at its micro-batch size and at 1, by simulation.
 
-    Empty if there are several cards, or if nothing was predicted.
+    Empty if rows are packed, if there are several cards, or if nothing was predicted.
     """
-    if known.counted is None or len(known.cards) != 1:
+    lengths = known.request.lengths
+    if known.counted is None or lengths is None or len(known.cards) != 1:
+        return ()
+    if lengths.decides() == "packed":
         return ()
     card = known.cards[0]
     rung = _best(known, card)
@@ -60,18 +63,18 @@ def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, .
 
 def lengths_answer(known: Findings) -> LengthsAnswer | None:
     """The distribution and its verdict for every rung and card; None without a data file."""
-    if known.counted is None:
+    asked = known.request.lengths
+    if known.counted is None or asked is None:
         return None
-    lengths, longest = known.counted.distribution, known.shapes[0].tokens
+    lengths = known.counted.distribution
+    shape = next(shape for shape in known.shapes if shape.name == asked.decides())
     rows = {card.name: known.rows(card) for card in known.cards}
     if len(rows) == 1:
         (found,) = rows.values()
-        sentences = verdict(
-            lengths, longest, best_at_longest(found, known.request.rank_by), known.limits
-        )
+        sentences = verdict(lengths, shape, best_of(found, known.request.rank_by), known.limits)
     else:
         fitting = sum(any(row.outcome == "fits" for row in found) for found in rows.values())
-        sentences = cards_verdict(lengths, longest, fitting, len(rows))
+        sentences = cards_verdict(lengths, shape, fitting, len(rows))
     return LengthsAnswer(
         distribution=lengths,
         shapes=known.shapes,

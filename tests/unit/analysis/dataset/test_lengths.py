@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from analysis_make import request, rung
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,11 +20,13 @@ from oomdoctor.records.dataset import (
     CountedRows,
     LengthBin,
     LengthLimit,
+    LengthShape,
     LengthsRequest,
     RowLength,
     RowsAbove,
     UnreadRow,
 )
+from oomdoctor.runs.dataset import at_rows
 from oomdoctor.units import GIB
 
 ASKED = LengthsRequest("data.jsonl")
@@ -110,10 +113,11 @@ def test_shapes(packed, positions, shapes):
 
 LIMIT = LengthLimit("card", "key", "full", 4, 12_288, RowsAbove(3, 0.03, (5, 7, 90)))
 LENGTHS = counted(*[100] * 97, 13_000, 31_902, 14_000).distribution
+LONGEST = LengthShape("longest", 31_902)
 
 
 def test_a_row_that_no_rung_takes():
-    assert verdict(LENGTHS, 31_902, None, (LIMIT,)) == (
+    assert verdict(LENGTHS, LONGEST, None, (LIMIT,)) == (
         "row 99 (31,902 tokens) does not fit: full handles rows up to 12,288 tokens at "
         "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
     )
@@ -122,7 +126,7 @@ def test_a_row_that_no_rung_takes():
 def test_a_row_that_only_another_rung_takes():
     one = LengthLimit("card", "key", "full", 1, 0, RowsAbove(1, 0.0001, (8,)))
     taken = Taken("lora", 1, 3 * GIB)
-    assert verdict(LENGTHS, 31_902, taken, (LIMIT, one)) == (
+    assert verdict(LENGTHS, LONGEST, taken, (LIMIT, one)) == (
         "row 99 (31,902 tokens) does not fit with full, which handles rows up to 12,288 tokens at "
         "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
         "full handles no row at micro-batch 1; 1 row (0.010%) is longer: 8",
@@ -133,15 +137,39 @@ def test_a_row_that_only_another_rung_takes():
 def test_a_row_that_fits_and_one_of_which_nothing_is_known():
     every = LengthLimit("card", "key", "full", 4, 31_902, RowsAbove(0, 0.0, ()))
     told = "row 99 (31,902 tokens) fits with full at micro-batch 4, peak 1.00 GiB"
-    assert verdict(LENGTHS, 31_902, Taken("full", 4, GIB), (every,)) == (told,)
-    assert verdict(LENGTHS, 31_902, None) == ("row 99 (31,902 tokens) does not fit with any rung",)
+    assert verdict(LENGTHS, LONGEST, Taken("full", 4, GIB), (every,)) == (told,)
+    assert verdict(LENGTHS, LONGEST, None) == ("row 99 (31,902 tokens) does not fit with any rung",)
 
 
 def test_a_row_longer_than_the_model_has_positions_is_cut():
-    (told,) = verdict(LENGTHS, 2048, Taken("full", 1, GIB))
+    (told,) = verdict(LENGTHS, LengthShape("longest", 2048), Taken("full", 1, GIB))
     assert told.startswith("row 99 (31,902 tokens, truncated to the model's 2,048 positions) ")
 
 
 def test_several_cards():
     told = "row 99 (31,902 tokens) fits on 3 of 45 cards"
-    assert cards_verdict(LENGTHS, 31_902, 3, 45) == (told,)
+    assert cards_verdict(LENGTHS, LONGEST, 3, 45) == (told,)
+
+
+def test_packed_rows_decide_and_longer_ones_are_cut():
+    packed = LengthShape("packed", 2048)
+    cut = "packing cuts or splits longer rows; the longest, row 99, has 31,902 tokens"
+    assert verdict(LENGTHS, packed, Taken("full", 4, GIB)) == (
+        "rows packed to 2,048 tokens fit with full at micro-batch 4, peak 1.00 GiB",
+        cut,
+    )
+    assert verdict(LENGTHS, packed, None) == (
+        "rows packed to 2,048 tokens do not fit with any rung",
+        cut,
+    )
+    assert cards_verdict(LENGTHS, LengthShape("packed", 32_768), 3, 45) == (
+        "rows packed to 32,768 tokens fit on 3 of 45 cards",
+    )
+
+
+@pytest.mark.parametrize(("packed", "tokens"), [(None, 31_902), (2048, 2048)])
+def test_rungs_are_about_the_longest_row_unless_rows_are_packed(packed, tokens):
+    asked = request(rung(), lengths=LengthsRequest("rows.jsonl", packed_tokens=packed))
+    found = at_rows(asked, counted(*[100] * 97, 13_000, 31_902, 14_000))
+    assert found.sequence_length == tokens
+    assert {rung.config.sequence_length for rung in found.recipe.rungs} == {tokens}
