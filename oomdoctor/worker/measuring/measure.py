@@ -7,7 +7,8 @@ emulated GPU, where no kernel runs.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig, is_zero, uses_host
@@ -147,21 +148,51 @@ def _trace_step(
     setup: Setup, batches: list[Batch], marks: Marks, trace: AllocationTrace
 ) -> KernelPeaks:
     """Run a step under the trace, on CUDA only, to find out what the peak consists of."""
+    optimizer = setup.trainer.optimizer
+    trace.adopt(optimizers.updated_tensors(optimizer), OPTIMIZER)  # some engines update copies
     trace.adopt(weights(setup), WEIGHTS)
-    trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
+    trace.adopt(optimizers.state_tensors(optimizer), OPTIMIZER)
+    trace.adopt(optimizers.kept_gradients(optimizer), GRADIENTS)
 
     def watch(phase: str) -> None:
         trace.enter(phase)
         trace.tape.enter("steady", phase)
         if phase == "optimizer":
             trace.adopt(gradients(setup), GRADIENTS)
+            trace.adopt(optimizers.kept_gradients(optimizer), GRADIENTS)
 
     marks.listen(watch)
     kernels = KernelPeaks(trace)
     trace.watcher = kernels.note
-    with trace.recording():
+    with _naming(setup.model, trace), trace.recording():
         training_step(setup, batches, marks)
     return kernels
+
+
+@contextmanager
+def _naming(model: torch.nn.Module, trace: AllocationTrace) -> Iterator[None]:
+    """Name gradients when they are made, and weights that were gathered when they are used.
+
+    Engines give up both before the optimizer steps. ZeRO-3 puts together what it gathers in new
+    tensors, which a module still has when its forward pass ends.
+    """
+    from torch.nn.modules.module import register_module_forward_hook
+
+    def made(gradient: torch.Tensor) -> None:
+        trace.adopt([gradient], GRADIENTS)
+
+    def used(module: torch.nn.Module, *_: Any) -> None:
+        trace.adopt(module.parameters(recurse=False), WEIGHTS)
+
+    parameters = list(model.parameters())
+    hooks = [parameter.register_hook(made) for parameter in parameters if parameter.requires_grad]
+    if any(hasattr(parameter, "ds_tensor") for parameter in parameters):
+        hooks.append(register_module_forward_hook(used))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _evaluate(setup: Setup, job: ProbeJob, device: torch.device) -> None:

@@ -1,13 +1,39 @@
-"""The category of memory of a tensor that a trace sees."""
+"""The category of memory of a tensor that a trace sees, the same for every engine.
+
+Weights that an engine gathers are weights. Its buckets and flat copies of gradients are temporary.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.facts.categories import ACTIVATIONS, LOGITS, TEMPORARY
 
 if TYPE_CHECKING:
     import torch
+
+
+_GATHERS = frozenset(
+    f"c10d::{name}"
+    for name in (
+        "allgather_",
+        "_allgather_base_",
+        "allgather_coalesced_",
+        "allgather_into_tensor_coalesced_",
+    )
+)
+_SPLITS_GATHERED = "fsdp::split_with_sizes_copy"  # into the weights of a unit
+
+
+def gathered(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The tensors that an operator fills with what all ranks have; empty for all other operators.
+
+    In a forward or backward pass that is the weights.
+    """
+    if operator == _SPLITS_GATHERED:
+        return kwargs.get("out", ())
+    return args[0] if operator in _GATHERS else ()
 
 
 def category_of(tensor: torch.Tensor, phase: str, vocabulary: int, tokens: int) -> str:

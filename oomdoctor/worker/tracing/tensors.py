@@ -23,9 +23,12 @@ def tensors_in(result: Any) -> Iterator[torch.Tensor]:
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensor, and the ones that a quantized parameter of bitsandbytes also carries.
 
-    Of a tensor that is sharded over ranks, the part of this rank.
+    Of a tensor that is sharded over ranks, the part of this rank. DeepSpeed keeps it beside the
+    parameter, which is empty unless it is gathered.
     """
     yield from inner_tensors(local_part(tensor))
+    if hasattr(tensor, "ds_tensor"):
+        yield tensor.ds_tensor
     state = getattr(tensor, "quant_state", None)
     while state is not None:
         for name in ("absmax", "code", "offset"):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY
-from oomdoctor.worker.tracing.categories import category_of
+from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
+from oomdoctor.worker.tracing.categories import category_of, gathered
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
@@ -194,6 +194,10 @@ class AllocationTrace:
         name, attends = _name_of(func)
         if attends and self.phase != "eval":
             self.attention_ops.add(name)
+        for tensor in tensors_in(gathered(name, args, kwargs)):
+            number = self.part_of(tensor)
+            if number is not None and self.phase in ("forward", "backward", "eval"):
+                self.tape.blocks[number].category = WEIGHTS
         owners = self._owners(args)
         steps = () if self.steps_of is None else self.steps_of(func, args, kwargs, result, kind)
         results = result if isinstance(result, list | tuple) else (result,)

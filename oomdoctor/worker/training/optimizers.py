@@ -114,6 +114,23 @@ def state_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
                 yield from (v for v in value.values() if hasattr(v, "untyped_storage"))
 
 
+def updated_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """What the optimizer updates: the weights, or DeepSpeed's float32 copies of a rank's part."""
+    for own in _each(optimizer):
+        for group in own.param_groups:
+            yield from group["params"]
+        yield from getattr(own, "fp32_partitioned_groups_flat", ())  # those of ZeRO-3
+
+
+def kept_gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """The gradients of this rank's part, which ZeRO keeps in buffers of its own."""
+    for own in _each(optimizer):
+        for name in ("grad_partitions_flat_buffer", "grads_in_partition"):
+            kept = getattr(own, name, None)
+            if hasattr(kept, "untyped_storage"):
+                yield kept
+
+
 def _each(optimizer: Optimizer) -> Iterable[Optimizer]:
     """The optimizer; the layerwise ones of transformers have one for each parameter."""
     plain = getattr(optimizer, "optimizer", optimizer)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import state_width
+from oomdoctor.analysis.memory.zero.parts import Parts, size_of
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig, has_reference_model
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
@@ -34,30 +35,25 @@ class Parameter:
 class Beside:
     """What a micro-step holds besides weights, gradients and optimizer states, on one GPU.
 
-    `forward_bytes` is the peak of the forward pass. `backward` has pairs in the order of the
-    backward pass: elements of gradients made so far, and the most bytes held since the pair before,
-    with the gradient that is being made. One pair with the peak will do. `kept_bytes` stay between
-    steps (workspaces) and are in the others too.
+    All are bytes by category. `forward` is the peak of the forward pass. `backward` has pairs in
+    the order of the backward pass: elements of gradients made so far, and the most that was held
+    since the pair before, with the gradient that is being made. One pair with the peak will do.
+    What is `kept` stays between steps (workspaces) and is in the others too.
     """
 
-    forward_bytes: int
-    backward: tuple[tuple[int, int], ...]
-    kept_bytes: int = 0
+    forward: Parts
+    backward: tuple[tuple[int, Parts], ...]
+    kept: Parts = field(default_factory=dict)
 
-    @property
-    def backward_bytes(self) -> int:
-        """The peak of the backward pass."""
-        return max((held for _, held in self.backward), default=self.kept_bytes)
-
-    def held_from(self, before: int, made: int) -> int:
-        """The most bytes while gradients `before` to `made` are computed."""
+    def held_from(self, before: int, made: int) -> Parts:
+        """The most that is held while gradients `before` to `made` are computed."""
         if not self.backward:
-            return self.kept_bytes
+            return self.kept
         number = bisect_right(self.backward, before, key=lambda pair: pair[0])
         found = list(self.backward[number : number + 1]) or [self.backward[-1]]
         while found[-1][0] < made and number + len(found) < len(self.backward):
             found.append(self.backward[number + len(found)])
-        return max(held for _, held in found)
+        return max((held for _, held in found), key=size_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,7 @@ from oomdoctor.analysis.memory.zero.setting import (
     Parameter,
     Setting,
 )
-from oomdoctor.records.facts.categories import (
-    ACTIVATIONS,
-    GRADIENTS,
-    OPTIMIZER,
-    TEMPORARY,
-    WEIGHTS,
-)
+from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
 
 
@@ -65,11 +59,11 @@ def course_of_stage_three(
     live = gathered * setting.short + min(gathered, adapters) * setting.wider
     largest = max((p.elements for p in trained), default=0) * (setting.short + setting.wider)
     asked = live if setting.reference == "run" else 0
-    forward = {WEIGHTS: live + asked, ACTIVATIONS: beside.forward_bytes}
+    forward = together({WEIGHTS: live + asked}, beside.forward)
     backward = _backward(setting, trained, whole - small, live, beside)
     return [
         ("load", _load(setting, split + frozen * setting.short, shard, largest, base)),
-        ("forward", together(base, {WEIGHTS: 0, ACTIVATIONS: beside.kept_bytes})),
+        ("forward", together(base, beside.kept)),
         ("forward", together(base, forward)),
         *(("backward", together(base, moment)) for moment in backward),
         ("optimizer", together(base, _optimizer(setting, shard, beside))),
@@ -113,7 +107,7 @@ def _backward(
 ) -> list[Parts]:
     """Gradients come from the last parameter to the first; weights are released behind them."""
     learning = sum(p.elements for p in trained)
-    moments = [{WEIGHTS: live, TEMPORARY: 0, ACTIVATIONS: beside.held_from(0, 1)}]
+    moments = [together({WEIGHTS: live}, beside.held_from(0, 1))]
     filled = made = 0
     for parameter in reversed(trained):
         size = parameter.elements
@@ -121,25 +115,18 @@ def _backward(
         left = round(gathered * (1 - made / learning)) * setting.short
         flushed = filled if filled and filled + size > setting.bucket else 0
         moments.append(
-            {
-                WEIGHTS: min(live, left),
-                TEMPORARY: flushed * setting.short,
-                ACTIVATIONS: held,
-            }
+            together({WEIGHTS: min(live, left), TEMPORARY: flushed * setting.short}, held)
         )
         filled = size + (0 if flushed else filled)
         made += size
-    moments.append({WEIGHTS: 0, TEMPORARY: filled * setting.short, ACTIVATIONS: beside.kept_bytes})
+    moments.append(together({TEMPORARY: filled * setting.short}, beside.kept))
     return moments
 
 
 def _optimizer(setting: Setting, shard: int, beside: Beside) -> Parts:
     if setting.optimizer_on_host:
-        return {ACTIVATIONS: beside.kept_bytes}
+        return beside.kept
     group = min(shard, SUB_GROUP)
     copy = group * FLOAT32_BYTES
     converting = copy + (group * setting.short if setting.short != FLOAT32_BYTES else 0)
-    return {
-        TEMPORARY: max(converting, copy * (1 + setting.copies)),
-        ACTIVATIONS: beside.kept_bytes,
-    }
+    return together({TEMPORARY: max(converting, copy * (1 + setting.copies))}, beside.kept)

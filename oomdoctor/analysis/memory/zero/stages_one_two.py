@@ -20,13 +20,7 @@ from collections.abc import Sequence
 from oomdoctor.analysis.memory.zero.partitions import owned, shard_elements
 from oomdoctor.analysis.memory.zero.parts import Course, Parts, together
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting
-from oomdoctor.records.facts.categories import (
-    ACTIVATIONS,
-    GRADIENTS,
-    OPTIMIZER,
-    TEMPORARY,
-    WEIGHTS,
-)
+from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
 
 
@@ -50,11 +44,11 @@ def course_of_stages_one_two(
         backward = _backward_of_one(setting, trained, beside, kept)
     else:
         backward = _backward_of_two(setting, trained, beside, mine, kept)
-    forward = together(base, _forward(setting, learning, kept, beside))
+    before = together(base, _before_forward(setting, learning, kept))
     return [
         ("load", _load(setting, learning, shard, base)),
-        ("forward", forward | {ACTIVATIONS: beside.kept_bytes}),
-        ("forward", forward),
+        ("forward", together(before, beside.kept)),
+        ("forward", together(before, beside.forward)),
         *(("backward", together(base, moment)) for moment in backward),
         ("optimizer", together(base, _optimizer(setting, trained, shard, kept, beside))),
     ]
@@ -78,16 +72,16 @@ def _load(setting: Setting, learning: int, shard: int, base: Parts) -> Parts:
     return {WEIGHTS: weights, OPTIMIZER: states, TEMPORARY: shard * FLOAT32_BYTES}
 
 
-def _forward(setting: Setting, learning: int, kept: int, beside: Beside) -> Parts:
-    """The forward pass of a later micro-batch, which follows a backward pass."""
-    found = {ACTIVATIONS: beside.forward_bytes}
-    if setting.accumulates:
-        if setting.stage == 1:
-            found[GRADIENTS] = learning * setting.short
-            found[TEMPORARY] = setting.bucket * setting.short
-        elif not setting.optimizer_on_host:
-            found[GRADIENTS] = kept
-    return found
+def _before_forward(setting: Setting, learning: int, kept: int) -> Parts:
+    """What is there before the forward pass of a later micro-batch, after a backward pass."""
+    if not setting.accumulates:
+        return {}
+    if setting.stage == 1:
+        return {
+            GRADIENTS: learning * setting.short,
+            TEMPORARY: setting.bucket * setting.short,
+        }
+    return {} if setting.optimizer_on_host else {GRADIENTS: kept}
 
 
 def _backward_of_one(
@@ -107,16 +101,11 @@ def _backward_of_one(
         # Without earlier micro-batches the bucket is made after the first gradient. With them, each
         # gradient exists beside the sum that it is added to.
         gradients = all_gradients if setting.accumulates else made * setting.short
-        moments.append(
-            {
-                GRADIENTS: gradients,
-                TEMPORARY: bucket if made or setting.accumulates else 0,
-                ACTIVATIONS: held,
-            }
-        )
+        copies = bucket if made or setting.accumulates else 0
+        moments.append(together({GRADIENTS: gradients, TEMPORARY: copies}, held))
         made += size
-    end = {GRADIENTS: all_gradients + reduced, TEMPORARY: bucket, ACTIVATIONS: beside.kept_bytes}
-    return [*moments, end]
+    end = {GRADIENTS: all_gradients + reduced, TEMPORARY: bucket}
+    return [*moments, together(end, beside.kept)]
 
 
 def _backward_of_two(
@@ -134,20 +123,15 @@ def _backward_of_two(
     filled = made = own = 0
     touches = False
 
-    def add(extra: int, held: int) -> None:
-        moments.append(
-            {
-                GRADIENTS: before + own,
-                TEMPORARY: bucket + extra * setting.short,
-                ACTIVATIONS: held,
-            }
-        )
+    def add(extra: int, held: Parts) -> None:
+        copies = bucket + extra * setting.short
+        moments.append(together({GRADIENTS: before + own, TEMPORARY: copies}, held))
 
     for number in reversed(range(len(trained))):
         size = trained[number].elements
         held = beside.held_from(made, made + size)
         if not made:  # the bucket is made after the first gradient
-            moments.append({GRADIENTS: before, TEMPORARY: 0, ACTIVATIONS: held})
+            moments.append(together({GRADIENTS: before}, held))
         if filled and filled + size > setting.bucket:
             add(filled, held)
             own, filled, touches = kept if touches and not on_host else own, 0, False
@@ -156,10 +140,10 @@ def _backward_of_two(
         filled += size
         made += size
         touches = touches or number in mine
-    add(filled, beside.kept_bytes)
+    add(filled, beside.kept)
     if touches and not on_host:
         own = kept
-    add(0, beside.kept_bytes)
+    add(0, beside.kept)
     return moments
 
 
@@ -167,7 +151,7 @@ def _optimizer(
     setting: Setting, trained: Sequence[Parameter], shard: int, kept: int, beside: Beside
 ) -> Parts:
     if setting.optimizer_on_host:
-        return {ACTIVATIONS: beside.kept_bytes}
+        return beside.kept
     copy = shard * FLOAT32_BYTES
     flat = shard * setting.short
     # Gradients that are in fp32 already are not copied again.
@@ -175,8 +159,4 @@ def _optimizer(
     stepping = copy * (1 + setting.copies)
     # The norm is computed in double precision, gradient by gradient.
     norm = 8 * min(shard, max((p.elements for p in trained), default=0))
-    return {
-        GRADIENTS: kept,
-        TEMPORARY: max(converting, stepping, norm),
-        ACTIVATIONS: beside.kept_bytes,
-    }
+    return together({GRADIENTS: kept, TEMPORARY: max(converting, stepping, norm)}, beside.kept)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.analysis.simulator.recorded import times
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.categories import GRADIENTS, TEMPORARY
+from oomdoctor.records.facts.categories import TEMPORARY
 from oomdoctor.units import MIB
 from oomdoctor.worker.simulating.whole_model import WholeModel
 from oomdoctor.worker.tracing.tensors import local_part
@@ -49,7 +49,7 @@ def note_replica(model: torch.nn.Module, whole: WholeModel, trace: AllocationTra
         if trains:
             buckets[dtype] = buckets.get(dtype, 0) + size
     for size in buckets.values():
-        trace.note_hidden(TapeBlock(size, GRADIENTS, "ddp"))
+        trace.note_hidden(TapeBlock(size, TEMPORARY, "ddp"))
 
 
 def _tensors(model: torch.nn.Module, whole: WholeModel) -> Iterator[tuple[torch.dtype, int, bool]]:

@@ -40,7 +40,7 @@ SETTING = Setting(
     optimizer_on_host=False,
     weights_on_host=False,
 )
-NOTHING = Beside(0, ())
+NOTHING = Beside({}, ())
 
 
 def llama(model: dict[str, Any], rank: int | None = None) -> list[Parameter]:
@@ -91,7 +91,8 @@ def setting(case: dict[str, Any]) -> Setting:
 
 def beside(case: dict[str, Any]) -> Beside:
     alone = case["alone"]
-    return Beside(alone["forward"], tuple(map(tuple, alone["backward"])), alone["kept"])
+    backward = tuple((made, {"activations": held}) for made, held in alone["backward"])
+    return Beside({"activations": alone["forward"]}, backward, {"activations": alone["kept"]})
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -177,7 +178,6 @@ def test_offload_leaves_weights_and_buffers_on_the_gpu():
         "weights": 80_000_000,
         "optimizer": 0,
         "temporary": 8_000_000,
-        "activations": 0,
     }
     both = replace(SETTING, stage=3, optimizer_on_host=True, weights_on_host=True)
     found = peaks_of(both, parameters, NOTHING).phases["optimizer"]

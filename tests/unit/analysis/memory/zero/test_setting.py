@@ -58,13 +58,15 @@ def test_an_optimizer_with_unknown_states_has_no_model():
 
 
 def test_what_is_held_beside_gradients_is_read_from_the_curve():
-    held = Beside(100, ((10, 90), (20, 50), (40, 70)), kept_bytes=5)
-    assert held.backward_bytes == 90
-    assert held.held_from(0, 10) == 90
-    assert held.held_from(10, 20) == 50
-    assert held.held_from(10, 40) == 70
-    assert held.held_from(0, 40) == 90
-    assert held.held_from(40, 60) == 70
-    assert Beside(1, ((7, 3),)).held_from(0, 100) == 3
-    assert Beside(1, (), 4).held_from(0, 1) == 4
+    first, second, third = (
+        {"activations": size // 2, "logits": size // 2} for size in (90, 50, 70)
+    )
+    held = Beside({}, ((10, first), (20, second), (40, third)), {"temporary": 5})
+    assert held.held_from(0, 10) == first
+    assert held.held_from(10, 20) == second
+    assert held.held_from(10, 40) == third
+    assert held.held_from(0, 40) == first
+    assert held.held_from(40, 60) == third
+    assert Beside({}, ((7, second),)).held_from(0, 100) == second
+    assert Beside({}, (), {"temporary": 4}).held_from(0, 1) == {"temporary": 4}
     assert Parameter(3).trained

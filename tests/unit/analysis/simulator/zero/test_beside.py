@@ -9,7 +9,13 @@ from oomdoctor.analysis.simulator.zero.beside import beside_of
 
 
 def test_states_do_not_count_and_the_rest_follows_the_gradients():
-    expected = Beside(7 + 160, ((10, 167), (25, 147), (25, 107)), kept_bytes=7)
+    kept = {"temporary": 7}
+    backward = (
+        (10, {"temporary": 7, "activations": 140, "gradients": 20}),
+        (25, {"temporary": 7, "activations": 140}),
+        (25, {"temporary": 7, "activations": 100}),
+    )
+    expected = Beside({"temporary": 67, "activations": 100}, backward, kept)
     assert beside_of(layout(), 2) == expected
 
 
