@@ -9,6 +9,7 @@ import pytest
 from tiny_models import tiny_job
 from worker_process import launched
 
+from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.records.simulation import SimulationRequest, Target
 from oomdoctor.runs.devices.emulated import emulated_gpus, emulating
@@ -40,13 +41,17 @@ _NEAR = 0.01  # of a peak
 _NEAR_ZERO = 0.03  # from a model of DeepSpeed's buffers, not from its code
 
 
-def answer(host: WorkerHost, job: ProbeJob, place: Path) -> tuple[int, int, Reply | None]:
-    """Allocated and reserved bytes of a measured job."""
+def answer(host: WorkerHost, job: ProbeJob, place: Path) -> tuple[Measurement | None, Reply | None]:
+    """What a job measured, and its reply."""
     attempt, reply = launched(host, job, place)
-    found = attempt.measurement
-    if found is None:
-        return 0, 0, reply
-    return found.peak_allocated_bytes, found.peak_reserved_bytes or 0, reply
+    return attempt.measurement, reply
+
+
+def unsharded(measured: Measurement) -> int:
+    """The bytes at the peak that no engine splits."""
+    parts = measured.breakdown
+    assert parts is not None
+    return parts.activations_bytes + parts.logits_bytes
 
 
 def test_simulated_ranks_need_what_the_engine_needs(
@@ -67,14 +72,20 @@ def test_simulated_ranks_need_what_the_engine_needs(
                 common = {"world_size": WORLD, "effective_batch_size": 2 * WORLD}
                 config = replace(plain.config, **(common | values))  # type: ignore[arg-type]
                 job = replace(plain, config=config, device_type="cuda", timed=False, alone=True)
-                allocated, reserved, _ = answer(host, job, tmp_path / name)
+                measured, _ = answer(host, job, tmp_path / name)
+                assert measured is not None, name
                 request = SimulationRequest((2,), (target,))
                 simulated = replace(job, mode="simulate", simulation=request)
-                _, _, reply = answer(host, simulated, tmp_path / f"{name}-simulated")
+                _, reply = answer(host, simulated, tmp_path / f"{name}-simulated")
                 assert reply is not None and reply.predictions, (name, reply)
                 found = reply.predictions[0].sizes[0].measurement
                 zero = "zero" in name
                 near = _NEAR_ZERO if zero else _NEAR
+                allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
                 assert found.peak_allocated_bytes == pytest.approx(allocated, rel=near), name
+                if found.peak_phase == measured.peak_phase == "backward":
+                    assert unsharded(found) == pytest.approx(
+                        unsharded(measured), abs=near * allocated
+                    ), name
                 if not zero:  # what DeepSpeed's order reserves is not modeled
                     assert found.peak_reserved_bytes == pytest.approx(reserved, rel=_NEAR), name

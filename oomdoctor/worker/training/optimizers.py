@@ -125,10 +125,10 @@ def updated_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 def kept_gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """The gradients of this rank's part, which ZeRO keeps in buffers of its own."""
     for own in _each(optimizer):
-        for name in ("grad_partitions_flat_buffer", "grads_in_partition"):
-            kept = getattr(own, name, None)
-            if hasattr(kept, "untyped_storage"):
-                yield kept
+        kept = [getattr(own, "grad_partitions_flat_buffer", None)]  # of ZeRO-3
+        for group in getattr(own, "averaged_gradients", {}).values():
+            kept += group or ()
+        yield from (one for one in kept if hasattr(one, "untyped_storage"))
 
 
 def _each(optimizer: Optimizer) -> Iterable[Optimizer]:

@@ -37,10 +37,10 @@ def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, .
 
     Empty if rows are packed, if there are several cards, or if nothing was predicted.
     """
-    lengths = known.request.lengths
-    if known.counted is None or lengths is None or len(known.cards) != 1:
+    asked = known.request.lengths
+    if known.counted is None or asked is None or len(known.cards) != 1:
         return ()
-    if lengths.decides() == "packed":
+    if asked.decides() == "packed":
         return ()
     card = known.cards[0]
     rung = _best(known, card)

@@ -75,6 +75,19 @@ def test_a_rung_with_zero_has_peaks_times_and_a_verdict() -> None:
     assert on_card.timing is not None
 
 
+@pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3", "fsdp"])
+def test_what_is_not_sharded_has_one_name_with_every_engine(sharding: str) -> None:
+    parts = []
+    for engine in (sharding, "ddp"):
+        asked = job(sharding=engine, sequence_length=512, bucket_elements=1000)
+        breakdown = predicted(asked, 4).measurement.breakdown
+        assert breakdown is not None
+        parts.append(breakdown)
+    engine, replicas = parts
+    assert engine.logits_bytes == replicas.logits_bytes > 0
+    assert engine.activations_bytes == pytest.approx(replicas.activations_bytes, rel=0.01)
+
+
 @pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3"])
 def test_a_rung_with_zero_has_a_curve_to_its_peak(sharding: str) -> None:
     asked = job(sharding=sharding)
