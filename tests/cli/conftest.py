@@ -62,7 +62,7 @@ def child() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def golden() -> Callable[[str], Report]:
-    """An example report, as it is read from its JSON: "gpu", "cpu", "plan", "explain-gpu" and others."""
+    """An example report as read from its JSON: "gpu", "cpu", "plan", "explain-gpu" and others."""
     return lambda name: loads(Report, dumps({**REPORTS, **PLANS, **EXPLAINED}[name]()))
 
 
