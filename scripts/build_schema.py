@@ -67,7 +67,7 @@ FIELDS = {
     "it.",
     "Report.ranks": "run: one for each GPU of each process that used CUDA.",
     "Report.smallest_gpu": "run: the smallest card on which the command would have fitted. null if "
-    "it ran out of memory, or none is known.",
+    "it ran out of memory, broke off before the end of its second step, or none is known.",
     "Diagnosis.source": "The file, or - for stdin.",
     "Diagnosis.is_oom": "Whether memory ran out.",
     "Diagnosis.dialect": "Which program printed the message. not_oom for other failures.",

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
@@ -20,7 +21,7 @@ from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
-_USUAL_HEADROOM, _USUAL_TOKENS, _USUAL_EVAL_BATCH = 0.02, 10**6, 8
+_USUAL_TOKENS, _USUAL_EVAL_BATCH = 10**6, 8
 _USUAL_RUNG_LIMIT_S = 600.0
 _OPTIONS = {
     "sequence_length": "seq-len",
@@ -148,7 +149,7 @@ def _flags(request: SurveyRequest) -> list[str]:
 
 
 def _percent(share: float) -> str | None:
-    return f"{share * 100:.10g}%" if share != _USUAL_HEADROOM else None
+    return f"{share * 100:.10g}%" if share != USUAL_HEADROOM else None
 
 
 def _training_options(training: TrainingRequest | None) -> dict[str, str | None]:

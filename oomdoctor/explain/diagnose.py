@@ -132,6 +132,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         model=None if given.model is None else given.model.id,
         config=case.rung,
         room_bytes=case.room if incident.resource == "gpu" else None,
+        context_bytes=case.context if incident.resource == "gpu" else None,
     )
 
 

@@ -224,7 +224,8 @@ class Diagnosis:
     the memory snapshot `held_source`. `model` is its id; `config` is the training as a rung, if
     batch and length are known; `simulated_bytes` is its peak on the device by simulation
     (`--exact`). `room_bytes` is what the process could have of the GPU: its capacity, less what
-    other processes held, and no more than it was allowed.
+    other processes held, and no more than it was allowed. `context_bytes` is what it took of that
+    beside tensors: as the message shows, or what is usual for the GPU.
     """
 
     source: str
@@ -262,3 +263,4 @@ class Diagnosis:
     config: TrainConfig | None = None
     simulated_bytes: int | None = None
     room_bytes: int | None = None
+    context_bytes: int | None = None

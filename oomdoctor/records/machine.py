@@ -12,6 +12,16 @@ EMULATED = " (emulated)"
 
 
 @dataclass(frozen=True, slots=True)
+class ByteRange:
+    """A likely number of bytes and the range that was observed; `source` is the evidence."""
+
+    low: int
+    likely: int
+    high: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process that uses memory of a GPU; name and bytes are None if the driver hides them."""
 

@@ -145,7 +145,9 @@ def _simulate(
         rung_limit_s=_LIMIT_S,
         python=python,
         seed=0,
-        plan=PlanRequest(gpus=(size_text(found.room_bytes),), suggest=False),
+        plan=PlanRequest(
+            gpus=(size_text(found.room_bytes),), suggest=False, context_bytes=found.context_bytes
+        ),
     )
     return run_plan(request, folder, on_event=on_event, stop=stop)
 

@@ -8,11 +8,9 @@ If facts are missing, the figures err towards "does not fit": a wrong "fits" cos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.machine import ByteRange, GpuFacts
 
 ModuleLoading = Literal["lazy", "eager"]
 
@@ -69,17 +67,7 @@ _BELOW_MARKETED = frozenset(
 _UNIFIED = frozenset(("GB10",))
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A likely number of bytes and the range that was observed; `source` is the evidence."""
-
-    low: int
-    likely: int
-    high: int
-    source: str
-
-
-def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") -> Range:
+def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") -> ByteRange:
     """Device bytes of a training process outside the allocator, on one GPU without NCCL.
 
     `module_loading` is CUDA_MODULE_LOADING: "lazy" is the default since CUDA 11.7.
@@ -88,12 +76,17 @@ def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") 
     if module_loading == "lazy":
         return found
     low, likely, high = _EAGER_BYTES
-    return Range(
+    return ByteRange(
         low=found.low + low,
         likely=found.likely + likely,
         high=found.high + high,
         source=f"{found.source}; all kernels loaded at once (CUDA_MODULE_LOADING=EAGER)",
     )
+
+
+def context_seen(seen_bytes: int, source: str) -> ByteRange:
+    """The context of a process that was seen on the card; `source` says where."""
+    return ByteRange(seen_bytes, seen_bytes, seen_bytes + LIBRARY_BYTES, source)
 
 
 def nccl_bytes(ranks: int) -> int:
@@ -103,13 +96,13 @@ def nccl_bytes(ranks: int) -> int:
     return _NCCL_PAIR_BYTES if ranks == 2 else _NCCL_BYTES
 
 
-def with_nccl(context: Range, ranks: int) -> Range:
+def with_nccl(context: ByteRange, ranks: int) -> ByteRange:
     """The context of a process that also has NCCL's buffers."""
     more = nccl_bytes(ranks)
     if not more:
         return context
     source = f"{context.source}; NCCL {more // _MIB} MiB, measured by others on A100"
-    return Range(context.low + more, context.likely + more, context.high + more, source)
+    return ByteRange(context.low + more, context.likely + more, context.high + more, source)
 
 
 def shares_host_memory(gpu: GpuFacts) -> bool:
@@ -138,13 +131,13 @@ def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:
     return total - kept, f"{basis} minus the most that Linux drivers keep ({kept // _MIB} MiB)"
 
 
-def _context(gpu: GpuFacts | None) -> Range:
+def _context(gpu: GpuFacts | None) -> ByteRange:
     threads = _resident_threads(gpu) if gpu is not None else None
     if threads is None:
         low, likely, high = _UNKNOWN_BYTES
-        return Range(low, likely, high, "the card's number of multiprocessors is unknown")
+        return ByteRange(low, likely, high, "the card's number of multiprocessors is unknown")
     likely = _BASE_BYTES + round(threads * _BYTES_A_THREAD)
-    return Range(
+    return ByteRange(
         low=round(likely * _LOW),
         likely=likely,
         high=round(likely * _HIGH) + LIBRARY_BYTES,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.memory.overhead import Range
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 from oomdoctor.units import format_bytes, format_percent
@@ -67,7 +67,7 @@ def attempts_of_prediction(
 
 
 def with_borderline_note(
-    result: ProbeResult, context: Range, usable_bytes: int, errors: PeakErrors
+    result: ProbeResult, context: ByteRange, usable_bytes: int, errors: PeakErrors
 ) -> ProbeResult:
     """The row, with a note if its peak is closer to the limit than the prediction error."""
     if not is_borderline(result, context, usable_bytes, errors):
@@ -81,7 +81,7 @@ def with_borderline_note(
 
 
 def is_borderline(
-    result: ProbeResult, context: Range, usable_bytes: int, errors: PeakErrors
+    result: ProbeResult, context: ByteRange, usable_bytes: int, errors: PeakErrors
 ) -> bool:
     """Whether a predicted peak is closer to the limit than the prediction error."""
     if result.peak_device_bytes is None or result.evidence != "predicted":
@@ -95,7 +95,7 @@ def is_borderline(
     return low <= usable_bytes < high
 
 
-def _vllm_bytes(result: ProbeResult, context: Range) -> int:
+def _vllm_bytes(result: ProbeResult, context: ByteRange) -> int:
     measured = result.measurement
     if not result.config.vllm_gpu_memory_utilization or measured is None:
         return 0

@@ -31,8 +31,9 @@ def all_rooms() -> list[Room]:
 
 
 def _room(name: str) -> Room:
+    from oomdoctor.analysis.fit import USUAL_HEADROOM
     from oomdoctor.runs.devices.cards import card_named
     from oomdoctor.snapshot.replay.fits import Room
 
-    target = card_named(name, 0.0).target()
+    target = card_named(name, USUAL_HEADROOM).target()
     return Room(target.name, target.limit_bytes)

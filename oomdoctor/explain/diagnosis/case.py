@@ -28,6 +28,7 @@ from oomdoctor.records.diagnosis import (
     SettingValue,
     Tensor,
 )
+from oomdoctor.system.catalogue import find_gpu
 
 TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
 _SERVERS = frozenset({"vllm", "llamacpp"})
@@ -168,9 +169,12 @@ class Case:
 
     @cached_property
     def context(self) -> int:
-        """Memory of the process outside PyTorch's allocator: as printed, or the usual size."""
+        """Memory of the process outside PyTorch's allocator: as printed, or usual for the card."""
         outside = usage.outside_allocator(self.incident.event)
-        return context_bytes(None).likely if outside is None else outside
+        if outside is not None:
+            return outside
+        name = self.facts.gpu_name
+        return context_bytes(find_gpu(name, self.capacity) if name else None).likely
 
     @cached_property
     def trains(self) -> bool:

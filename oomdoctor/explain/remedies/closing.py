@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from oomdoctor.analysis.memory.overhead import device_total_bytes, shares_host_memory
+from oomdoctor.analysis import fit
+from oomdoctor.analysis.memory.overhead import device_total_bytes
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.levers import LEVERS
 from oomdoctor.explain.remedies.row import Row, fill, parts_text
@@ -150,15 +151,10 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
 
 
 def smallest_card(case: Case, size_bytes: int) -> GpuFacts | None:
-    """The card with the least memory that holds so many bytes; None if none does."""
+    """The card with the least memory that holds so many bytes, the context among them, if any."""
     vendor = {"hip": "AMD", "xpu": "Intel"}.get(case.dialect, "NVIDIA")
-    sized = [
-        (device_total_bytes(gpu)[0], place, gpu)
-        for place, gpu in enumerate(catalogue.gpus())
-        if gpu.vendor == vendor and not shares_host_memory(gpu)
-    ]
-    holding = [entry for entry in sized if entry[0] >= size_bytes]
-    return min(holding)[2] if holding else None
+    held = size_bytes - case.context
+    return fit.smallest_card(catalogue.gpus(), lambda room: room >= held, vendor=vendor)
 
 
 def _named(card: GpuFacts) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from oomdoctor.records.costs import CalibratedBy
 from oomdoctor.records.dataset import TrainingTime
+from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.planned.solve import SolvedKey
 from oomdoctor.records.rung.choices import Method
@@ -78,7 +79,8 @@ class PlanRequest:
     fits is asked for. With `verify` the rungs that matter also run on the emulated card. With
     `suggest` changes are looked for that make a method fit. `fewest` asks for the fewest GPUs with
     which each rung fits. `interconnect` links the GPUs; with "auto" it is that of the card.
-    `host_memory_bytes` is the host memory of a machine.
+    `host_memory_bytes` is the host memory of a machine. `context_bytes` is what the process was
+    seen to take beside its tensors, where that is known.
     """
 
     gpus: tuple[str, ...]
@@ -94,21 +96,12 @@ class PlanRequest:
     fewest: GpuRange | None = None
     interconnect: Interconnect = "auto"
     host_memory_bytes: int | None = None
+    context_bytes: int | None = None
 
     @property
     def ranks(self) -> bool:
         """Whether the rungs are ranked: a sweep, --solve and --min only list them."""
         return self.sweep is None and self.solve is None and self.fewest is None
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """A likely number of bytes and the range that was observed; `source` is the evidence."""
-
-    low: int
-    likely: int
-    high: int
-    source: str
 
 
 @dataclass(frozen=True, slots=True)

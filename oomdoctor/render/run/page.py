@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
 from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report
@@ -12,7 +13,7 @@ from oomdoctor.render.run.curve import curve_lines
 from oomdoctor.render.run.ranks import rank_grid, step_grid
 from oomdoctor.render.snapshot.page import held_sections
 from oomdoctor.render.words import counted
-from oomdoctor.units import format_bytes
+from oomdoctor.units import format_bytes, format_percent
 
 _SHOWN_LINES = 5
 _NO_VALUES = (
@@ -58,7 +59,7 @@ def _head(report: Report) -> list[Block]:
     if worst.oom is not None:
         facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
     if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
-        facts.append(("Headroom", f"{format_bytes(worst.headroom_bytes)} on the fullest GPU"))
+        facts.append(("Left", _left(worst.headroom_bytes, device)))
     if report.larger_batch is not None:
         facts.append(("Batch", _larger(report.larger_batch)))
     if report.smallest_gpu is not None:
@@ -88,7 +89,7 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     if code:
         return f"Failed{on}, but not for lack of GPU memory: {peak}; {ended}."
     usable = device.usable_bytes if device is not None else None
-    of = f" of {format_bytes(usable)} usable" if usable else ""
+    of = f" of {format_bytes(usable)} for tensors" if usable else ""
     return f"Fits{on}: {peak}{of}."
 
 
@@ -104,6 +105,14 @@ def _device(device: RunDevice) -> str:
         card = real_name(device.gpu_name)
         name = card if count == 1 else f"{count} x {card}"
     return f"{name} ({device.kind})" if device.kind == "emulated" else name
+
+
+def _left(left_bytes: int, device: RunDevice) -> str:
+    """What the fullest GPU has left, and whether a plan would call it too little."""
+    text = f"{format_bytes(left_bytes)} on the fullest GPU"
+    if left_bytes >= headroom_bytes(device.total_bytes, USUAL_HEADROOM):
+        return text
+    return f"{text}, less than the headroom of {format_percent(USUAL_HEADROOM)} that plan keeps"
 
 
 def _larger(found: LargerBatch) -> str:

@@ -16,7 +16,7 @@ _COLUMNS = (
     Column("allocated", 0, right=True),
     Column("reserved", 0, right=True),
     Column("on device", 3, right=True, detail="{} on the device"),
-    Column("headroom", 4, right=True, detail="headroom {}"),
+    Column("left", 4, right=True, detail="{} left"),
     Column("phase", 1, detail="in {}"),
     Column("module", 2, detail="module {}"),
     Column("line", 2, detail="line {}"),

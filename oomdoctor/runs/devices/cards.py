@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from oomdoctor.analysis.fit import (
+    ANY,
+    MODERN,
+    USUAL_HEADROOM,
+    capability,
+    headroom_bytes,
+    smallest_card,
+)
 from oomdoctor.analysis.memory.overhead import (
-    LIBRARY_BYTES,
-    Range,
     context_bytes,
+    context_seen,
     device_total_bytes,
     with_nccl,
 )
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.facts.interconnects import AUTO_LINK
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.machine import ByteRange, GpuFacts
 from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.simulation import Target
 from oomdoctor.runs.assemble import SIZE_SOURCE
 from oomdoctor.system import catalogue
@@ -40,7 +49,7 @@ class Card:
     total_bytes: int
     total_source: str
     headroom_bytes: int
-    context: Range
+    context: ByteRange
     speed: Calibration | None = None  # what `probe` measured on such a card
     calibrated_by: CalibratedBy | None = None
     ignored: Learned | None = None  # stored constants that cannot be true
@@ -85,6 +94,9 @@ def cards_of(plan: PlanRequest, headroom: float, ranks: int = 1) -> tuple[Card, 
         cards = [_card(facts, headroom) for facts in known]
     else:
         cards = [card_named(name, headroom) for name in plan.gpus]
+    if plan.context_bytes is not None:
+        seen = context_seen(plan.context_bytes, "as the process was seen to take")
+        cards = [replace(card, context=seen) for card in cards]
     least = plan.min_memory_bytes or 0
     unique = {card.name: of_ranks(card, ranks) for card in cards if card.memory_bytes >= least}
     return tuple(sorted(unique.values(), key=lambda card: (card.memory_bytes, card.total_bytes)))
@@ -125,35 +137,36 @@ def card_named(text: str, headroom: float) -> Card:
 
 def _card(facts: GpuFacts, headroom: float) -> Card:
     total, source = device_total_bytes(facts)
-    learned, ignored = newest(lambda name: catalogue.find_gpu(name) == facts), None
-    if learned is not None and not can_be_true(learned.speed, facts):
-        learned, ignored = None, learned
+    learned, ignored = _learned(facts)
     return Card(
         name=facts.name,
         facts=facts,
         memory_bytes=facts.memory_bytes,
         total_bytes=total,
         total_source=source,
-        headroom_bytes=round(total * headroom),
-        context=_context(facts, learned),
+        headroom_bytes=headroom_bytes(total, headroom),
+        context=context_on(facts),
         speed=learned.speed if learned is not None else None,
         calibrated_by=learned.calibrated_by() if learned is not None else None,
         ignored=ignored,
     )
 
 
-def _context(facts: GpuFacts, learned: Learned | None) -> Range:
-    """What `probe` measured on such a card, otherwise published figures."""
+def _learned(facts: GpuFacts) -> tuple[Learned | None, Learned | None]:
+    """What `probe` measured on such a card; second if it cannot be true."""
+    learned = newest(lambda name: catalogue.find_gpu(name) == facts)
+    if learned is not None and not can_be_true(learned.speed, facts):
+        return None, learned
+    return learned, None
+
+
+def context_on(facts: GpuFacts) -> ByteRange:
+    """The context on a card: what `probe` measured on one, otherwise published figures."""
+    learned, _ = _learned(facts)
     if learned is None or learned.overhead_bytes is None:
         return context_bytes(facts)
-    measured = learned.overhead_bytes
     by = f"driver {learned.driver_version}" if learned.driver_version else "driver unknown"
-    return Range(
-        low=measured,
-        likely=measured,
-        high=measured + LIBRARY_BYTES,
-        source=f"measured by probe on this card model, {by}",
-    )
+    return context_seen(learned.overhead_bytes, f"measured by probe on this card model, {by}")
 
 
 def _sized(size: int, headroom: float) -> Card:
@@ -163,6 +176,40 @@ def _sized(size: int, headroom: float) -> Card:
         memory_bytes=size,
         total_bytes=size,
         total_source=SIZE_SOURCE,
-        headroom_bytes=round(size * headroom),
+        headroom_bytes=headroom_bytes(size, headroom),
         context=context_bytes(None),
     )
+
+
+def card_that_holds(
+    holds: Callable[[int], bool],
+    *,
+    least: tuple[int, int] = ANY,
+    headroom: float = USUAL_HEADROOM,
+    ranks: int = 1,
+) -> Card | None:
+    """The smallest NVIDIA card whose allocator may hold what is needed; None if none may.
+
+    `holds` says whether so many bytes are enough. `least` is the lowest compute capability.
+    """
+    facts = smallest_card(
+        catalogue.gpus(), holds, least=least, headroom=headroom, ranks=ranks, context=context_on
+    )
+    return None if facts is None else of_ranks(_card(facts, headroom), ranks)
+
+
+def room_for(row: ProbeResult, own: str | None, headroom: float) -> str | None:
+    """The name of the smallest card with room for the peak of a rung that was simulated.
+
+    `own` is the compute capability of the card that was too small. None if the peak is not known,
+    or if there is no such card.
+    """
+    measured, peak = row.measurement, row.peak_device_bytes
+    if measured is None or peak is None:
+        return None
+    held = peak - (measured.overhead_bytes or 0)
+    least = MODERN if own is None or capability(own) >= MODERN else ANY
+    card = card_that_holds(
+        lambda room: room >= held, least=least, headroom=headroom, ranks=row.config.world_size
+    )
+    return None if card is None else card.name

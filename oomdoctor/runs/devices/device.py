@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.command_line import command_line
+from oomdoctor.analysis.fit import headroom_bytes
 from oomdoctor.analysis.memory.host import host_memory, is_known
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import OomDoctorError, machine_error
@@ -56,7 +57,7 @@ def budget(
     else:
         total, free = total_memory() // chosen.ranks, available_memory() // chosen.ranks
     ground = free if cap is None else min(free, cap)
-    headroom = round(ground * headroom_share)
+    headroom = headroom_bytes(ground, headroom_share)
     return Budget(total, cap, free, headroom, ground - headroom)
 
 

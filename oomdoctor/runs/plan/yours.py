@@ -7,8 +7,7 @@ from functools import partial
 
 from oomdoctor.analysis.search.own_rung import OneChange
 from oomdoctor.records.user_training import YOURS, YourRung
-from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.devices.smallest_card import room_for
+from oomdoctor.runs.devices.cards import Card, room_for
 from oomdoctor.runs.files.your_changes import (
     Tried,
     answer_faster,

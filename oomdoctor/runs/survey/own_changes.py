@@ -17,7 +17,7 @@ from oomdoctor.records.config import Rung
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import YOURS, UserTraining, YourRung
-from oomdoctor.runs.devices.smallest_card import room_for
+from oomdoctor.runs.devices.cards import room_for
 from oomdoctor.runs.events import Listener
 from oomdoctor.runs.files.your_changes import (
     Simulate,

@@ -35,7 +35,14 @@ def with_cards(
     settings = _settings(processes)
     built_for = [word for one in processes for word in one.record["architectures"]]
     least = least_capability(request.gpus.card.capability, built_for)
-    smallest = smallest_gpu(report.ranks, events, least, settings)
+    smallest = smallest_gpu(
+        report.ranks,
+        events,
+        least,
+        settings,
+        finished=report.status == "ok",
+        together=_world(processes),
+    )
     return replace(
         report,
         next_commands=_next(request, request.gpus, report.ranks, smallest, least, failed=failed),
@@ -77,7 +84,7 @@ def _warnings(
     gpus = request.gpus
     assert gpus is not None
     found = emulated.warnings(gpus) + emulated.value_warnings(str(request.python))
-    ranks_asked = max((one.record["world"] for one in processes), default=1)
+    ranks_asked = _world(processes)
     if gpus.alone and ranks_asked > 1:
         found.append(one_rank(ranks_asked, failed=failed and not ran_out(ranks)))
     if not ranks and not failed:
@@ -90,6 +97,11 @@ def _warnings(
     if ran_on and not failed and steps > _FEW_STEPS:
         found.append(not_steady(steps))
     return found
+
+
+def _world(processes: Sequence[Process]) -> int:
+    """How many ranks train together, by what the processes say."""
+    return max((int(one.record["world"]) for one in processes), default=1)
 
 
 def _settings(processes: Sequence[Process]) -> AllocatorSettings:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oomdoctor.records.inside.run import LargerBatch, RankMemory
 
-_LEAST_STEPS = 2  # after the first the optimizer's states are there
+LEAST_STEPS = 2  # after the first the optimizer's states are there
 
 
 def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> LargerBatch | None:
@@ -29,7 +29,7 @@ def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> L
 
 
 def _of_rank(rank: RankMemory, rows: int | None) -> tuple[int, int] | None:
-    steps = [step for step in rank.steps_memory if step.step >= _LEAST_STEPS]
+    steps = [step for step in rank.steps_memory if step.step >= LEAST_STEPS]
     if not rows or not steps or rank.headroom_bytes is None or rank.outcome != "fits":
         return None
     if rank.retries:  # it has already been as full as it can be

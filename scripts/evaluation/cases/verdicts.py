@@ -20,7 +20,8 @@ import sys
 from dataclasses import dataclass
 
 from cases.case import NO_LIMIT, Case, Reading, predicted_bytes, simulated
-from oomdoctor.analysis.memory.overhead import Range, context_bytes
+from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
@@ -29,6 +30,7 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung
+from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
@@ -37,8 +39,8 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.evidence import peak_errors
 
+HEADROOM = USUAL_HEADROOM
 SHARES = (-0.02, 0.10, 0.25)  # more than was measured
-HEADROOM = 0.02  # the default of `plan --headroom`
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ def _card(case: Case, reading: Reading, device: Device) -> Card:
         memory_bytes=device.total_bytes,
         total_bytes=device.total_bytes,
         total_source="measured",
-        headroom_bytes=round(device.total_bytes * HEADROOM),
-        context=Range(stated, stated, stated, "stated") if stated else context_bytes(gpu),
+        headroom_bytes=headroom_bytes(device.total_bytes, HEADROOM),
+        context=ByteRange(stated, stated, stated, "stated") if stated else context_bytes(gpu),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
@@ -22,6 +23,7 @@ from oomdoctor.explain.remedies.row import smaller_batches
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts
 from oomdoctor.records.model import ModelRef
+from oomdoctor.runs.devices.cards import card_named, card_that_holds
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_bytes
 
@@ -185,6 +187,33 @@ def test_a_card_that_shares_the_memory_of_the_host_is_not_the_larger_card() -> N
     ]
     assert any("is the smallest card known" in text for text in told)
     assert not any("GB10" in text for text in told)
+
+
+def test_the_smallest_card_is_the_one_of_plan_and_run() -> None:
+    """It was one whose whole memory was enough, without a headroom."""
+    seen = 0
+    for settings in SETTINGS.values():
+        for found in _diagnoses(_made("forward", 79.25, 0.3), "meta-llama/Llama-3.1-8B", settings):
+            if found.needed_bytes is None or found.context_bytes is None:
+                continue
+            held = found.needed_bytes - found.context_bytes
+            card = card_that_holds(lambda room, held=held: room >= held)  # type: ignore[misc]
+            told = [one.arithmetic or "" for one in found.remedies if one.key == "bigger_card"]
+            named = [text for text in told if "smallest card known" in text]
+            assert not named or (card is not None and named[0].startswith(card.name))
+            seen += bool(named)
+    assert seen
+
+
+def test_without_a_figure_the_context_is_that_of_the_card() -> None:
+    """The log names an L4: its context is what `plan --gpu L4` takes, not that of any card."""
+    text = (
+        "GPU: NVIDIA L4\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB "
+        "(GPU 0; 22.03 GiB total capacity; 21.01 GiB already allocated; 199.12 MiB free; "
+        "21.42 GiB reserved in total by PyTorch)\n"
+    )
+    (found,) = _diagnoses(text, "meta-llama/Llama-3.1-8B", SETTINGS["full"])
+    assert found.context_bytes == card_named("L4", USUAL_HEADROOM).context.likely
 
 
 def test_the_search_for_sets_of_changes_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:

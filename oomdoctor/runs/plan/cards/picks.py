@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from oomdoctor.analysis.rank import rank
-from oomdoctor.records.planned.plan import ByteRange, CardPick, CardPicks, CardPlan, PlanRemedy
+from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import Method
@@ -36,7 +34,7 @@ def card_plan(
         total_source=card.total_source,
         headroom_bytes=card.headroom_bytes,
         usable_bytes=card.usable_bytes,
-        context=ByteRange(**asdict(card.context)),
+        context=card.context,
         fitting=sum(row.outcome == "fits" for row in rows),
         rungs=len(rows),
         picks=with_costs(_picks(rows, request), per_hour) if is_ladder else none,

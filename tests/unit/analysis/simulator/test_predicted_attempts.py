@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from analysis_make import GIB, measurement, request, rung, timing
 
-from oomdoctor.analysis.memory.overhead import Range
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
@@ -18,10 +17,11 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.evidence import PeakErrorRecord
+from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
 
-CONTEXT = Range(GIB // 4, GIB // 2, GIB, "")
+CONTEXT = ByteRange(GIB // 4, GIB // 2, GIB, "")
 ESTIMATED = replace(timing(spread=0.25), stopped_by="estimated")
 TARGET = Target("card", 10 * GIB, 9 * GIB, GIB // 2, None)
 SIMULATED = Attempt(

@@ -14,7 +14,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import Failure, ProbeResult
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import UserTraining
-from oomdoctor.runs.devices.smallest_card import room_for
+from oomdoctor.runs.devices.cards import room_for
 from oomdoctor.runs.files.your_changes import (
     Simulate,
     Tried,

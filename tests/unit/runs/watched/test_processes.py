@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.inside.run import Place, RankMemory
+from oomdoctor.runs.devices.cards import card_named
 from oomdoctor.runs.watched.seen.branches import may_decide, unknown_branches
 from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
 from oomdoctor.runs.watched.seen.processes import Events, rank_memory, read_events, read_processes
@@ -291,6 +293,31 @@ def test_streams_do_not_share_cached_blocks(tmp_path: Path) -> None:
         flat.extend((block, size, stream))
     found = smallest_gpu(ranks, [Events(0, flat, True)], (7, 5), AllocatorSettings())
     assert found is not None and found.total_bytes > 22 * GIB
+
+
+def test_the_smallest_card_keeps_the_headroom_of_a_plan(tmp_path: Path) -> None:
+    """`run` said that a card would do, and `plan` for it: short by 14.8 MiB."""
+    card = card_named("RTX A4500", USUAL_HEADROOM)
+    room = card.usable_bytes - card.context.likely
+    for reserved in (room, room + 15 * MIB):
+        ranks = _fitting(tmp_path, reserved, reserved)
+        found = smallest_gpu(ranks, [], (8, 0), AllocatorSettings())
+        assert found is not None
+        planned = card_named(found.name, USUAL_HEADROOM)
+        assert planned.usable_bytes >= reserved + planned.context.likely
+
+
+@pytest.mark.parametrize(("step", "named"), [(0, False), (1, False), (2, True)])
+def test_a_run_that_broke_off_names_a_card_only_once_memory_repeats(
+    tmp_path: Path, step: int, named: bool
+) -> None:
+    _write(tmp_path, _record(step=step, stopped=None, ended=False))
+    settings = AllocatorSettings()
+    for failed in (True, False):  # an error, and a signal that the script handles
+        ranks = _ranks(tmp_path, failed=failed)
+        found = smallest_gpu(ranks, [], (7, 5), settings, finished=False)
+        assert (found is not None) == named
+    assert smallest_gpu(_ranks(tmp_path), [], (7, 5), settings) is not None
 
 
 def test_no_card_is_named_for_a_run_that_ran_out(tmp_path: Path) -> None:
