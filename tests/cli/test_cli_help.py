@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 import typer
@@ -16,7 +16,7 @@ from example_reports import error_report
 from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.explaining import ExplainOptions
-from oomdoctor.cli.options.flatten import leaves
+from oomdoctor.cli.options.flatten import declared_types, leaves
 from oomdoctor.cli.options.stored.showing import ShowOptions
 from oomdoctor.cli.options.surveys.ladder import LadderOptions
 from oomdoctor.cli.options.surveys.planning import PlanOptions
@@ -323,7 +323,7 @@ def test_nothing_typed_shows_the_help_on_stderr(cli):
     ],
 )
 def test_help_names_every_word_of_the_choices(options, name, words):
-    (info,) = get_type_hints(options, include_extras=True)[name].__metadata__
+    (info,) = declared_types(options)[name].__metadata__
     assert set(words) <= set(re.findall(r"[a-z0-9-]+", f"{info.metavar} {info.help}"))
 
 

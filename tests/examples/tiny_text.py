@@ -10,7 +10,7 @@ from tiny_models import CONFIGS
 _WORDS = 510
 
 
-def trainable_folder(folder: Path, kind: str = "dense") -> Path:
+def trainable_folder(folder: Path, kind: str = "dense", **sizes: int) -> Path:
     """A folder that `from_pretrained` loads a model and a tokenizer from."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -24,7 +24,7 @@ def trainable_folder(folder: Path, kind: str = "dense") -> Path:
     )
     fast.save_pretrained(folder)
     torch.manual_seed(0)
-    config = AutoConfig.for_model(**CONFIGS[kind][2])
+    config = AutoConfig.for_model(**CONFIGS[kind][2] | sizes)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
 

@@ -14,6 +14,7 @@ oomdoctor's own words, as text or as JSON.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any
 
 import typer
@@ -32,13 +33,36 @@ PANELS = (COMMON, CARDS, MODEL, RUNGS, DATA, DEVICE, RUN, OUTPUT, ADVANCED)
 
 
 def option(
-    *names: str,
+    flags: str,
+    panel: str | None,
     help: str,
-    panel: str | None = None,
-    metavar: str | None = None,
     completion: Callable[[str], list[str]] | None = None,
 ) -> Any:
-    """An option of a verb; `panel` is its section of --help, `completion` offers its values."""
+    """An option of a verb: its names, or its name and the word for its value, as `--seq-len N`.
+
+    `panel` is its section of --help, and `completion` offers its values.
+    """
+    names, _, metavar = (flags, "", "") if ", -" in flags else flags.partition(" ")
     return typer.Option(
-        *names, metavar=metavar, help=help, rich_help_panel=panel, autocompletion=completion
+        *names.split(", "),
+        metavar=metavar or None,
+        help=help,
+        rich_help_panel=panel,
+        autocompletion=completion,
     )
+
+
+def declare(
+    flags: str,
+    panel: str | None,
+    help: str,
+    default: Any = None,
+    completion: Callable[[str], list[str]] | None = None,
+) -> Any:
+    """An option as a field of a dataclass; `flatten` reads it."""
+    return field(default=default, metadata={"option": option(flags, panel, help, completion)})
+
+
+def switch(flags: str, panel: str | None, help: str) -> Any:
+    """An option that is on or off, as a field of a dataclass."""
+    return declare(flags, panel, help, default=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, option
 from oomdoctor.render.formats import format_endings, format_names
 
 FORMATS = format_names()
@@ -17,66 +17,43 @@ def either(words: tuple[str, ...]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-Quiet = Annotated[bool, option("--quiet", "-q", panel=OUTPUT, help="Print no progress on stderr.")]
+Quiet = Annotated[bool, option("--quiet, -q", OUTPUT, "Print no progress on stderr.")]
 Verbose = Annotated[
     bool,
-    option(
-        "--verbose",
-        "-v",
-        panel=OUTPUT,
-        help="Show every attempt, every phase and memory statistics.",
-    ),
+    option("--verbose, -v", OUTPUT, "Show every attempt, every phase and memory statistics."),
 ]
-ListJson = Annotated[bool, option("--json", help="Print one JSON document.")]
+ListJson = Annotated[bool, option("--json", None, "Print one JSON document.")]
 
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
     """How a survey or a plan ranks its rungs."""
 
-    rank_by: Annotated[
-        str,
-        option(
-            "--rank-by",
-            metavar="KEY",
-            panel=OUTPUT,
-            completion=completion.one_of(("throughput", "memory", "micro-batch")),
-            help="Rank by throughput, memory or micro-batch.",
-        ),
-    ] = "throughput"
-    tokens: Annotated[
-        str,
-        option(
-            "--tokens",
-            metavar="COUNT",
-            panel=OUTPUT,
-            help="Show how long training on this many tokens takes.",
-        ),
-    ] = "1M"
+    rank_by: str = declare(
+        "--rank-by KEY",
+        OUTPUT,
+        "Rank by throughput, memory or micro-batch.",
+        default="throughput",
+        completion=completion.one_of(("throughput", "memory", "micro-batch")),
+    )
+    tokens: str = declare(
+        "--tokens COUNT", OUTPUT, "Show how long training on this many tokens takes.", default="1M"
+    )
 
 
 def _format(*, pages: bool) -> object:
     names = format_names(pages=pages)
-    return option(
-        "--format",
-        metavar="FORMAT",
-        panel=OUTPUT,
-        completion=completion.one_of(names),
-        help=f"Output format: {either(names)}.",
-    )
+    words = f"Output format: {either(names)}."
+    return option("--format FORMAT", OUTPUT, words, completion.one_of(names))
 
 
 def _file(*, pages: bool) -> object:
     endings = either(format_endings(pages=pages))
-    return option(
-        "--output",
-        metavar="FILE",
-        panel=OUTPUT,
-        help=f"Also write the answer to a file; {endings} sets its format.",
-    )
+    words = f"Also write the answer to a file; {endings} sets its format."
+    return option("--output FILE", OUTPUT, words)
 
 
-_Json = Annotated[bool, option("--json", panel=COMMON, help="The same as --format json.")]
+_Json = Annotated[bool, option("--json", COMMON, "The same as --format json.")]
 
 
 @dataclass(frozen=True, slots=True)

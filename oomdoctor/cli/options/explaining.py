@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import ADVANCED, COMMON, OUTPUT, completion, option
+from oomdoctor.cli.options import ADVANCED, COMMON, OUTPUT, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -25,106 +25,55 @@ class ExplainOptions:
             show_default=False,
         ),
     ] = None
-    model: Annotated[
-        str | None,
-        option(
-            "--model",
-            metavar="MODEL",
-            panel=COMMON,
-            completion=completion.models,
-            help="The model in training: a Hugging Face id, a folder, or a name from "
-            "`oomdoctor models`.",
-        ),
-    ] = None
-    seq_len: Annotated[
-        str | None,
-        option("--seq-len", metavar="N", panel=COMMON, help="Tokens per sequence, with padding."),
-    ] = None
-    micro_batch: Annotated[
-        str | None,
-        option(
-            "--micro-batch",
-            metavar="N",
-            panel=COMMON,
-            help="Sequences per device in one forward pass.",
-        ),
-    ] = None
-    config: Annotated[
-        Path | None,
-        option(
-            "--config",
-            metavar="FILE",
-            panel=COMMON,
-            help="Training settings as JSON, YAML, TOML or a script: those that plan --from reads, "
-            "or some of them.",
-        ),
-    ] = None
-    snapshot: Annotated[
-        Path | None,
-        option(
-            "--snapshot",
-            metavar="FILE",
-            panel=COMMON,
-            help="A memory snapshot of the same failure, which shows what held the memory.",
-        ),
-    ] = None
-    exact: Annotated[
-        bool,
-        option(
-            "--exact",
-            panel=COMMON,
-            help="Simulate the training and each remedy, instead of computing sizes. Needs torch.",
-        ),
-    ] = False
-    apply: Annotated[
-        Path | None,
-        option(
-            "--apply",
-            metavar="FILE",
-            panel=COMMON,
-            help="Print the first remedy as a change of this training file (YAML, JSON or Python), "
-            "as a unified diff.",
-        ),
-    ] = None
-    remedy: Annotated[
-        str | None,
-        option(
-            "--remedy",
-            metavar="N",
-            panel=ADVANCED,
-            help="With --apply: the remedy with this number.  [default: the first that is a "
-            "change of the file]",
-        ),
-    ] = None
-    write: Annotated[
-        bool,
-        option(
-            "--write",
-            panel=ADVANCED,
-            help="With --apply: change the file. As it was, it is kept as FILE.bak.",
-        ),
-    ] = False
-    python: Annotated[
-        str | None,
-        option(
-            "--python",
-            metavar="PATH",
-            panel=ADVANCED,
-            help="Python interpreter for --exact, best the one you train with.  "
-            "[default: the one that runs oomdoctor]",
-        ),
-    ] = None
+    model: str | None = declare(
+        "--model MODEL",
+        COMMON,
+        "The model in training: a Hugging Face id, a folder, or a name from `oomdoctor models`.",
+        completion=completion.models,
+    )
+    seq_len: str | None = declare("--seq-len N", COMMON, "Tokens per sequence, with padding.")
+    micro_batch: str | None = declare(
+        "--micro-batch N", COMMON, "Sequences per device in one forward pass."
+    )
+    config: Path | None = declare(
+        "--config FILE",
+        COMMON,
+        "Training settings as JSON, YAML, TOML or a script: those that plan --from reads, "
+        "or some of them.",
+    )
+    snapshot: Path | None = declare(
+        "--snapshot FILE",
+        COMMON,
+        "A memory snapshot of the same failure, which shows what held the memory.",
+    )
+    exact: bool = switch(
+        "--exact",
+        COMMON,
+        "Simulate the training and each remedy, instead of computing sizes. Needs torch.",
+    )
+    apply: Path | None = declare(
+        "--apply FILE",
+        COMMON,
+        "Print the first remedy as a change of this training file (YAML, JSON or Python), "
+        "as a unified diff.",
+    )
+    remedy: str | None = declare(
+        "--remedy N",
+        ADVANCED,
+        "With --apply: the remedy with this number.  [default: the first that is a "
+        "change of the file]",
+    )
+    write: bool = switch(
+        "--write", ADVANCED, "With --apply: change the file. As it was, it is kept as FILE.bak."
+    )
+    python: str | None = declare(
+        "--python PATH",
+        ADVANCED,
+        "Python interpreter for --exact, best the one you train with.  "
+        "[default: the one that runs oomdoctor]",
+    )
     answer: AnswerOptions = field(default_factory=AnswerOptions)
-    verbose: Annotated[
-        bool,
-        option(
-            "--verbose",
-            "-v",
-            panel=OUTPUT,
-            help="Show all causes, evidence, remedies and the lines to change.",
-        ),
-    ] = False
-    quiet: Annotated[
-        bool,
-        option("--quiet", "-q", panel=OUTPUT, help="Print nothing on stderr except errors."),
-    ] = False
+    verbose: bool = switch(
+        "--verbose, -v", OUTPUT, "Show all causes, evidence, remedies and the lines to change."
+    )
+    quiet: bool = switch("--quiet, -q", OUTPUT, "Print nothing on stderr except errors.")

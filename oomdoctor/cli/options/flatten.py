@@ -64,7 +64,7 @@ def _parameters(
         return
     for field in fields(hint):
         inner = field.metadata.get("defaults", defaults)
-        yield from _parameters(field.name, _hints(hint)[field.name], field.default, inner)
+        yield from _parameters(field.name, declared_types(hint)[field.name], field.default, inner)
 
 
 def _with_default(hint: Any, shown: str) -> Any:
@@ -77,7 +77,9 @@ def _with_default(hint: Any, shown: str) -> Any:
 def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:
     if not _is_options(hint):
         return given[name]
-    return hint(**{f.name: _collected(_hints(hint)[f.name], f.name, given) for f in fields(hint)})
+    return hint(
+        **{f.name: _collected(declared_types(hint)[f.name], f.name, given) for f in fields(hint)}
+    )
 
 
 def _place(parameter: Parameter) -> int:
@@ -92,5 +94,9 @@ def _is_options(hint: object) -> bool:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def declared_types(kind: type) -> dict[str, Any]:
+    """The types of the fields of an option dataclass, annotated with what `declare` says."""
+    hints = get_type_hints(kind, include_extras=True)
+    declared = {each.name: each.metadata["option"] for each in fields(kind)
+                if "option" in each.metadata}  # fmt: skip
+    return hints | {name: Annotated[hints[name], info] for name, info in declared.items()}

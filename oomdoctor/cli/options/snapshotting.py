@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -25,42 +25,18 @@ class SnapshotOptions:
             show_default=False,
         ),
     ] = None
-    html: Annotated[
-        Path | None,
-        option(
-            "--html",
-            metavar="FILE",
-            panel=COMMON,
-            help="Also write a timeline that opens in a browser, without a network.",
-        ),
-    ] = None
-    png: Annotated[
-        Path | None,
-        option(
-            "--png",
-            metavar="FILE",
-            panel=COMMON,
-            help="Also write the timeline as a picture; needs matplotlib.",
-        ),
-    ] = None
-    gpu: Annotated[
-        list[str] | None,
-        option(
-            "--gpu",
-            metavar="CARD|SIZE",
-            panel=COMMON,
-            completion=completion.gpus,
-            help="Say whether it would have fitted this card or size. Repeat to compare.",
-        ),
-    ] = None
+    html: Path | None = declare(
+        "--html FILE", COMMON, "Also write a timeline that opens in a browser, without a network."
+    )
+    png: Path | None = declare(
+        "--png FILE", COMMON, "Also write the timeline as a picture; needs matplotlib."
+    )
+    gpu: list[str] | None = declare(
+        "--gpu CARD|SIZE",
+        COMMON,
+        "Say whether it would have fitted this card or size. Repeat to compare.",
+        completion=completion.gpus,
+    )
     answer: AnswerOptions = field(default_factory=AnswerOptions)
-    verbose: Annotated[
-        bool,
-        option(
-            "--verbose", "-v", panel=OUTPUT, help="Show all lines of code, causes and remedies."
-        ),
-    ] = False
-    quiet: Annotated[
-        bool,
-        option("--quiet", "-q", panel=OUTPUT, help="Print nothing on stderr except errors."),
-    ] = False
+    verbose: bool = switch("--verbose, -v", OUTPUT, "Show all lines of code, causes and remedies.")
+    quiet: bool = switch("--quiet, -q", OUTPUT, "Print nothing on stderr except errors.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, completion, option
+from oomdoctor.cli.options import COMMON, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
 
 
@@ -23,37 +23,21 @@ class TriageOptions:
             show_default=False,
         ),
     ] = None
-    since: Annotated[
-        str | None,
-        option(
-            "--since",
-            metavar="TIME",
-            panel=COMMON,
-            help="Ask sacct for the jobs that died since then: yesterday, 3d, 12h or 2026-11-23.",
-        ),
-    ] = None
-    user: Annotated[
-        list[str] | None,
-        option(
-            "--user",
-            metavar="NAME",
-            panel=COMMON,
-            help="The jobs of this user, instead of your own. Repeatable.",
-        ),
-    ] = None
-    all_users: Annotated[
-        bool, option("--all-users", panel=COMMON, help="The jobs of all users.")
-    ] = False
-    by: Annotated[
-        str | None,
-        option(
-            "--by",
-            metavar="KEY",
-            panel=COMMON,
-            completion=completion.one_of(("user", "partition", "cause")),
-            help="Count by user, partition or cause, instead of a line for each job.",
-        ),
-    ] = None
+    since: str | None = declare(
+        "--since TIME",
+        COMMON,
+        "Ask sacct for the jobs that died since then: yesterday, 3d, 12h or 2026-11-23.",
+    )
+    user: list[str] | None = declare(
+        "--user NAME", COMMON, "The jobs of this user, instead of your own. Repeatable."
+    )
+    all_users: bool = switch("--all-users", COMMON, "The jobs of all users.")
+    by: str | None = declare(
+        "--by KEY",
+        COMMON,
+        "Count by user, partition or cause, instead of a line for each job.",
+        completion=completion.one_of(("user", "partition", "cause")),
+    )
     answer: AnswerOptions = field(default_factory=AnswerOptions)
     verbose: Verbose = False
     quiet: Quiet = False

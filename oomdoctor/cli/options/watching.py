@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, option
+from oomdoctor.cli.options import COMMON, OUTPUT, declare, switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,7 @@ class WatchOptions:
             show_default=False,
         ),
     ] = None
-    gpu: Annotated[
-        int | None,
-        option("--gpu", metavar="N", panel=COMMON, help="Watch a GPU, by its index in nvidia-smi."),
-    ] = None
-    json_: Annotated[bool, option("--json", panel=COMMON, help="Print one JSON document.")] = False
-    once: Annotated[
-        bool,
-        option("--once", panel=OUTPUT, help="Print one page, also on a terminal."),
-    ] = False
-    verbose: Annotated[
-        bool, option("--verbose", "-v", panel=OUTPUT, help="Show every rank of a training.")
-    ] = False
+    gpu: int | None = declare("--gpu N", COMMON, "Watch a GPU, by its index in nvidia-smi.")
+    json_: bool = switch("--json", COMMON, "Print one JSON document.")
+    once: bool = switch("--once", OUTPUT, "Print one page, also on a terminal.")
+    verbose: bool = switch("--verbose, -v", OUTPUT, "Show every rank of a training.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import OUTPUT, completion, option
+from oomdoctor.cli.options import OUTPUT, completion, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 
 
@@ -35,12 +35,6 @@ class DiffOptions:
         ),
     ] = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)
-    verbose: Annotated[
-        bool,
-        option(
-            "--verbose",
-            "-v",
-            panel=OUTPUT,
-            help="Show every rung, also those without a change that counts.",
-        ),
-    ] = False
+    verbose: bool = switch(
+        "--verbose, -v", OUTPUT, "Show every rung, also those without a change that counts."
+    )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, completion, option
+from oomdoctor.cli.options import COMMON, completion, declare, switch
 from oomdoctor.stacks.export import target_names
 
 _TARGETS = target_names()
@@ -27,44 +27,25 @@ class ExportOptions:
             autocompletion=completion.places,
         ),
     ] = None
-    to: Annotated[
-        str | None,
-        option(
-            "--to",
-            metavar="TARGET",
-            panel=COMMON,
-            completion=completion.targets,
-            help=f"What to write: {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
-        ),
-    ] = None
-    run: Annotated[
-        str,
-        option(
-            "--run",
-            metavar="RUN",
-            panel=COMMON,
-            completion=completion.surveys,
-            help="Name or folder of a run of probe or plan.",
-        ),
-    ] = "latest"
-    from_: Annotated[
-        list[str] | None,
-        option(
-            "--from",
-            metavar="[PROGRAM:]FILE",
-            panel=COMMON,
-            help="Convert your own training file instead of a rung of a run. Repeatable.",
-        ),
-    ] = None
-    output_file: Annotated[
-        Path | None,
-        option(
-            "--output",
-            metavar="FILE",
-            panel=COMMON,
-            help="Write to a file instead of stdout.",
-        ),
-    ] = None
-    quiet: Annotated[
-        bool, option("--quiet", "-q", panel=COMMON, help="Print nothing on stderr except errors.")
-    ] = False
+    to: str | None = declare(
+        "--to TARGET",
+        COMMON,
+        f"What to write: {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
+        completion=completion.targets,
+    )
+    run: str = declare(
+        "--run RUN",
+        COMMON,
+        "Name or folder of a run of probe or plan.",
+        default="latest",
+        completion=completion.surveys,
+    )
+    from_: list[str] | None = declare(
+        "--from [PROGRAM:]FILE",
+        COMMON,
+        "Convert your own training file instead of a rung of a run. Repeatable.",
+    )
+    output_file: Path | None = declare(
+        "--output FILE", COMMON, "Write to a file instead of stdout."
+    )
+    quiet: bool = switch("--quiet, -q", COMMON, "Print nothing on stderr except errors.")

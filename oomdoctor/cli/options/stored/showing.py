@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions, Verbose, either
 from oomdoctor.render.charts.names import CHARTS
 
@@ -28,60 +28,32 @@ class ShowOptions:
             autocompletion=completion.runs,
         ),
     ] = "latest"
-    list_: Annotated[
-        bool,
-        option(
-            "--list",
-            panel=COMMON,
-            help="List the runs and cases on disk, as `oomdoctor runs` does.",
-        ),
-    ] = False
-    zip_: Annotated[
-        Path | None,
-        option(
-            "--zip",
-            metavar="FILE",
-            panel=OUTPUT,
-            help="Pack a case into a zip file, to send it to somebody.",
-        ),
-    ] = None
-    html: Annotated[
-        Path | None,
-        option(
-            "--html",
-            metavar="FILE",
-            panel=OUTPUT,
-            help="Also write the run as one page for a browser, with charts; - is stdout.",
-        ),
-    ] = None
-    png: Annotated[
-        Path | None,
-        option("--png", metavar="FILE", panel=OUTPUT, help="Also write a chart of the run as PNG."),
-    ] = None
-    svg: Annotated[
-        Path | None,
-        option("--svg", metavar="FILE", panel=OUTPUT, help="Also write a chart of the run as SVG."),
-    ] = None
-    chart: Annotated[
-        str,
-        option(
-            "--chart",
-            metavar="CHART",
-            panel=OUTPUT,
-            completion=completion.one_of(CHARTS),
-            help=f"The chart of --png and --svg: {either(CHARTS)}.",
-        ),
-    ] = CHARTS[0]
-    rung: Annotated[
-        str | None,
-        option(
-            "--rung",
-            metavar="PLACE",
-            panel=OUTPUT,
-            completion=completion.places,
-            help="The rung of the chart step, and the first of them on the page: its place in the "
-            "table, its label or its key.  [default: the best]",
-        ),
-    ] = None
+    list_: bool = switch(
+        "--list", COMMON, "List the runs and cases on disk, as `oomdoctor runs` does."
+    )
+    zip_: Path | None = declare(
+        "--zip FILE", OUTPUT, "Pack a case into a zip file, to send it to somebody."
+    )
+    html: Path | None = declare(
+        "--html FILE",
+        OUTPUT,
+        "Also write the run as one page for a browser, with charts; - is stdout.",
+    )
+    png: Path | None = declare("--png FILE", OUTPUT, "Also write a chart of the run as PNG.")
+    svg: Path | None = declare("--svg FILE", OUTPUT, "Also write a chart of the run as SVG.")
+    chart: str = declare(
+        "--chart CHART",
+        OUTPUT,
+        f"The chart of --png and --svg: {either(CHARTS)}.",
+        default=CHARTS[0],
+        completion=completion.one_of(CHARTS),
+    )
+    rung: str | None = declare(
+        "--rung PLACE",
+        OUTPUT,
+        "The rung of the chart step, and the first of them on the page: its place in the "
+        "table, its label or its key.  [default: the best]",
+        completion=completion.places,
+    )
     answer: AnswerOptions = field(default_factory=AnswerOptions)
     verbose: Verbose = False
