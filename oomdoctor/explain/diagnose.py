@@ -16,7 +16,7 @@ from oomdoctor.explain.diagnosis.tensors.requested import matches
 from oomdoctor.explain.diagnosis.verdict import oddities, verdict
 from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
-from oomdoctor.explain.memory.sizes import Sizes, sizes_of
+from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
     """The report as sections; without `signs` a spread is written in ASCII."""
     if report.command == "explain":
-        from oomdoctor.render.diagnosis.page import diagnosis_sections
+        from oomdoctor.render.diagnosis.diagnosis_page import diagnosis_sections
 
         return diagnosis_sections(report, verbose=verbose)
     if report.command == "triage":
-        from oomdoctor.render.triage.page import triage_sections
+        from oomdoctor.render.triage.triage_page import triage_sections
 
         return triage_sections(report, verbose=verbose)
     if report.gathered:
@@ -24,7 +24,7 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
 
         return gathered_sections(report, verbose=verbose)
     if report.command == "run":
-        from oomdoctor.render.run.page import run_sections
+        from oomdoctor.render.run.run_page import run_sections
 
         return run_sections(report, verbose=verbose, signs=signs)
     if report.diff is not None:
@@ -32,13 +32,13 @@ def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
 
         return diff_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")
     if report.command == "snapshot":
-        from oomdoctor.render.snapshot.page import snapshot_sections
+        from oomdoctor.render.snapshot.snapshot_page import snapshot_sections
 
         return snapshot_sections(report, verbose=verbose)
     if report.command == "watch":
-        from oomdoctor.render.watch.page import watch_sections
+        from oomdoctor.render.watch.watch_page import watch_sections
 
         return watch_sections(report, verbose=verbose, signs=signs)
-    from oomdoctor.render.report.page import report_sections
+    from oomdoctor.render.report.report_page import report_sections
 
     return report_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")

@@ -18,7 +18,7 @@ from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.runs.events import Listener
-from oomdoctor.runs.plan.run import run_plan
+from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import format_bytes
 

@@ -6,7 +6,7 @@ from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotOom
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.composition import composition, place
 from oomdoctor.snapshot.fragmentation import fragmentation_of
-from oomdoctor.snapshot.growth.answer import growth_of
+from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, OOM
 from oomdoctor.snapshot.retries import retries_of

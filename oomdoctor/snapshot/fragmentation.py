@@ -8,7 +8,7 @@ from oomdoctor.records.inside.snapshot import SnapshotFragmentation
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
 from oomdoctor.snapshot.replay.order import order_of
-from oomdoctor.snapshot.replay.runs import Runs
+from oomdoctor.snapshot.replay.replays import Runs
 
 
 def fragmentation_of(history: History) -> SnapshotFragmentation:

@@ -17,7 +17,7 @@ def answer(job: ProbeJob, progress: PhaseFile, folder: Path) -> Reply:
     if job.config.world_size == 1 or job.mode not in ("measure", "record"):
         return answer_here(job, progress)
     from oomdoctor.worker.ranks.alone import answer_alone
-    from oomdoctor.worker.ranks.run import answer_ranks
+    from oomdoctor.worker.ranks.run_ranks import answer_ranks
 
     if job.alone:
         return answer_alone(job, progress, answer_here)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "examples"))
 from chromium import browser, program
 
 from oomdoctor.analysis.allocator.sizes import round_size
-from oomdoctor.render.timeline.page import PARTS, page
+from oomdoctor.render.timeline.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.events import Events, Traces
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, HeldSegment, Snapshot

@@ -11,7 +11,7 @@ import pytest
 from chromium import Tab
 from snapshots import Writer, training
 
-from oomdoctor.render.timeline.page import PARTS, page
+from oomdoctor.render.timeline.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of

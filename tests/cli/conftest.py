@@ -94,7 +94,7 @@ def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> 
     """
     monkeypatch.setattr("oomdoctor.cli.requests.surveys.probe.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
-    monkeypatch.setattr("oomdoctor.runs.survey.run.run_survey", fake)
+    monkeypatch.setattr("oomdoctor.runs.survey.run_survey.run_survey", fake)
     return fake
 
 
@@ -123,16 +123,16 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.surveys.cards.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.requests.surveys.chosen_cards.list_gpus", lambda: ())
     fake = FakePlan(golden("plan"))
-    monkeypatch.setattr("oomdoctor.runs.plan.run.run_plan", fake)
+    monkeypatch.setattr("oomdoctor.runs.plan.run_plan.run_plan", fake)
     return fake
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> None:
     """Replaces the run of a watched command; any program and interpreter will do."""
-    requests = "oomdoctor.cli.requests.run"
+    requests = "oomdoctor.cli.requests.run_request"
     monkeypatch.setattr(f"{requests}.found_command", lambda word, path=None: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
-    monkeypatch.setattr("oomdoctor.runs.watched.run.run_watched", lambda *_: golden("cpu"))
+    monkeypatch.setattr("oomdoctor.runs.watched.run_watched.run_watched", lambda *_: golden("cpu"))

@@ -245,8 +245,8 @@ RENDERERS = {
     "csv": "oomdoctor.render.formats.csv_rows",
     "markdown": "oomdoctor.render.formats.markdown",
     "table": "oomdoctor.render.formats.table",
-    "page": "oomdoctor.render.report.page",
-    "diagnosis": "oomdoctor.render.diagnosis.page",
+    "page": "oomdoctor.render.report.report_page",
+    "diagnosis": "oomdoctor.render.diagnosis.diagnosis_page",
 }
 
 

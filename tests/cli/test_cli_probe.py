@@ -361,7 +361,7 @@ class TestNeverStarted:
                     path.write_text("{}")
                 raise model_error(code, "no", hint and hint.format(folder.path))
 
-            monkeypatch.setattr("oomdoctor.runs.survey.run.run_survey", act)
+            monkeypatch.setattr("oomdoctor.runs.survey.run_survey.run_survey", act)
 
         return end
 

@@ -13,7 +13,7 @@ from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
 from oomdoctor.snapshot.replay.half import half_sizes
 from oomdoctor.snapshot.replay.order import order_of
-from oomdoctor.snapshot.replay.runs import Runs
+from oomdoctor.snapshot.replay.replays import Runs
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "replayed.py"
 

@@ -21,8 +21,8 @@ from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.runs.jobs import simulators
-from oomdoctor.runs.plan.run import run_plan
-from oomdoctor.runs.survey.run import run_survey
+from oomdoctor.runs.plan.run_plan import run_plan
+from oomdoctor.runs.survey.run_survey import run_survey
 from oomdoctor.system.environment import cache_dir
 from oomdoctor.system.store import run_folders
 

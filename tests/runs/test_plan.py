@@ -18,7 +18,7 @@ from oomdoctor.records.model import ModelRef
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.plan.run import run_plan
+from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.system import catalogue
 from oomdoctor.system.store import run_folders
 

@@ -17,8 +17,8 @@ from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.runs.plan.run import run_plan
-from oomdoctor.runs.survey.run import run_survey
+from oomdoctor.runs.plan.run_plan import run_plan
+from oomdoctor.runs.survey.run_survey import run_survey
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.file import read_snapshot

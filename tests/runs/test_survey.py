@@ -16,7 +16,7 @@ from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.survey.run import resume_request, run_survey
+from oomdoctor.runs.survey.run_survey import resume_request, run_survey
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder

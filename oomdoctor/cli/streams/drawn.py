@@ -46,7 +46,7 @@ class Drawn:
             if file is not None and file != STDOUT:
                 output.check_writable(file, option)
         if self.html is not None:
-            from oomdoctor.render.html.page import need_page
+            from oomdoctor.render.html.html_page import need_page
 
             need_page("--html")
         if self.png is not None or self.svg is not None:

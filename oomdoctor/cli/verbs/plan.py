@@ -31,7 +31,7 @@ def plan(options: PlanOptions) -> None:
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.surveys.plan import plan_request
     from oomdoctor.cli.streams.making import make_environment
-    from oomdoctor.runs.plan.run import run_plan
+    from oomdoctor.runs.plan.run_plan import run_plan
     from oomdoctor.system.store import run_folders
 
     chosen = chosen_format("plan", options.answer)

@@ -33,7 +33,7 @@ def probe(context: typer.Context, options: ProbeOptions) -> None:
     ranks the results. Exit code 0 if something fits, 3 if nothing does.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.runs.survey.run import run_survey
+    from oomdoctor.runs.survey.run_survey import run_survey
 
     chosen = chosen_format("probe", options.answer)
     if options.resume is None:
@@ -59,7 +59,7 @@ def _resumed(
     run: str, options: ProbeOptions, typed: frozenset[str]
 ) -> tuple[RunFolder, SurveyRequest]:
     from oomdoctor.cli.requests.surveys.resumed import resumed_request
-    from oomdoctor.runs.survey.run import resume_request
+    from oomdoctor.runs.survey.run_survey import resume_request
     from oomdoctor.system.store import run_list
 
     folder = run_list.open_run(run, probes_only=True)

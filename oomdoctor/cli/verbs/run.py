@@ -36,8 +36,8 @@ def run(options: RunOptions) -> None:
     values and speeds mean nothing, and the training stops once memory repeats. The summary goes to
     stderr. The exit code is that of the command.
     """
-    from oomdoctor.cli.requests.run import watch_request
-    from oomdoctor.runs.watched.run import run_watched
+    from oomdoctor.cli.requests.run_request import watch_request
+    from oomdoctor.runs.watched.run_watched import run_watched
 
     request = watch_request(options)
     start = _silent if options.quiet else output.say

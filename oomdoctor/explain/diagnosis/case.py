@@ -15,8 +15,8 @@ from oomdoctor.explain.diagnosis import usage
 from oomdoctor.explain.diagnosis.frames import framework_of, quote
 from oomdoctor.explain.diagnosis.tensors.attention import scores_line
 from oomdoctor.explain.evidence import SnapshotEvidence
+from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
-from oomdoctor.explain.memory.sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.config import TrainConfig

@@ -7,7 +7,7 @@ section 4, but for gated MLPs, RMS norms in float32 and no dropout.
 from __future__ import annotations
 
 from oomdoctor.analysis.memory.closed_form import Term
-from oomdoctor.explain.memory.sizes import Sizes
+from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import linear_widths
 from oomdoctor.explain.training.assumed import Training
 

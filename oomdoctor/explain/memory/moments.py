@@ -17,7 +17,7 @@ from oomdoctor.explain.memory.activations import (
     recomputed,
     weight_copies,
 )
-from oomdoctor.explain.memory.sizes import Sizes
+from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import (
     adapters,
     gathered,

@@ -11,7 +11,7 @@ from oomdoctor.analysis.memory.closed_form import (
     state_width,
     trained_bytes,
 )
-from oomdoctor.explain.memory.sizes import Sizes
+from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named

@@ -16,7 +16,7 @@ def mark_steps(module: str) -> None:
     """Let our step end where that of the engine in an imported module ends."""
     import sys
 
-    from oomdoctor.monitor.inside import watch
+    from oomdoctor.monitor.inside import process_watch
     from oomdoctor.monitor.inside.start import current
 
     name, method = ENGINES[module]
@@ -26,11 +26,11 @@ def mark_steps(module: str) -> None:
     @wraps(take)
     def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = self.global_steps
-        watch.engines += 1
+        process_watch.engines += 1
         try:
             result = take(self, *args, **kwargs)
         finally:
-            watch.engines -= 1
+            process_watch.engines -= 1
         here = current()
         if here is not None and self.global_steps > before:
             here.end_step()

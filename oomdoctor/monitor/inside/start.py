@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oomdoctor.monitor.inside.device.history import leave_to_the_script
 from oomdoctor.monitor.inside.folder import VARIABLE, asked
-from oomdoctor.monitor.inside.watch import Watch
+from oomdoctor.monitor.inside.process_watch import Watch
 
 _watch: Watch | None = None
 

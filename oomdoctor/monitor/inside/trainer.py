@@ -38,8 +38,8 @@ def add_callback() -> None:
             watch.micro_batch_size = whole // max(1, args.n_gpu)
 
     def _set_trainer(running: bool) -> None:
-        from oomdoctor.monitor.inside import watch
+        from oomdoctor.monitor.inside import process_watch
 
-        watch.trainers = max(0, watch.trainers + (1 if running else -1))
+        process_watch.trainers = max(0, process_watch.trainers + (1 if running else -1))
 
     trainer.DEFAULT_CALLBACKS.append(StopWatched)

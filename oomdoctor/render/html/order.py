@@ -43,8 +43,8 @@ def _parts_of_rungs(report: Report) -> list[Part]:
     from oomdoctor.render.charts.choose import charts_of
     from oomdoctor.render.report.details import detail_sections
     from oomdoctor.render.report.header import header, headline
-    from oomdoctor.render.report.page import file_sections
     from oomdoctor.render.report.plan.sections import plan_sections
+    from oomdoctor.render.report.report_page import file_sections
     from oomdoctor.render.report.row_lengths import length_sections
     from oomdoctor.render.report.rungs import rung_sections
     from oomdoctor.render.report.yours import your_sections

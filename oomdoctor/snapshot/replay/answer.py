@@ -10,7 +10,7 @@ from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.changes import changes_of
 from oomdoctor.snapshot.replay.fits import Room, fit_of
 from oomdoctor.snapshot.replay.order import order_of
-from oomdoctor.snapshot.replay.runs import Runs
+from oomdoctor.snapshot.replay.replays import Runs
 
 
 def with_replays(

@@ -15,7 +15,7 @@ from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotGrowth
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.fits import Room, half_confidence, with_half
-from oomdoctor.snapshot.replay.runs import Runs
+from oomdoctor.snapshot.replay.replays import Runs
 from oomdoctor.units import MIB
 
 _TRIED_LINES = 4

@@ -8,7 +8,7 @@ from oomdoctor.records.diagnosis import Confidence
 from oomdoctor.records.inside.snapshot import ReplayedRun, SnapshotFit
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.half import half_sizes
-from oomdoctor.snapshot.replay.runs import Runs
+from oomdoctor.snapshot.replay.replays import Runs
 
 _LONG = "the trace is too long to replay it more often"
 

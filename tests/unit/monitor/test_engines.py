@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.monitor.inside import start, watch
+from oomdoctor.monitor.inside import process_watch, start
 from oomdoctor.monitor.inside.engines import mark_steps
 
 MODULE = "deepspeed.runtime.engine"
@@ -21,7 +21,7 @@ class _Watch:
         self.ended, self.hooks = 0, 0
 
     def after_step(self) -> None:
-        self.hooks += not watch.engines
+        self.hooks += not process_watch.engines
 
     def end_step(self) -> None:
         self.ended += 1

@@ -22,8 +22,8 @@ from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.dataset import count_rows
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.plan.run import run_plan
-from oomdoctor.runs.survey.run import run_survey
+from oomdoctor.runs.plan.run_plan import run_plan
+from oomdoctor.runs.survey.run_survey import run_survey
 from oomdoctor.system.store import run_folders
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.dataset.counting import counter_of

@@ -14,7 +14,7 @@ from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.lost import settings_of
-from oomdoctor.worker.parsing import engines, libraries
+from oomdoctor.worker.parsing import engines, parsers
 from oomdoctor.worker.parsing.faults import ParserError
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def test_accelerate_loads_what_is_written() -> None:
 @pytest.mark.parametrize("program", ("trl", "trainer"))
 def test_the_trainers_parse_what_is_written(program: str) -> None:
     pytest.importorskip("trl")
-    parse = {"trl": libraries.trl, "trainer": libraries.trainer}[program]
+    parse = {"trl": parsers.trl, "trainer": parsers.trainer}[program]
     seen: set[str] = set()
     for config in list(RUNGS.values())[::4]:
         settings = settings_of(config, program)
@@ -49,7 +49,7 @@ def test_the_trainers_parse_what_is_written(program: str) -> None:
 
 def test_what_a_parser_refuses_names_the_setting() -> None:
     with pytest.raises(ParserError, match="not a valid OptimizerNames") as raised:
-        libraries.trainer({"optim": "adamw_bogus"})
+        parsers.trainer({"optim": "adamw_bogus"})
     assert raised.value.setting == "optim"
     with pytest.raises(ParserError, match="unknown keys") as raised:
         engines.accelerate(
@@ -59,7 +59,7 @@ def test_what_a_parser_refuses_names_the_setting() -> None:
 
 
 def test_a_script_may_have_settings_that_the_trainer_does_not() -> None:
-    found = libraries.trainer({"my_own": 1, "bf16": True})
+    found = parsers.trainer({"my_own": 1, "bf16": True})
     assert found["bf16"] is True
     assert "my_own" not in found
 

@@ -12,7 +12,7 @@ from oomdoctor.cli.requests.files.from_files import with_files
 from oomdoctor.cli.requests.gpus import read_gpus
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.requests.rungs import check_snapshot, only
-from oomdoctor.cli.requests.surveys.cards import (
+from oomdoctor.cli.requests.surveys.chosen_cards import (
     card_order,
     check_several,
     min_memory,

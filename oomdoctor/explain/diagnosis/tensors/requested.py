@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from oomdoctor.explain.diagnosis.tensors.kinds import BUCKETS, KINDS, VOCABULARIES, Kind
-from oomdoctor.explain.memory.sizes import Sizes
+from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup

@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 
 from oomdoctor.explain.reading.dialects.dialect import Dialect
-from oomdoctor.explain.reading.dialects.host import HOST
+from oomdoctor.explain.reading.dialects.host_memory import HOST
 from oomdoctor.explain.reading.dialects.libraries import LIBRARIES
 from oomdoctor.explain.reading.dialects.pytorch import SENTENCES, TORCH
 from oomdoctor.explain.reading.hints import any_hint

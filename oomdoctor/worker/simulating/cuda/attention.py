@@ -2,8 +2,8 @@
 
 `attention_choice` makes the choice. The preparation of the inputs follows attention.cpp of torch
 2.6-2.13. The meta kernel and the autograd formula of the chosen operator then put CUDA's outputs,
-log-sum-exp and gradients into the trace. `kernels.attention` has the memory that the backward
-kernels take internally.
+log-sum-exp and gradients into the trace. `kernels.attention_kernels` has what backward
+kernels hold internally.
 """
 
 from __future__ import annotations

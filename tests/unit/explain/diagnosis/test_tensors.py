@@ -13,7 +13,7 @@ from oomdoctor.explain.diagnosis.tensors.requested import (
     is_pool_segment,
     matches,
 )
-from oomdoctor.explain.memory.sizes import sizes_of
+from oomdoctor.explain.memory.model_sizes import sizes_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.diagnosis import Frame, Tensor
 from oomdoctor.units import GIB, MIB

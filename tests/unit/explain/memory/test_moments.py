@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.explain.memory.model_sizes import sizes_of
 from oomdoctor.explain.memory.moments import peak
-from oomdoctor.explain.memory.sizes import sizes_of
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.model import ModelRef

@@ -7,8 +7,8 @@ from explain_make import LLAMA_8B
 
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.activations import activations, layer_bytes_per_token, logits
+from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.moments import moments
-from oomdoctor.explain.memory.sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import gradients, optimizer_states, trainable, weights
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup

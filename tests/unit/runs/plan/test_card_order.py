@@ -14,7 +14,7 @@ from oomdoctor.runs.devices.cards import cards_of
 from oomdoctor.runs.plan.cards.order import in_order
 from oomdoctor.runs.plan.cards.picks import pick
 from oomdoctor.runs.plan.cards.prices import price_list, price_of, with_costs
-from oomdoctor.runs.plan.run import _price_warnings
+from oomdoctor.runs.plan.run_plan import _price_warnings
 from oomdoctor.units import GIB
 
 FULL, FITS = rows()[0], rows()[1]

@@ -24,7 +24,7 @@ from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.survey import jobs as survey_jobs
-from oomdoctor.runs.survey import run as survey_run
+from oomdoctor.runs.survey import run_survey as survey_run
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.setup import Ending, SurveySetup
 from oomdoctor.runs.survey.state import SurveyState

@@ -10,7 +10,7 @@ from snapshots import Writer, training
 
 from oomdoctor.records.facts.growth import GROWTH
 from oomdoctor.records.inside.snapshot import SnapshotGrowth
-from oomdoctor.snapshot.growth.answer import growth_of
+from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.file import read_snapshot
 from oomdoctor.units import KIB, MIB

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
 from oomdoctor.worker.simulating.cuda.kernels import (
-    attention,
+    attention_kernels,
     bitsandbytes,
     indexing,
     products,
@@ -103,20 +103,24 @@ _RULES: dict[str, Rule] = {
     "aten::addmm": products.matmul,
     "aten::_safe_softmax": reductions.safe_softmax,
     "aten::_softmax_backward_data": reductions.softmax_backward,
-    # Without a CUDA graph, attention.cu keeps seed and offset on the host.
+    # Without a CUDA graph, attention_kernels.cu keeps seed and offset on the host.
     "aten::_scaled_dot_product_efficient_attention": lambda *_: (OnHost(2), OnHost(3)),
     # MHA.cpp: the numbers of the generator are made before the results.
     "aten::_scaled_dot_product_cudnn_attention": lambda *_: (Result(2), Result(3), Result(OTHERS)),
     "aten::_scaled_dot_product_flash_attention": (
-        lambda named, card: attention.flash_forward(named, card.compute_capability)
+        lambda named, card: attention_kernels.flash_forward(named, card.compute_capability)
     ),
-    "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention.flash(named),
+    "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention_kernels.flash(
+        named
+    ),
     # The package has no second number; its generator's state is on the device.
     "aten::_flash_attention_forward": lambda *_: (OnHost(3),),
-    "aten::_flash_attention_backward": lambda named, _: attention.flash_of_documents(named),
-    "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention.cudnn(named),
+    "aten::_flash_attention_backward": lambda named, _: attention_kernels.flash_of_documents(named),
+    "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention_kernels.cudnn(
+        named
+    ),
     "aten::_scaled_dot_product_efficient_attention_backward": (
-        lambda named, card: attention.efficient(named, card.compute_capability)
+        lambda named, card: attention_kernels.efficient(named, card.compute_capability)
     ),
     "bitsandbytes::gemm_4bit": bitsandbytes.gemm_4bit,
     # bitsandbytes backends/cuda/ops.py makes the constants before the packed values.

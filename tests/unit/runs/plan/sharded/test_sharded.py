@@ -24,7 +24,7 @@ from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.report import report as finished_report
+from oomdoctor.runs.plan.plan_report import report as finished_report
 from oomdoctor.runs.plan.sharded import times
 from oomdoctor.runs.plan.sharded.engines import Engines, Ran
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest

@@ -7,11 +7,11 @@ from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom
 from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Facts, Note, Section
-from oomdoctor.render.diagnosis.page import answer_sections
+from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.run.curve import curve_lines
 from oomdoctor.render.run.ranks import rank_grid, step_grid
-from oomdoctor.render.snapshot.page import held_sections
+from oomdoctor.render.snapshot.snapshot_page import held_sections
 from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_percent
 

@@ -39,9 +39,9 @@ from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan import host_limits
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.plan_report import report as finished_report
 from oomdoctor.runs.plan.recording import record_snapshot
 from oomdoctor.runs.plan.remedies import find_remedies
-from oomdoctor.runs.plan.report import report as finished_report
 from oomdoctor.runs.plan.sharded.engines import Engines
 from oomdoctor.runs.plan.sharded.fewest import find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder

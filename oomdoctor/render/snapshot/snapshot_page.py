@@ -14,7 +14,7 @@ from oomdoctor.records.inside.snapshot import (
 )
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
-from oomdoctor.render.diagnosis.page import answer_sections
+from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
 from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.snapshot.growth import growth_facts
 from oomdoctor.render.snapshot.lines import at_line, line_of

@@ -15,7 +15,7 @@ from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.answer import answer
 from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.ranks.run import answer_ranks
+from oomdoctor.worker.ranks.run_ranks import answer_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from importlib import resources
 import pytest
 from timelines import crowded
 
-from oomdoctor.render.timeline.page import PARTS, SCRIPTS, page
+from oomdoctor.render.timeline.timeline_page import PARTS, SCRIPTS, page
 from oomdoctor.system.page_parts import page_parts
 
 EVIL = "</title><script>alert(1)</script>&\udcff$data"
