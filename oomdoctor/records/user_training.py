@@ -118,7 +118,8 @@ class ChangedLine:
     """A line to change in a file: setting `name` from `before` to `after`.
 
     `before` is None if the file does not have it, `after` is None if the line has to go. `file` is
-    None for an environment variable.
+    None for an environment variable. `text` is what a script says then: the changed line, or a new
+    keyword of `call`; None in other files.
     """
 
     file: str | None
@@ -126,13 +127,33 @@ class ChangedLine:
     before: str | None
     after: str | None
     line: int | None
+    text: str | None = None
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddedCode:
+    """Code to paste into a script, for what no setting of it says, such as an adapter.
+
+    It belongs below the line `line`, or replaces the call there, or is a new keyword of that call,
+    or stands around the forward pass, whose line is not known. `where` says so in words. `imports`
+    are the lines that it needs at the top of the script.
+    """
+
+    file: str
+    place: Literal["below", "instead", "keyword", "around"]
+    line: int | None
+    where: str
+    code: str
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class YourChange:
     """One change of the user's rung, with which it fits.
 
-    `rung` is the changed rung, as `--rung` reads it, and `lines` are what to change in the files.
+    `rung` is the changed rung, as `--rung` reads it, and `lines` are what to change in the files,
+    with `code` to paste into a script.
     `speedup` is against the user's own rung; None if one of the speeds is unknown. `evidence` says
     whether it was measured or simulated. `peak_device_bytes` is that of tensors alone on the CPU.
     """
@@ -146,6 +167,7 @@ class YourChange:
     tokens_per_s: float | None
     speedup: float | None
     evidence: Evidence = "predicted"
+    code: tuple[AddedCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

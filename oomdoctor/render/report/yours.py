@@ -18,11 +18,13 @@ from oomdoctor.records.user_training import (
     UserTraining,
     YourChange,
 )
-from oomdoctor.render.blocks import Block, Facts, Section
+from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
 from oomdoctor.render.report.header import is_plan, own_result, too_large
 from oomdoctor.render.report.notes import fit_notes
+from oomdoctor.render.text import escape
 from oomdoctor.render.words import counted, estimate
+from oomdoctor.stacks.writing.patch import code_place
 from oomdoctor.units import format_bytes
 
 _MOST_LISTED = 12
@@ -42,6 +44,7 @@ def your_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Sec
     facts = _read_as(training, verbose=verbose)
     facts += [*_answer(report), *_taken(report, training, verbose=verbose)]
     blocks.append(Facts(tuple(facts)))
+    blocks += _code(report, verbose=verbose)
     names = ", ".join(PurePath(file.path).name for file in training.files)
     return [Section(f"Yours: {names}", tuple(blocks))]
 
@@ -93,9 +96,23 @@ def _answer(report: Report) -> list[tuple[str, str]]:
         name = {"fits": "Fits with", "faster": "Faster with"}[yours.aim] if number == 0 else "or"
         found.append((name, f"{change.change}: {_effect(change, result)}"))
         lines = _lines(change.lines)
+        if change.code:
+            lines = "; ".join(filter(None, [lines, "the code below" if number == 0 else "code"]))
         if lines:
             found.append(("", lines))
     return found
+
+
+def _code(report: Report, *, verbose: bool) -> list[Block]:
+    """The code of the best change, or of all if `verbose`, each piece with its place."""
+    blocks: list[Block] = []
+    changes = report.yours.changes if report.yours is not None else ()
+    for change in changes if verbose else changes[:1]:
+        for code in change.code:
+            place = f"{change.change}: in {PurePath(code.file).name}, {code_place(code)}:"
+            lines = (*code.imports, *([""] if code.imports else []), *code.code.splitlines())
+            blocks += [Note(place, "normal"), Verbatim(tuple(map(escape, lines)))]
+    return blocks
 
 
 def _effect(change: YourChange, result: ProbeResult) -> str:
@@ -113,6 +130,9 @@ def _lines(lines: Sequence[ChangedLine]) -> str:
     found: dict[str, list[str]] = {}
     for line in lines:
         file = "the environment" if line.file is None else PurePath(line.file).name
+        if line.text is not None:
+            found.setdefault(file, []).append(_script_line(line))
+            continue
         text = f"{line.name}: {line.after}" if line.file else f"{line.name}={line.after}"
         if line.after is None:
             text = f"remove {line.name}"
@@ -121,6 +141,18 @@ def _lines(lines: Sequence[ChangedLine]) -> str:
         place = f" (line {line.line})" if line.line is not None else ""
         found.setdefault(file, []).append(text + place)
     return "; ".join(f"in {file}: {', '.join(texts)}" for file, texts in found.items())
+
+
+def _script_line(line: ChangedLine) -> str:
+    """`BATCH = 1 (line 3)`, or `add optim="sgd" to TrainingArguments(...) (line 8)`."""
+    place = f" (line {line.line})" if line.line is not None else ""
+    if line.after is None:
+        return f"{line.call}(...) {line.text}{place}"
+    return (
+        f"{line.text}{place}"
+        if line.call is None
+        else f"add {line.text} to {line.call}(...){place}"
+    )
 
 
 def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:

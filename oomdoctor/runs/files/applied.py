@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,13 @@ from oomdoctor.records.user_training import AppliedRemedy, ChangedLine, Document
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.flatten import shown
 from oomdoctor.stacks.reading.merge import draft_of
-from oomdoctor.stacks.writing.changed_lines import changed_lines
-from oomdoctor.stacks.writing.patch import Edit, NotPatchedError, patched
+from oomdoctor.stacks.writing.patch import (
+    NotPatchedError,
+    code_text,
+    edit_of,
+    patched,
+    written,
+)
 from oomdoctor.system.train_config import read_text
 from oomdoctor.system.training_files.documents import read_documents
 
@@ -54,7 +58,7 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
         remedy = found.remedies[place - 1]
         try:
             after = _changed(training.config, remedy)
-            lines = _lines(training, after, file)
+            lines = _lines(training, after, file, text)
             new = _patched(file, text, lines, after)
         except (_NotAppliedError, NotPatchedError) as error:
             refused.append(f"{remedy.change}: {error}")
@@ -79,7 +83,7 @@ def write(applied: AppliedRemedy, save: Callable[[Path, str], None]) -> AppliedR
     changed since.
     """
     path = Path(applied.file).resolve()
-    text = patched(applied.file, read_text(path, "--apply"), _edits(applied.lines))
+    text = patched(applied.file, read_text(path, "--apply"), tuple(map(edit_of, applied.lines)))
     backup = _unused(path)
     shutil.copy2(path, backup)
     mode = path.stat().st_mode
@@ -176,9 +180,14 @@ _CHANGES: Mapping[str, Callable[[TrainConfig], dict[str, Any]]] = {
 }
 
 
-def _lines(training: UserTraining, after: TrainConfig, file: str) -> tuple[ChangedLine, ...]:
+def _lines(
+    training: UserTraining, after: TrainConfig, file: str, text: str
+) -> tuple[ChangedLine, ...]:
     """The lines of the file that say the changed rung."""
-    lines = changed_lines(training, after)
+    change = written(training, after, {file: text} if file.endswith(".py") else {})
+    if change.code:
+        raise _NotAppliedError(f"it is code to paste: {'; '.join(map(code_text, change.code))}")
+    lines = change.lines
     elsewhere = [line.name for line in lines if line.file != file]
     if elsewhere:
         raise _NotAppliedError(f"{', '.join(elsewhere)} is no setting of this file")
@@ -189,7 +198,7 @@ def _lines(training: UserTraining, after: TrainConfig, file: str) -> tuple[Chang
 
 def _patched(file: str, text: str, lines: Sequence[ChangedLine], after: TrainConfig) -> str:
     """The new text, which is read again: it must say the changed rung, and nothing else."""
-    new = patched(file, text, _edits(lines))
+    new = patched(file, text, tuple(map(edit_of, lines)))
     found = _training((_read(file, new),)).config
     # What is cast beside quantized weights is the program's choice.
     after = replace(after, world_size=found.world_size, kbit_prepare=found.kbit_prepare)
@@ -206,23 +215,6 @@ def _read(file: str, text: str) -> Document:
         copy = Path(folder) / Path(file).name
         copy.write_text(text, encoding="utf-8")
         return replace(read_documents((str(copy),))[0], path=file)
-
-
-def _edits(lines: Sequence[ChangedLine]) -> list[Edit]:
-    return [
-        Edit(line.name, removed=True) if line.after is None else Edit(line.name, _value(line.after))
-        for line in lines
-    ]
-
-
-def _value(text: str) -> Any:
-    """A value of a changed line, which is written as YAML writes it on one line."""
-    if text.startswith("[") and text.endswith("]"):
-        return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def _keys(before: TrainConfig, after: TrainConfig) -> list[str]:

@@ -17,8 +17,9 @@ from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, YourRung
+from oomdoctor.runs.files.user_training import write_change
 from oomdoctor.stacks.names.programs import table_of
-from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.stacks.writing.patch import NotPatchedError
 from oomdoctor.units import format_bytes
 
 Tried = tuple[OneChange, ProbeResult]
@@ -200,7 +201,11 @@ def _can_say(training: UserTraining, one: OneChange) -> bool:
     config = one.config
     if config.micro_batch_size == AUTO:
         return True
-    return bool(changed_lines(training, config))
+    try:
+        found = write_change(training, config)
+    except NotPatchedError:
+        return False
+    return bool(found.lines or found.code)
 
 
 def _change(
@@ -214,12 +219,14 @@ def _change(
     if config.micro_batch_size == AUTO and row.micro_batch_size is not None:
         config = config.with_micro_batch(row.micro_batch_size)
         words = f"micro-batch size {row.micro_batch_size}"
+    said = write_change(training, config)
     speeds = (base.tokens_per_s, row.tokens_per_s)
     measured = row.measurement
     return YourChange(
         change=words,
         rung=own_rung_text(config, training.config),
-        lines=changed_lines(training, config),
+        lines=said.lines,
+        code=said.code,
         micro_batch_size=row.micro_batch_size,
         gradient_accumulation_steps=row.gradient_accumulation_steps,
         peak_device_bytes=measured.deciding_peak_bytes() if measured else row.peak_device_bytes,

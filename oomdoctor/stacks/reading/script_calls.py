@@ -84,6 +84,7 @@ class Reading:
 
     def trainer(self, call: ast.Call) -> None:
         """TRL's trainers, which load a model themselves if they get its name."""
+        self.script.calls.setdefault("trainer", call)
         given = {one.arg: one.value for one in call.keywords}
         node = given.get("model") or (call.args[0] if call.args else None)
         if node is None or "model_name_or_path" in self.script.values:
@@ -95,6 +96,7 @@ class Reading:
 
     def optimizer(self, call: ast.Call) -> None:
         """An optimizer that the script makes itself."""
+        self.script.calls["optimizer"] = call
         kind = name_of(call.func).split(".")[-1]
         fused = any(one.arg == "fused" and _is_true(one.value) for one in call.keywords)
         if kind == "AdamW" and "bitsandbytes" not in name_of(call.func):

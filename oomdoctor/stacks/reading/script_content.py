@@ -35,8 +35,8 @@ class Unread:
 class Script:
     """What a script says: settings by their names in files, with their places.
 
-    `calls` are the calls that take the settings of a kind: "arguments", "lora", "model" or
-    "quantization".
+    `calls` are the calls that take the settings of a kind: "arguments", "lora", "model",
+    "quantization", "trainer" or "optimizer".
     """
 
     values: dict[str, Any] = field(default_factory=dict)

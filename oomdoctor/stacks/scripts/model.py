@@ -43,7 +43,7 @@ def loading(rung: StackRung) -> Part:
     if rewards:
         arguments["num_labels"] = "1"
     if config.quantization != "none":
-        arguments["quantization_config"] = _quantization(config)
+        arguments["quantization_config"] = quantization(config)
         names.append("transformers:BitsAndBytesConfig")
     body = call(f"model = {kind}.from_pretrained", arguments, "args.model", indent=4)
     return Part(f"{body}\nmodel.config.use_cache = False", tuple(names))
@@ -61,7 +61,7 @@ def hub_arguments(rung: StackRung) -> dict[str, str]:
     return found | ({"trust_remote_code": "True"} if rung.trust_remote_code else {})
 
 
-def _quantization(config: TrainConfig) -> str:
+def quantization(config: TrainConfig) -> str:
     if config.quantization == "int8":
         return "BitsAndBytesConfig(load_in_8bit=True)"
     computes = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype

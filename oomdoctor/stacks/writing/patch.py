@@ -1,14 +1,24 @@
-"""Changes settings in the text of a file, and leaves every other character as it is."""
+"""How a change of a training is written into the user's files: the one place that says so.
+
+`written` says it: a line of a file, a literal or a keyword of a script, or code to paste for what
+a script makes as objects. `patched` makes the change in the text of a file, and leaves every other
+character as it is.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.stacks.writing.python_patch import patched_python
-from oomdoctor.stacks.writing.yaml_patch import patched_yaml
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.user_training import AddedCode, ChangedLine, UserTraining
+from oomdoctor.stacks.reading.script import parse
+from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.stacks.writing.python_patch import changed_script
+from oomdoctor.stacks.writing.script_code import code_of
+from oomdoctor.stacks.writing.yaml_patch import patched_yaml, without
 
 
 class NotPatchedError(ValueError):
@@ -24,6 +34,84 @@ class Edit:
     removed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A change of a training in its files: lines to change, and code to paste into a script."""
+
+    lines: tuple[ChangedLine, ...]
+    code: tuple[AddedCode, ...] = ()
+
+
+def written(training: UserTraining, after: TrainConfig, texts: Mapping[str, str]) -> Written:
+    """What to change in the files so that they say `after`. `texts` are those of scripts.
+
+    Raises:
+        NotPatchedError: a script cannot say it.
+    """
+    lines: list[ChangedLine] = []
+    code: tuple[AddedCode, ...] = ()
+    everything = changed_lines(training, after)
+    for file in dict.fromkeys(line.file for line in everything):
+        own = [line for line in everything if line.file == file]
+        if file is None or file not in texts:
+            lines += own
+            continue
+        try:
+            said, added = _in_script(training, after, file, texts[file], own)
+        except ValueError as error:
+            raise NotPatchedError(str(error)) from None
+        lines += said
+        code += added
+    return Written(tuple(lines), code)
+
+
+def _in_script(
+    training: UserTraining, after: TrainConfig, path: str, text: str, lines: Sequence[ChangedLine]
+) -> tuple[list[ChangedLine], tuple[AddedCode, ...]]:
+    """The changes of a script: those that an edit makes, and code for the others."""
+    before, script = text, parse(path, text)
+    said, left = list[ChangedLine](), list[str]()
+    for line in lines:
+        edit = edit_of(line)
+        try:
+            done = changed_script(path, text, edit.name, edit.value, removed=edit.removed)
+        except ValueError:
+            left.append(line.name)
+            continue
+        text = done.text
+        said.append(replace(line, text=done.shown, call=done.call, line=line.line or done.line))
+    program = next(file.format for file in training.files if file.path == path)
+    return said, code_of(path, before, script, program, after, left)
+
+
+def code_text(code: AddedCode) -> str:
+    """Code on one line, with the place where it belongs."""
+    lines = [line.strip() for line in (*code.imports, *code.code.splitlines()) if line.strip()]
+    return f"{code_place(code)}: {'; '.join(lines)}"
+
+
+def code_place(code: AddedCode) -> str:
+    """Where code belongs: `below the call that loads the model (line 3)`."""
+    return code.where if code.line is None else f"{code.where} (line {code.line})"
+
+
+def edit_of(line: ChangedLine) -> Edit:
+    """The edit that makes a changed line."""
+    if line.after is None:
+        return Edit(line.name, removed=True)
+    return Edit(line.name, _value(line.after))
+
+
+def _value(text: str) -> Any:
+    """A value of a changed line, which is written as YAML writes it on one line."""
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def patched(path: str, text: str, edits: Sequence[Edit]) -> str:
     """The text with the settings changed.
 
@@ -31,30 +119,35 @@ def patched(path: str, text: str, edits: Sequence[Edit]) -> str:
         NotPatchedError: a setting is not where it can be changed.
     """
     try:
-        if path.endswith(".py"):
-            return patched_python(path, text, [(one.name, one.value) for one in edits])
-        if any(one.removed for one in edits):
-            raise ValueError("a setting would have to be removed")
-        pairs = [(one.name, one.value) for one in edits]
-        if path.endswith(".json"):
-            return _patched_json(text, pairs)
-        return patched_yaml(text, pairs)
+        for edit in edits:
+            text = _patched(path, text, edit)
     except ValueError as error:
         raise NotPatchedError(str(error)) from None
+    return text
 
 
-def _patched_json(text: str, pairs: Sequence[tuple[str, Any]]) -> str:
+def _patched(path: str, text: str, edit: Edit) -> str:
+    if path.endswith(".py"):
+        return changed_script(path, text, edit.name, edit.value, removed=edit.removed).text
+    if path.endswith(".json"):
+        return _patched_json(text, edit)
+    return without(text, edit.name) if edit.removed else patched_yaml(text, edit.name, edit.value)
+
+
+def _patched_json(text: str, edit: Edit) -> str:
     """JSON has no comments, so all of it is written, in its order and with its indentation."""
     values: dict[str, Any] = json.loads(text)
-    for name, value in pairs:
-        *path, last = name.split(".")
-        place = values
-        for part in path:
-            inner = place.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise ValueError(f"{part} is no table of settings")
-            place = inner
-        place[last] = value
+    *path, last = edit.name.split(".")
+    place = values
+    for part in path:
+        inner = place.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"{part} is no table of settings")
+        place = inner
+    if edit.removed:
+        place.pop(last, None)
+    else:
+        place[last] = edit.value
     lines = text.strip().split("\n")
     start = lines[1] if len(lines) > 1 else ""
     indent: str | None = start[: len(start) - len(start.lstrip())] or None

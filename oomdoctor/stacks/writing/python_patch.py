@@ -1,92 +1,208 @@
-"""Changes settings in the text of a training script: literals, and keywords that are not there."""
+"""Changes settings in the text of a training script: literals, and keywords of the calls there."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from oomdoctor.stacks.names.transformers import ARGUMENTS
+from oomdoctor.stacks.names.trl import OBJECTIVES, SFT_CONFIG
+from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.reading.script import parse
-from oomdoctor.stacks.reading.script_content import Script
+from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script
+from oomdoctor.stacks.reading.script_names import LORA, TRL_CONFIGS, UNSLOTH_CLASSES
 
-# Names whose keyword belongs to the call that loads the model.
-_OF_MODEL = {"dtype": "dtype", "attn_implementation": "attn_implementation"}
-# Names of files for what scripts make as objects.
-_OBJECTS = ("use_peft", "lora_", "load_in_", "bnb_", "use_bnb", "modules_to_save", "use_dora")
+# Keywords of the call that loads the model, or of TRL's `model_init_kwargs`.
+_OF_MODEL = ("dtype", "attn_implementation")
+# What a program's files call a keyword of peft's or transformers' configuration.
+_IN_CALLS = {name: keyword for keyword, name in LORA.items()} | {
+    "lora_modules_to_save": "modules_to_save",
+    "use_bnb_nested_quant": "bnb_4bit_use_double_quant",
+}
+_OF_LORA = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_dora", "use_rslora",
+            "modules_to_save")  # fmt: skip
+_QUANTIZED = ("load_in_", "bnb_")
 _TORCH = ("dtype", "torch_dtype", "bnb_4bit_compute_dtype")
 
 
-def patched_python(path: str, text: str, pairs: Sequence[tuple[str, Any]]) -> str:
-    """The text with the settings changed, by their names in files.
+@dataclass(frozen=True, slots=True)
+class ScriptEdit:
+    """A script with one setting changed: its text, and what it says there now.
+
+    `shown` is the changed line, or the new keyword of `call`. `line` counts from 1.
+    """
+
+    text: str
+    shown: str
+    line: int
+    call: str | None = None
+
+
+def changed_script(path: str, text: str, name: str, value: Any, *, removed: bool) -> ScriptEdit:
+    """The script with a setting changed, by its name in files; `removed` takes out a keyword.
 
     Raises:
         ValueError: a setting is no literal, or belongs to a call that is not there.
     """
-    for name, value in pairs:
-        text = _changed(path, text, name, value)
-    return text
-
-
-def _changed(path: str, text: str, name: str, value: Any) -> str:
     script = parse(path, text)
     place = script.places.get(name)
+    if removed:
+        return _without(text, script, name)
     if place is not None:
         source = text[place.start : place.end]
         if not _is_literal(source, name):
             raise ValueError(f"{name} is {' '.join(source.split())}, no literal")
-        return text[: place.start] + _source(name, value) + text[place.end :]
+        by_name = source.startswith("torch.")
+        return _replaced(text, place.start, place.end, source_of(value, of_torch=by_name))
     if any(one.name == name for one in script.unread):
         raise ValueError(f"{name} is an expression")
     return _added(text, script, name, value)
 
 
-def _added(text: str, script: Script, name: str, value: Any) -> str:
-    head, _, inner = name.partition(".")
-    if head.startswith(_OBJECTS):
-        raise ValueError("adapters and quantized weights are objects of a script, not settings")
-    kind = "model" if head in _OF_MODEL else "arguments"
-    call = script.calls.get(kind)
+def source_of(value: Any, *, of_torch: bool = False) -> str:
+    """The value of a setting as Python source; a dtype may be an attribute of torch."""
+    if of_torch:
+        return f"torch.{value}"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(source_of, value)) + "]"
+    return repr(value)
+
+
+def call_name(call: ast.Call) -> str:
+    """What a call calls, without its modules: `TrainingArguments`, `AutoModel.from_pretrained`."""
+    parts = name_of(call.func).split(".")
+    return ".".join(parts[-2:]) if parts[-1] in ("from_pretrained", "get_peft_model") else parts[-1]
+
+
+def _replaced(text: str, start: int, end: int, new: str) -> ScriptEdit:
+    changed = text[:start] + new + text[end:]
+    line = changed.count("\n", 0, start) + 1
+    return ScriptEdit(changed, changed.split("\n")[line - 1].strip().rstrip(","), line)
+
+
+def _call_of(script: Script, head: str) -> tuple[ast.Call, str]:
+    """The call that takes a setting, and its dotted keyword there.
+
+    Raises:
+        ValueError: there is no such call.
+    """
+    keyword = _IN_CALLS.get(head, head)
+    arguments, model = script.calls.get("arguments"), script.calls.get("model")
+    call: ast.Call | None = None
+    if head in _OF_MODEL:
+        call = model
+        if model is None and LOADED_BY_TRL in script.classes:
+            call, keyword = arguments, f"model_init_kwargs.{head}"
+    elif keyword in _OF_LORA:
+        call = script.calls.get("lora")
+    elif keyword.startswith(_QUANTIZED):
+        unsloth = script.classes & UNSLOTH_CLASSES and keyword.startswith("load_in_")
+        call = model if unsloth else script.calls.get("quantization")
+    elif arguments is not None and _takes(arguments, head):
+        call = arguments
     if call is None:
-        raise ValueError(f"the script has no call that takes {head}")
-    if any(one.arg == head for one in call.keywords):
-        raise ValueError(f"{head} is no literal")
-    source = _source(name, value) if not inner else f'{{"{inner}": {_source(name, value)}}}'
+        raise ValueError(f"the script has no call that takes {keyword}")
+    return call, keyword
+
+
+def _takes(call: ast.Call, head: str) -> bool:
+    """Whether the arguments of a trainer have a setting."""
+    trl = call_name(call) in TRL_CONFIGS
+    table = SFT_CONFIG | OBJECTIVES if trl else ARGUMENTS
+    return any(row.name == head or row.name.startswith(f"{head}.") for row in table.rows)
+
+
+def _added(text: str, script: Script, name: str, value: Any) -> ScriptEdit:
+    head, _, inner = name.partition(".")
+    call, keyword = _call_of(script, head)
+    head, _, more = keyword.partition(".")
+    inner = more or inner
+    given = next((one for one in call.keywords if one.arg == head), None)
+    source = source_of(value)
+    if given is not None:
+        return _into_dict(text, call, given, inner, source)
+    shown = f"{head}={source}" if not inner else f'{head}={{"{inner}": {source}}}'
+    return ScriptEdit(_with_keyword(text, call, shown), shown, call.lineno, call_name(call))
+
+
+def _into_dict(
+    text: str, call: ast.Call, given: ast.keyword, inner: str, source: str
+) -> ScriptEdit:
+    """An entry more in the dict that a keyword has."""
+    node = given.value
+    if not inner or not isinstance(node, ast.Dict) or not node.values:
+        raise ValueError(f"{given.arg} is no literal")
+    entry = f'"{inner}": {source}'
+    end = _offset(text, node.values[-1], end=True)
+    shown = f"{entry} in {given.arg}"
+    return ScriptEdit(f"{text[:end]}, {entry}{text[end:]}", shown, node.lineno, call_name(call))
+
+
+def _with_keyword(text: str, call: ast.Call, keyword: str) -> str:
+    """The text with one more keyword in a call."""
     last = max(
         (*call.args, *(one.value for one in call.keywords)),
         key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0),
         default=None,
     )
     if last is None:
-        raise ValueError(f"the call that takes {head} has no arguments yet")
+        end = _offset(text, call, end=True) - 1
+        return f"{text[:end]}{keyword}{text[end:]}"
     lines = text.split("\n")
     row, column = (last.end_lineno or 1) - 1, last.end_col_offset or 0
     before = lines[row].encode()[:column].decode()
     rest = lines[row][len(before) :]
-    if call.lineno - 1 == row:
-        lines[row] = f"{before}, {head}={source}{rest}"
+    if call.lineno - 1 == row or rest.lstrip(", ").startswith(")"):
+        lines[row] = f"{before}, {keyword}{rest}"
     else:
-        keyword = min((one for one in call.keywords), key=lambda one: one.lineno, default=None)
-        indent = keyword.col_offset if keyword is not None else call.args[0].col_offset
+        given = min((one for one in call.keywords), key=lambda one: one.lineno, default=None)
+        indent = given.col_offset if given is not None else call.args[0].col_offset
         comma = rest if rest.startswith(",") else f",{rest}"
-        lines[row : row + 1] = [f"{before}{comma}", f"{' ' * indent}{head}={source},"]
+        lines[row : row + 1] = [f"{before}{comma}", f"{' ' * indent}{keyword},"]
     return "\n".join(lines)
 
 
+def _without(text: str, script: Script, name: str) -> ScriptEdit:
+    """The script without the keyword that says a setting."""
+    head = name.partition(".")[0]
+    keyword = _IN_CALLS.get(head, head)
+    calls = [(call, one) for call in script.calls.values() for one in call.keywords
+             if one.arg in (head, keyword)]  # fmt: skip
+    if not calls or "." in name:
+        raise ValueError(f"{name} is no keyword that can be left out")
+    call, given = calls[0]
+    start, end = _offset(text, given), _offset(text, given, end=True)
+    rest = text[end:]
+    if rest.lstrip().startswith(","):
+        end += rest.index(",") + 1
+        end += len(text[end:]) - len(text[end:].lstrip(" "))
+        line = text.rfind("\n", 0, start) + 1
+        if not text[line:start].strip() and text[end : end + 1] == "\n":
+            start, end = line, end + 1
+    else:  # the last one: the comma before it goes too
+        start = len(text[:start].rstrip().removesuffix(","))
+    return ScriptEdit(
+        text[:start] + text[end:], f"without {given.arg}", given.lineno, call_name(call)
+    )
+
+
+def _offset(text: str, node: ast.expr | ast.keyword, *, end: bool = False) -> int:
+    """Where a node starts or ends in the text, in characters."""
+    row = (node.end_lineno if end else node.lineno) or 1
+    column = (node.end_col_offset if end else node.col_offset) or 0
+    lines = text.split("\n")
+    before = sum(len(line) + 1 for line in lines[: row - 1])
+    return before + len(lines[row - 1].encode()[:column].decode())
+
+
 def _is_literal(source: str, name: str) -> bool:
-    if name in _TORCH and source.startswith("torch."):
+    if name.rpartition(".")[2] in _TORCH and source.startswith("torch."):
         return True
     try:
         ast.literal_eval(source)
     except (ValueError, SyntaxError):
         return False
     return True
-
-
-def _source(name: str, value: Any) -> str:
-    if name in _TORCH:
-        return f"torch.{value}"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_source("", one) for one in value) + "]"
-    return repr(value)

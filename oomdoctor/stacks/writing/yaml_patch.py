@@ -6,30 +6,20 @@ is where the file is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from oomdoctor.stacks.writing.yaml_text import scalar
 
 
-def patched_yaml(text: str, pairs: Sequence[tuple[str, Any]]) -> str:
-    """The text with the settings changed, by their dotted paths.
+def patched_yaml(text: str, name: str, value: Any) -> str:
+    """The text with a setting changed, by its dotted path.
 
     Raises:
         ValueError: a setting cannot be changed in place.
     """
-    for name, value in pairs:
-        text = _changed(text, name.split("."), value)
-    return text
-
-
-def _changed(text: str, path: list[str], value: Any) -> str:
-    import yaml  # type: ignore[import-untyped]
-
+    path = name.split(".")
     text = text if text.endswith("\n") or not text else text + "\n"
-    node = yaml.compose(text, yaml.SafeLoader)
-    if node is None or node.id != "mapping":
-        raise ValueError("the file is no table of settings")
+    node = _table(text)
     for depth, part in enumerate(path):
         found = next((pair for pair in node.value if pair[0].value == part), None)
         if found is None:
@@ -40,6 +30,38 @@ def _changed(text: str, path: list[str], value: Any) -> str:
         if node.id != "mapping":
             raise ValueError(f"{part} is no table of settings")
     raise AssertionError(path)
+
+
+def without(text: str, name: str) -> str:
+    """The text without a setting, which has lines of its own.
+
+    Raises:
+        ValueError: it is not there, or the table would have nothing else.
+    """
+    node, pair = _table(text), None
+    for part in name.split("."):
+        pairs = node.value if node.id == "mapping" else []
+        pair = next((one for one in pairs if one[0].value == part), None)
+        if pair is None or node.flow_style or len(node.value) == 1:
+            raise ValueError(f"{name} cannot be taken out of the file")
+        node = pair[1]
+    assert pair is not None  # a name has a part
+    start = text.rfind("\n", 0, pair[0].start_mark.index) + 1
+    return text[:start] + text[_end_of(text, pair) :]
+
+
+def _table(text: str) -> Any:
+    """The settings of a file as nodes, which know their places.
+
+    Raises:
+        ValueError: the file has none.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is None or node.id != "mapping":
+        raise ValueError("the file is no table of settings")
+    return node
 
 
 def _replaced(text: str, key: Any, node: Any, value: Any) -> str:
