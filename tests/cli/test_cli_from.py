@@ -11,7 +11,13 @@ from tiny_models import tiny_folder
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
-from oomdoctor.records.user_training import ChangedLine, UserTraining, YourChange, YourRung
+from oomdoctor.records.user_training import (
+    AddedCode,
+    ChangedLine,
+    UserTraining,
+    YourChange,
+    YourRung,
+)
 from oomdoctor.render import render_report
 from oomdoctor.render.report.header import headline
 
@@ -120,6 +126,26 @@ def _report(golden, yours: YourRung) -> Report:
     request = replace(report.request, user_training=training)
     first = report.results[0]
     return replace(report, request=request, yours=replace(yours, key=first.key))
+
+
+def test_the_page_says_how_a_script_makes_a_change(golden):
+    lines = (
+        ChangedLine("a/train.py", "per_device_train_batch_size", "8", "1", 3, "ROWS = 1"),
+        ChangedLine("a/train.py", "optim", None, "sgd", 5, 'optim="sgd"', "TrainingArguments"),
+        ChangedLine("a/train.py", "packing", "true", None, 6, "without packing", "SFTConfig"),
+    )
+    where = "below the call that loads the model"
+    code = AddedCode("a/train.py", "below", 2, where, "model = wrap(\n    model\n)", ("import x",))
+    change = YourChange("LoRA", "yours,method=lora", lines, 1, 16, 8 << 30, None, None, "predicted",
+                        (code,))  # fmt: skip
+    report = _report(golden, YourRung("", "yours", "fits", (change,), ("x",), None))
+    text = render_report(report, "table", terminal=False, width=100, color=False, verbose=False)
+    assert (
+        'in train.py: ROWS = 1 (line 3), add optim="sgd" to TrainingArguments(...) (line 5), '
+        "SFTConfig(...) without packing (line 6); the code below" in text
+    )
+    pasted = "(line 2):\n  import x\n\n  model = wrap(\n      model\n  )\n"
+    assert f"LoRA: in train.py, {where} {pasted}" in text
 
 
 def test_the_page_has_yours_first_and_only_once(golden):

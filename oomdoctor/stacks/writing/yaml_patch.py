@@ -33,7 +33,7 @@ def patched_yaml(text: str, name: str, value: Any) -> str:
 
 
 def without(text: str, name: str) -> str:
-    """The text without a setting, which has lines of its own.
+    """The text without a setting, if no other one shares its lines.
 
     Raises:
         ValueError: it is not there, or the table would have nothing else.

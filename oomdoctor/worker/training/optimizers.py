@@ -123,7 +123,7 @@ def updated_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def kept_gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """The gradients of this rank's part, which ZeRO keeps in buffers of its own."""
+    """The gradients of this rank's part, which ZeRO keeps in its buffers."""
     for own in _each(optimizer):
         kept = [getattr(own, "grad_partitions_flat_buffer", None)]  # of ZeRO-3
         for group in getattr(own, "averaged_gradients", {}).values():
