@@ -5,22 +5,20 @@ The worker trains with them and `export` writes them, so both are the same.
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 
 _MIB = 1 << 20
 _STRATEGIES = {"fsdp": "full_shard", "fsdp_grad_op": "shard_grad_op", "hybrid": "hybrid_shard"}
 
 
-def engine_settings(config: TrainConfig, gradient_bytes: int) -> dict[str, Any]:
+def engine_settings(config: TrainConfig, gradient_bytes: int) -> dict[str, object]:
     """Keyword arguments of transformers' `TrainingArguments`; empty on one GPU.
 
     `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
     """
     if config.sharding == "none":
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if config.sync_each_batch:
         found["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     if config.sharding == "ddp" and config.bucket_elements:
@@ -42,9 +40,9 @@ def _fsdp_word(config: TrainConfig) -> str:
     return f"{strategy} auto_wrap{offload}"
 
 
-def fsdp_settings(config: TrainConfig) -> dict[str, Any]:
+def fsdp_settings(config: TrainConfig) -> dict[str, object]:
     """`fsdp_config` of a rung: each layer is a unit, and the first rank loads the weights."""
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "version": config.fsdp_version,
         "cpu_ram_efficient_loading": True,
         "cpu_offload": config.offload == "parameters",
@@ -61,13 +59,13 @@ def fsdp_settings(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def zero_settings(config: TrainConfig) -> dict[str, Any]:
+def zero_settings(config: TrainConfig) -> dict[str, object]:
     """DeepSpeed's configuration of a rung; what it does not name has DeepSpeed's default.
 
     16-bit training keeps weights of the optimizer in fp32, as DeepSpeed always does.
     """
     computes = {config.weights_dtype, config.autocast_dtype}
-    stage: dict[str, Any] = {"stage": int(config.sharding[-1])}
+    stage: dict[str, object] = {"stage": int(config.sharding[-1])}
     if config.bucket_elements:
         stage["reduce_bucket_size"] = config.bucket_elements
         stage["allgather_bucket_size"] = config.bucket_elements
@@ -77,7 +75,7 @@ def zero_settings(config: TrainConfig) -> dict[str, Any]:
         stage["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if config.offload == "parameters":
         stage["offload_param"] = {"device": "cpu", "pin_memory": True}
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import TrainConfig
@@ -30,7 +29,12 @@ class StackRung:
     origin: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
     device: DeviceType = "cuda"
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> float:
+        """How often the script goes through the data: one time, if the user's file says nothing."""
+        return float(self.beside.get("epochs", 1))
 
     @property
     def micro_batch(self) -> int:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
 from oomdoctor.records.user_training import FormatName
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_of
 from oomdoctor.stacks.reading.partial import Partial, partial_of
 from oomdoctor.stacks.reading.recognize import recognize
@@ -20,21 +20,21 @@ _LAUNCHER = "mixed_precision"
 _NVME = "nvme"
 
 
-def told_by_file(settings: Mapping[str, Any]) -> dict[str, Any]:
+def told_by_file(settings: Mapping[str, object]) -> dict[str, object]:
     """The fields of `known.Setup` that a configuration file or a command line decides."""
     return _told(settings, recognize(settings))
 
 
-def told_by_log(settings: Mapping[str, Any]) -> dict[str, Any]:
+def told_by_log(settings: Mapping[str, object]) -> dict[str, object]:
     """The fields that the settings in a log decide; any program may have printed them."""
     return _told(settings, None)
 
 
-def _told(settings: Mapping[str, Any], program: FormatName | None) -> dict[str, Any]:
+def _told(settings: Mapping[str, object], program: FormatName | None) -> dict[str, object]:
     partial = partial_of(settings, program)
     values = partial.values
     method = _method(values)
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "model": _named(values.get("model")),
         "micro_batch_size": _size(values.get("micro_batch_size")),
         "sequence_length": _size(values.get("sequence_length")),
@@ -59,31 +59,29 @@ def _told(settings: Mapping[str, Any], program: FormatName | None) -> dict[str, 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _method(values: Mapping[str, Any]) -> dict[str, Any]:
+def _method(values: PartialConfig) -> RungKeys:
     """The method and its quantization; empty if nothing tells them."""
-    given = dict(values)
+    given = values.copy()
     bits = given.get("bits_4") or given.get("bits_8")
-    said = [given[key] for key in ("method", "method_of_first", "use_peft") if key in given]
+    said = {"method", "method_of_first", "use_peft"} & set(given)
     if not said and not bits and not given.get("lora_rank"):
         return {}
-    given.setdefault("method", given.get("method_of_first"))
+    if "method_of_first" in given:
+        given.setdefault("method", given["method_of_first"])
     if not said:
         given["use_peft"] = True
     found = method_of(given)
-    if given["method"] == "qlora" and found["method"] == "lora":
+    if given.get("method") == "qlora" and found["method"] == "lora":
         found["method"] = "qlora"  # the other line, which says how, may not be shown
     return found
 
 
-def _quantization(values: Mapping[str, Any], method: Mapping[str, Any]) -> str | None:
+def _quantization(values: PartialConfig, method: RungKeys) -> str | None:
     said = values.get("quantization")
-    found = method.get("quantization") or (None if said == "none" else said)
-    return None if found is None else str(found)
+    return method.get("quantization") or (None if said == "none" else said)
 
 
-def _precision(
-    partial: Partial, method: Mapping[str, Any], program: FormatName | None
-) -> dict[str, Any]:
+def _precision(partial: Partial, method: RungKeys, program: FormatName | None) -> dict[str, object]:
     """The dtypes of the weights and of autocast. A launcher may turn on what a switch leaves off,
     so only its own word means that there is no autocast.
     """
@@ -93,8 +91,7 @@ def _precision(
     rule = "llama-factory" if pure else program if on or program == "torchtune" else None
     if rule == "llama-factory" and not (pure or method):
         rule = None
-    said = {f"said_{key}": True for key in values}
-    weights, mixed = dtypes_of({**values, **said}, dict(method), rule)
+    weights, mixed = dtypes_of(values, method, rule, values)
     launcher = partial.names.get("mixed_bfloat16", "").rpartition(".")[2] == _LAUNCHER
     return {
         "weights_dtype": None if weights == "auto" else weights,
@@ -102,7 +99,7 @@ def _precision(
     }
 
 
-def _engine(partial: Partial) -> dict[str, Any]:
+def _engine(partial: Partial) -> dict[str, object]:
     """How the training is sharded, and what it moves to the host."""
     values, left = partial.values, partial.not_taken
     sharding = str(values.get("sharding") or "")
@@ -110,46 +107,45 @@ def _engine(partial: Partial) -> dict[str, Any]:
     if stage is None and sharding.startswith("zero"):
         stage = int(sharding[-1])
     if stage is None:
-        stage = _stage_in_name(values.get("file of deepspeed"))
+        stage = _stage_in_name(values.get("deepspeed_file"))
     if not sharding and (values.get("fsdp") or "fsdp_strategy" in values or "fsdp" in left):
         sharding = fsdp_sharding(values)
-    moved = {
-        key: True if str(left.get(key, "")).strip().lower() == _NVME else values.get(key)
+    optimizer, parameters = (
+        True if str(left.get(key, "")).strip().lower() == _NVME else values.get(key)
         for key in ("zero_offload_optimizer", "zero_offload_parameters")
-    }
+    )
     if stage is not None:
         sharding = f"zero{stage}" if stage else "none"
-    parameters = moved["zero_offload_parameters"]
     if parameters is None:
         parameters = values.get("fsdp_offload")
     return {
         "sharding": sharding or None,
         "deepspeed": None if stage is None else True,
-        "offload": values.get("offload") or _offload(moved["zero_offload_optimizer"], parameters),
+        "offload": values.get("offload") or _offload(optimizer, parameters),
     }
 
 
-def _offload(optimizer: bool | None, parameters: bool | None) -> str | None:
+def _offload(optimizer: object, parameters: object) -> str | None:
     """What moves to the host, by a switch for the optimizer states and one for all weights."""
     if parameters or optimizer:
         return "parameters" if parameters else "optimizer"
     return None if (optimizer, parameters) == (None, None) else "none"
 
 
-def _stage_in_name(name: Any) -> int | None:
+def _stage_in_name(name: str | None) -> int | None:
     """The ZeRO stage in the name of a DeepSpeed file such as `ds_z3_config.json`."""
     found = re.search(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0123])", str(name or "").lower())
     return int(found[1]) if found else None
 
 
-def _checkpointing(values: Mapping[str, Any]) -> Any:
+def _checkpointing(values: PartialConfig) -> str | None:
     if values.get("activation_checkpointing") is not None:
         return values["activation_checkpointing"]
-    said = [values[key] for key in ("checkpointing", "fsdp_checkpointing") if key in values]
+    said = [values.get(key) for key in ("checkpointing", "fsdp_checkpointing") if key in values]
     return ("full" if any(said) else "none") if said else None
 
 
-def _packing(values: Mapping[str, Any]) -> Any:
+def _packing(values: PartialConfig) -> str | None:
     if "packing" in values:
         return values["packing"]
     found = values.get("trl_packing")
@@ -162,28 +158,27 @@ def _unknown_optimizer(partial: Partial) -> str | None:
     return word.rpartition(".")[2].lower() or None
 
 
-def _size(value: Any) -> int | None:
+def _size(value: object) -> int | None:
     number = _count(value)
     return number if number else None
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()):
         value = int(value)
-    plain = isinstance(value, int) and not isinstance(value, bool)
-    return value if plain and 0 <= value < _LARGEST else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < _LARGEST else None
 
 
-def _named(value: Any) -> str | None:
+def _named(value: object) -> str | None:
     text = str(value or "").strip()
     return None if text.lower() in ("", "auto", "none") else text
 
 
-def _targets(value: Any) -> str | tuple[str, ...] | None:
+def _targets(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
     """The modules with adapters, as the key of a rung; None if no name is a known one."""
-    if roles_of(value) is None:
-        return None
-    return value if isinstance(value, str) else tuple(str(name) for name in value)
+    return None if roles_of(value) is None else value
 
 
 def roles_of(value: str | Iterable[str] | None) -> tuple[str, ...] | None:

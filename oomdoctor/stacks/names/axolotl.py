@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_tokens
 from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
 from oomdoctor.stacks.names.engines.fsdp import NEUTRAL, rows
@@ -17,7 +15,7 @@ from oomdoctor.stacks.names.peft import (
     variants,
 )
 from oomdoctor.stacks.names.published import AXOLOTL as PUBLISHED
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, listed
 from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row
 from oomdoctor.stacks.names.transformers import attention
 from oomdoctor.stacks.names.trl import beta, beta_of, precomputed
@@ -25,6 +23,7 @@ from oomdoctor.stacks.names.values import (
     flag,
     integer,
     named_file,
+    names_in,
     number,
     only_if,
     optimizer,
@@ -33,6 +32,7 @@ from oomdoctor.stacks.names.values import (
     targets,
     text_of,
 )
+from oomdoctor.stacks.partial_config import PartialConfig
 
 _ADAPTERS = {"lora": "lora", "qlora": "qlora"}
 _OPTIMIZERS = {"ao_adamw_4bit": "adamw_torch_4bit", "ao_adamw_8bit": "adamw_torch_8bit"}
@@ -51,7 +51,7 @@ WHOLE_ROW = 1 << 30  # a multiple that no row reaches
 _LIGER = "axolotl.integrations.liger.LigerPlugin"
 
 
-def _bf16(value: Any) -> dict[str, Any]:
+def _bf16(value: object) -> PartialConfig:
     """`bf16`: true and auto use autocast on 16-bit weights; full, of older releases, does not."""
     word = str(value).strip().lower()
     if word == "full":
@@ -61,11 +61,11 @@ def _bf16(value: Any) -> dict[str, Any]:
     return {} if value is None else {"mixed_bfloat16": flag(value)}
 
 
-def _weights(name: str) -> Any:
+def _weights(name: str) -> Read:
     return lambda value: {"weights_dtype": name} if value is not None and flag(value) else {}
 
 
-def _adapter(value: Any) -> dict[str, Any]:
+def _adapter(value: object) -> PartialConfig:
     if value is None or str(value).strip() == "":
         return {"method": "full"}
     word = str(value).strip().lower()
@@ -74,13 +74,13 @@ def _adapter(value: Any) -> dict[str, Any]:
     return {"method": _ADAPTERS[word]}
 
 
-def _adapter_word(config: TrainConfig) -> Any:
+def _adapter_word(config: TrainConfig) -> object:
     if config.method == "full":
         return LEFT_OUT
     return "qlora" if config.quantization == "nf4" else "lora"
 
 
-def _optimizer(value: Any) -> dict[str, Any]:
+def _optimizer(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     return {"optimizer": _OPTIMIZERS.get(word) or optimizer(word)}
 
@@ -90,7 +90,7 @@ def _optimizer_word(config: TrainConfig) -> str:
     return spoken.get(config.optimizer, config.optimizer)
 
 
-def _checkpointing(value: Any) -> dict[str, Any]:
+def _checkpointing(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word in ("offload", "unsloth"):
         return {"checkpointing": True, "checkpoint_offload": True}
@@ -99,7 +99,7 @@ def _checkpointing(value: Any) -> dict[str, Any]:
     return {} if value is None else {"checkpointing": flag(value)}
 
 
-def _offloading(value: Any) -> dict[str, Any]:
+def _offloading(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word in ("legacy", "disk", "hidden_states"):
         raise NotTakenError(f"a rung has no activation offloading {value}")
@@ -111,24 +111,21 @@ def _offloads(config: TrainConfig) -> bool:
     return config.offload == "activations" or config.activation_checkpointing == "offload"
 
 
-def _linear(value: Any) -> dict[str, Any]:
+def _linear(value: object) -> PartialConfig:
     return {"lora_targets": "all-linear"} if value is not None and flag(value) else {}
 
 
-def _fsdp_list(value: Any) -> dict[str, Any]:
+def _fsdp_list(value: object) -> PartialConfig:
     """The list that FSDP 1 was asked for with."""
-    found: dict[str, Any] = {"fsdp": True} if value else {}
-    for word in value or ():
-        if str(word) == "offload":
-            found["fsdp_offload"] = True
-    return found
+    found: PartialConfig = {"fsdp": True} if value else {}
+    return found | {"fsdp_offload": True} if "offload" in names_in(value) else found
 
 
-def _old_attention(name: str) -> Any:
+def _old_attention(name: str) -> Read:
     return lambda value: {"attention": name} if value is not None and flag(value) else {}
 
 
-def _rl(value: Any) -> dict[str, Any]:
+def _rl(value: object) -> PartialConfig:
     if value is None:
         return {}
     word = str(value).strip().lower()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from oomdoctor.records.user_training import FormatName
 
+Scalar = str | int | float
 # Only these settings of a training stand in a launcher's file.
 _OF_LAUNCHERS: Mapping[str, frozenset[str]] = {
     "accelerate": frozenset(),
@@ -50,7 +50,7 @@ class Beside:
         found = (self.name, *self.others.values(), *self.aliases)
         yield from dict.fromkeys(name for name in found if name is not None)
 
-    def value(self, told: Any) -> Any:
+    def value(self, told: object) -> Scalar | None:
         """The value, with numbers that YAML reads as text, such as 1e-5, as numbers. None if other
         programs do not have it.
         """
@@ -60,7 +60,7 @@ class Beside:
             except ValueError:
                 return None
             return int(number) if number == int(number) else number
-        if isinstance(told, list | dict) or (self.words and told not in self.words):
+        if not isinstance(told, str | int | float) or (self.words and told not in self.words):
             return None
         return told
 

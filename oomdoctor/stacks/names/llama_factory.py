@@ -5,14 +5,12 @@ Names are those of LLaMA-Factory 0.9.5.
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.images import frozen_vision, side_of_pixels
 from oomdoctor.stacks.names.llama_factory_v1 import FIRST_VERSION
 from oomdoctor.stacks.names.peft import adapted, share, variants
 from oomdoctor.stacks.names.published import LLAMA_FACTORY as PUBLISHED
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, listed
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row, projected
 from oomdoctor.stacks.names.transformers import ARGUMENTS, computes
 from oomdoctor.stacks.names.values import (
@@ -26,6 +24,7 @@ from oomdoctor.stacks.names.values import (
     text_of,
     words,
 )
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 _ATTENTION = {
     "sdpa": "sdpa",
@@ -38,7 +37,7 @@ _METHODS = {"full": "full", "lora": "lora"}
 _STAGES = {"sft": "default", "pt": "default", "dpo": "dpo", "rm": "reward"}
 
 
-def _kind(value: Any) -> dict[str, Any]:
+def _kind(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word == "freeze":
         return {"method": "full", "freezes": True}
@@ -47,39 +46,39 @@ def _kind(value: Any) -> dict[str, Any]:
     return {"method": _METHODS[word]}
 
 
-def _all_layers(value: Any) -> dict[str, Any]:
+def _all_layers(value: object) -> PartialConfig:
     raise NotTakenError(f"LLaMA-Factory checkpoints whole layers in its own way, not by {value}")
 
 
-def _layers(value: Any) -> dict[str, Any]:
+def _layers(value: object) -> PartialConfig:
     count = integer(value)
     if count < 1:
         raise NotTakenError("a rung trains the last layers, not the first")
     return {"trainable_layers": count}
 
 
-def _stage(value: Any) -> dict[str, Any]:
+def _stage(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word not in _STAGES:
         raise NotTakenError(f"a rung has no stage {value}; sft is taken")
     return {"objective": _STAGES[word]}
 
 
-def _stage_word(config: TrainConfig) -> Any:
+def _stage_word(config: TrainConfig) -> object:
     spoken = {"default": "sft", "dpo": "dpo", "reward": "rm"}
     return spoken.get(config.objective, LEFT_OUT)
 
 
-def _bits(value: Any) -> dict[str, Any]:
+def _bits(value: object) -> PartialConfig:
     if value is None:
         return {}
     count = integer(value)
     if count not in (4, 8):
         raise NotTakenError(f"a rung quantizes to 4 or 8 bits, not to {value}")
-    return {f"bits_{count}": True}
+    return only(f"bits_{count}", True)
 
 
-def _bits_of(config: TrainConfig) -> Any:
+def _bits_of(config: TrainConfig) -> object:
     return {"nf4": 4, "int8": 8}.get(config.quantization, LEFT_OUT)
 
 
@@ -94,19 +93,19 @@ def _pure(config: TrainConfig) -> bool:
     return plain and not is_zero(config)
 
 
-def _packing(value: Any) -> dict[str, Any]:
+def _packing(value: object) -> PartialConfig:
     return {} if value is None else {"trl_packing": flag(value)}
 
 
-def _library(value: Any) -> dict[str, Any]:
+def _library(value: object) -> PartialConfig:
     return {"library": "unsloth"} if value is not None and flag(value) else {}
 
 
-def _projected(name: str) -> Any:
+def _projected(name: str) -> Read:
     return lambda value: {"projected": name} if value is not None and flag(value) else {}
 
 
-def _layerwise(value: Any) -> dict[str, Any]:
+def _layerwise(value: object) -> PartialConfig:
     return {} if value is None else {"layerwise": flag(value)}
 
 

@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.stacks.names.peft import share, trained_whole
 from oomdoctor.stacks.names.row import NotTakenError, Row
 from oomdoctor.stacks.names.values import flag, integer, number, switch, targets
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
-_DEFAULTS = {"first_version": True}
-_ENGINES: dict[str, dict[str, Any]] = {
+_ENGINES: dict[str, PartialConfig] = {
     "fsdp2": {"fsdp": True, "fsdp_version": 2, "distributed": "fsdp"},
 }
 
 
-def _model(value: Any) -> dict[str, Any]:
-    return _DEFAULTS | ({"model": str(value)} if value else {})
+def _model(value: object) -> PartialConfig:
+    return {"first_version": True, "model": str(value)} if value else {"first_version": True}
 
 
-def _adapter(value: Any) -> dict[str, Any]:
+def _adapter(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word not in ("lora", "freeze"):
         raise NotTakenError(f"a rung has no method {value}")
     return {"method_of_first": "lora"} if word == "lora" else {"freezes": True}
 
 
-def _layers(value: Any) -> dict[str, Any]:
+def _layers(value: object) -> PartialConfig:
     return {} if value is None else {"trainable_layers": integer(value)}
 
 
-def _engine(value: Any) -> dict[str, Any]:
+def _engine(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word not in _ENGINES:
         raise NotTakenError(f"a rung does not have the engine {value} of this file")
     return _ENGINES[word]
 
 
-def _bits(value: Any) -> dict[str, Any]:
-    return {} if value is None else {f"bits_{integer(value)}": True}
+def _bits(value: object) -> PartialConfig:
+    return {} if value is None else only(f"bits_{integer(value)}", True)
 
 
 FIRST_VERSION = (

@@ -5,7 +5,7 @@ A script's own configuration file may have them, and a log may print them.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 from oomdoctor.records.rung.choices import (
     AutocastDtype,
@@ -20,11 +20,12 @@ from oomdoctor.records.rung.choices import (
 )
 from oomdoctor.stacks.names.engines.accelerate import ACCELERATE
 from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED
-from oomdoctor.stacks.names.row import Row, Table
+from oomdoctor.stacks.names.row import Read, Row, Table
 from oomdoctor.stacks.names.scripts import SCRIPT, SIZES
 from oomdoctor.stacks.names.transformers import LENGTH
 from oomdoctor.stacks.names.trl import TRL
 from oomdoctor.stacks.names.values import flag, number, words
+from oomdoctor.stacks.partial_config import only
 
 # A name -> the name in the tables of TRL and of scripts that means the same.
 _MEANS = {
@@ -48,8 +49,8 @@ def _meaning(name: str, other: str) -> Row:
     return Row(name, row.keys, row.read)
 
 
-def _if_on(key: str, value: Any) -> Any:
-    return lambda told: {key: value} if flag(told) else {}
+def _if_on(key: str, value: object) -> Read:
+    return lambda told: only(key, value) if flag(told) else {}
 
 
 # What files of accelerate nest, such as fsdp_offload_params, may stand outside of its table, and
@@ -61,7 +62,7 @@ _INNER = tuple(
     and (row in ACCELERATE.rows or inner.startswith("offload_"))
 )
 # Keys of a rung whose values are words.
-_RUNG: dict[str, Any] = {
+_RUNG: dict[str, object] = {
     "method": Method,
     "quantization": Quantization,
     "weights_dtype": Dtype,

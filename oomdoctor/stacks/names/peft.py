@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, Write, listed
 from oomdoctor.stacks.names.values import (
+    decimal,
     dtype,
     flag,
+    names_in,
     number,
     only_if,
     target_words,
     targets,
 )
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 
 def adapted(config: TrainConfig) -> bool:
@@ -26,24 +27,19 @@ def in_four_bits(config: TrainConfig) -> bool:
     return config.quantization == "nf4"
 
 
-def share(value: Any) -> dict[str, Any]:
+def share(value: object) -> PartialConfig:
     """The dropout before each adapter."""
-    if value is None:
-        return {}
-    try:
-        return {"lora_dropout": float(value)}
-    except (TypeError, ValueError):
-        raise ValueError(f"must be a number, not {value!r}") from None
+    return {} if value is None else {"lora_dropout": decimal(value)}
 
 
-def quant_type(value: Any) -> dict[str, Any]:
+def quant_type(value: object) -> PartialConfig:
     """The 4-bit type."""
     if str(value).lower() != "nf4":
         raise NotTakenError(f"a rung quantizes to nf4, not to {value}")
     return {}
 
 
-def storage(value: Any) -> dict[str, Any]:
+def storage(value: object) -> PartialConfig:
     """The dtype that holds the packed weights."""
     if value is None:
         return {}
@@ -53,16 +49,14 @@ def storage(value: Any) -> dict[str, Any]:
     return {"quant_storage": word}
 
 
-def bits(count: int) -> Any:
+def bits(count: int) -> Read:
     """Reads `load_in_4bit` and `load_in_8bit`."""
-    return lambda value: {} if value is None else {f"bits_{count}": flag(value)}
+    return lambda value: {} if value is None else only(f"bits_{count}", flag(value))
 
 
-def trained_whole(value: Any) -> dict[str, Any]:
+def trained_whole(value: object) -> PartialConfig:
     """Modules that are trained beside the adapters: a list, or names with commas between."""
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    return {"modules_to_save": tuple(str(one) for one in value or ())}
+    return {"modules_to_save": tuple(names_in(value))}
 
 
 def variants(
@@ -73,15 +67,15 @@ def variants(
     They are written only where they are used. `joined` writes modules as text with commas.
     """
 
-    def modules(config: TrainConfig) -> Any:
+    def modules(config: TrainConfig) -> object:
         found = config.modules_to_save
         return LEFT_OUT if not found else ",".join(found) if joined else list(found)
 
-    def used(key: str) -> Any:
+    def used(key: str) -> Write:
         return lambda config: True if getattr(config, key) else LEFT_OUT
 
-    def on(key: str) -> Any:
-        return lambda value: {} if value is None else {key: flag(value)}
+    def on(key: str) -> Read:
+        return lambda value: {} if value is None else only(key, flag(value))
 
     found = [Row(dora, ("use_dora",), on("use_dora"), used("use_dora"))]
     if rslora is not None:
@@ -94,7 +88,7 @@ def variants(
 def upcast_adapters(name: str) -> Row:
     """peft's `autocast_adapter_dtype`: adapters are made float32, not left in 16 bits."""
 
-    def kept(config: TrainConfig) -> Any:
+    def kept(config: TrainConfig) -> object:
         wide = config.quantization != "none" or config.weights_dtype == "float32"
         return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False
 

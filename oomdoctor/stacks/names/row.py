@@ -1,8 +1,6 @@
 """A row of a table of names: one setting of a program, and the keys of a rung behind it.
 
-Beside the keys of `TrainConfig`, rows may use these: `accumulation_steps`, `model`, `revision`,
-`mixed_precision` (the dtype of autocast, before a program's rules about weights are applied) and
-others that only the `finish` of their program knows.
+The keys that rows may use are those of `partial_config.PartialConfig`.
 """
 
 from __future__ import annotations
@@ -12,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.stacks.partial_config import PartialConfig
 
-Read = Callable[[Any], Mapping[str, Any]]
-Write = Callable[[TrainConfig], Any]
-LEFT_OUT: Any = object()
+Read = Callable[[object], PartialConfig]
+Write = Callable[[TrainConfig], object]
+LEFT_OUT: object = object()
 """What a `write` returns if the setting is not needed in the file."""
 
 
@@ -58,7 +57,7 @@ class Table:
     rows: tuple[Row, ...]
     neutral: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: PartialConfig = field(default_factory=PartialConfig)
     source: str = ""
     published: frozenset[str] = frozenset()
 
@@ -84,13 +83,13 @@ def listed(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def written(table: Table, config: TrainConfig) -> dict[str, Any]:
+def written(table: Table, config: TrainConfig) -> dict[str, object]:
     """The settings of a rung by their dotted paths."""
     found = {row.name: row.write(config) for row in table.rows if row.write is not None}
     return {name: value for name, value in found.items() if value is not LEFT_OUT}
 
 
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+def nested(settings: Mapping[str, object]) -> dict[str, Any]:
     """Dotted paths as mappings inside mappings."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.stacks.names.peft import bits, quant_type, storage, upcast_adapters
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, listed
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row
 from oomdoctor.stacks.names.transformers import LENGTH
-from oomdoctor.stacks.names.values import dtype, flag, integer, switch, targets, text_of
+from oomdoctor.stacks.names.values import dtype, flag, integer, names_in, switch, targets, text_of
+from oomdoctor.stacks.partial_config import PartialConfig
 
 
-def _modules(value: Any) -> dict[str, Any]:
-    return {"modules_to_save": tuple(map(str, value))} if value else {}
+def _modules(value: object) -> PartialConfig:
+    return {"modules_to_save": tuple(names_in(value))} if value else {}
 
 
-def _smart_checkpointing(value: Any) -> dict[str, Any]:
+def _smart_checkpointing(value: object) -> PartialConfig:
     """Unsloth's switch; its word for checkpoints in host memory is its name."""
     word = str(value).lower()
     if word not in ("unsloth", "true", "false"):
@@ -26,23 +25,23 @@ def _smart_checkpointing(value: Any) -> dict[str, Any]:
     return {"checkpointing": word != "false", "checkpoint_offload": word == "unsloth"}
 
 
-def _allocator(value: Any) -> dict[str, Any]:
+def _allocator(value: object) -> PartialConfig:
     if "expandable_segments:true" in str(value).replace(" ", "").lower():
         return {"allocator": "expandable_segments"}
     raise NotTakenError("a rung has only expandable_segments")
 
 
-def _targets(value: Any) -> dict[str, Any]:
+def _targets(value: object) -> PartialConfig:
     """The modules with adapters; our own scripts find those of attention by a function."""
     return {"lora_targets": "attention"} if value == ["attention"] else targets(value)
 
 
-def _whole(value: Any) -> dict[str, Any]:
+def _whole(value: object) -> PartialConfig:
     """Unsloth's switch for training without an adapter."""
     return {"use_peft": False} if flag(value) else {}
 
 
-def _vision(value: Any) -> dict[str, Any]:
+def _vision(value: object) -> PartialConfig:
     return {"vision": "trained" if flag(value) else "frozen"}
 
 

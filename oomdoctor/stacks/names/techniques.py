@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
 from oomdoctor.stacks.names.values import flag, integer
+from oomdoctor.stacks.partial_config import PartialConfig
 
 _BACKENDS = {
     "ao": "torchao",
@@ -18,7 +18,7 @@ _BACKENDS = {
 }
 
 
-def backend(value: Any) -> dict[str, Any]:
+def backend(value: object) -> PartialConfig:
     """The library that multiplies in float8; auto leaves the choice to the program."""
     word = str(value).strip().lower()
     if word in ("auto", "none"):
@@ -37,7 +37,7 @@ def backend_row(name: str, words: tuple[str, str]) -> Row:
 def fp8_row(name: str) -> Row:
     """The switch of FP8, written only if it is on."""
 
-    def read(value: Any) -> dict[str, Any]:
+    def read(value: object) -> PartialConfig:
         return {} if value is None else {"fp8_on": flag(value)}
 
     return Row(name, ("fp8_on",), read, lambda c: True if c.fp8 != "none" else LEFT_OUT)
@@ -49,7 +49,7 @@ def low_rank(config: TrainConfig) -> bool:
     return row is not None and row.low_rank
 
 
-def rank_of(value: Any) -> dict[str, Any]:
+def rank_of(value: object) -> PartialConfig:
     """The rank in `optim_args`, which is text such as `rank=64, update_proj_gap=200`."""
     found = re.search(r"\brank\s*[=:]\s*(\d+)", str(value or ""))
     if found is None:
@@ -57,7 +57,7 @@ def rank_of(value: Any) -> dict[str, Any]:
     return {"optimizer_rank": int(found[1])}
 
 
-def projected(value: Any) -> dict[str, Any]:
+def projected(value: object) -> PartialConfig:
     """The modules whose gradients are projected."""
     if value is None or str(value).strip().lower().replace("_", "-") in ("all-linear", "[]"):
         return {}

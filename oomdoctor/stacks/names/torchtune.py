@@ -7,7 +7,6 @@ architecture in transformers.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.names.images import side, trainable_vision
@@ -16,7 +15,8 @@ from oomdoctor.stacks.names.published import TORCHTUNE as PUBLISHED
 from oomdoctor.stacks.names.published import TORCHTUNE_MODELS
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
 from oomdoctor.stacks.names.techniques import fp8_row
-from oomdoctor.stacks.names.values import dtype, flag, number, only_if, optimizer, switch
+from oomdoctor.stacks.names.values import dtype, flag, names_in, number, only_if, optimizer, switch
+from oomdoctor.stacks.partial_config import PartialConfig
 
 _HEAD = "torchtune.models."
 _BUILDER = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+)")
@@ -53,19 +53,19 @@ def _architecture(model: str) -> str:
     return model.lower().removesuffix("-instruct").replace("/meta-llama-", "/llama-")
 
 
-def _builder(value: Any) -> dict[str, Any]:
+def _builder(value: object) -> PartialConfig:
     found = _BUILDER.fullmatch(str(value))
     if found is None:
         raise NotTakenError("oomdoctor does not know this builder; name MODEL on the command line")
     room, prefix, name = found.groups()
     method = {"lora_": "lora", "qlora_": "qlora"}.get(prefix or "", "full")
-    settings: dict[str, Any] = {"method": method, "bits_4": method == "qlora"}
+    settings: PartialConfig = {"method": method, "bits_4": method == "qlora"}
     model = TORCHTUNE_MODELS.get(f"{room}.{name}")
     return settings if model is None else settings | {"model": model}
 
 
-def _attention_modules(value: Any) -> dict[str, Any]:
-    return {"tune_modules": tuple(str(one) for one in value or ())}
+def _attention_modules(value: object) -> PartialConfig:
+    return {"tune_modules": tuple(names_in(value))}
 
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "output_proj")
@@ -91,12 +91,12 @@ def _on_mlp(config: TrainConfig) -> bool:
     return config.lora_targets == "all-linear" or set(_MLP) <= set(config.lora_targets)
 
 
-def _optimizer(value: Any) -> dict[str, Any]:
+def _optimizer(value: object) -> PartialConfig:
     found = _OPTIMIZERS.get(str(value))
     return {"optimizer": found or optimizer(str(value).rpartition(".")[2])}
 
 
-def _component(config: TrainConfig) -> Any:
+def _component(config: TrainConfig) -> object:
     spoken = {name: word for word, name in _OPTIMIZERS.items()} | {
         "adamw_torch_fused": "torch.optim.AdamW",
         "adamw_8bit": "bitsandbytes.optim.AdamW8bit",
@@ -108,7 +108,7 @@ def _torch_adam(config: TrainConfig) -> bool:
     return config.optimizer in ("adamw_torch", "adamw_torch_fused")
 
 
-def _loss(value: Any) -> dict[str, Any]:
+def _loss(value: object) -> PartialConfig:
     """The loss, which tells the recipe."""
     word = str(value).rpartition(".")[2]
     if word.startswith(("DPO", "RSO", "SimPO")):

@@ -5,13 +5,11 @@ Names are those of transformers 5.23, with the older ones that it or its predece
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
 from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
 from oomdoctor.stacks.names.engines.fsdp import FSDP_CONFIG, FSDP_WORD
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, listed
 from oomdoctor.stacks.names.techniques import LOW_RANK
 from oomdoctor.stacks.names.values import (
     dtype,
@@ -25,6 +23,7 @@ from oomdoctor.stacks.names.values import (
     switch,
     text_of,
 )
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 _KERNELS = {
     "kernels-community/flash-attn": "flash_attention_2",
@@ -34,7 +33,7 @@ _KERNELS = {
 }
 
 
-def attention(value: Any) -> dict[str, Any]:
+def attention(value: object) -> PartialConfig:
     """`attn_implementation`; null and auto leave the choice to transformers, which takes sdpa."""
     if value is None or is_auto(value):
         return {}
@@ -45,13 +44,13 @@ def attention(value: Any) -> dict[str, Any]:
     return {"attention": found}
 
 
-def mixed(precision: str) -> Any:
+def mixed(precision: str) -> Read:
     """Reads a switch that turns on mixed precision in a dtype."""
 
-    def read(value: Any) -> dict[str, Any]:
+    def read(value: object) -> PartialConfig:
         if value is None or is_auto(value):
             return {}
-        return {f"mixed_{precision}": flag(value)}
+        return only(f"mixed_{precision}", flag(value))
 
     return read
 
@@ -63,29 +62,29 @@ def computes(config: TrainConfig, precision: str) -> bool:
     return precision == config.autocast_dtype
 
 
-def _weights(value: Any) -> dict[str, Any]:
+def _weights(value: object) -> PartialConfig:
     return {} if value is None else {"weights_dtype": dtype(value)}
 
 
-def _accumulation(config: TrainConfig) -> Any:
+def _accumulation(config: TrainConfig) -> object:
     return config.accumulation_steps()
 
 
-def _every(value: Any) -> dict[str, Any]:
+def _every(value: object) -> PartialConfig:
     return {} if value is None else {"checkpoint_every": integer(value)}
 
 
-def _not_reentrant(value: Any) -> dict[str, Any]:
+def _not_reentrant(value: object) -> PartialConfig:
     if value is None or not flag(value):
         return {}
     raise NotTakenError("oomdoctor checkpoints without re-entering autograd")
 
 
-def _bucket(value: Any) -> dict[str, Any]:
+def _bucket(value: object) -> PartialConfig:
     return {} if value is None else {"bucket_mib": integer(value)}
 
 
-def _bucket_of(config: TrainConfig) -> Any:
+def _bucket_of(config: TrainConfig) -> object:
     if config.sharding != "ddp" or not config.bucket_elements:
         return LEFT_OUT
     gradient = 4 if config.weights_dtype == "float32" else 2

@@ -5,8 +5,6 @@ Names are those of TRL 1.16, with older ones.
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.names.peft import (
     STORAGE,
@@ -17,9 +15,10 @@ from oomdoctor.stacks.names.peft import (
     share,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Table, Write, listed
 from oomdoctor.stacks.names.transformers import ARGUMENTS, FROM_PRETRAINED
 from oomdoctor.stacks.names.values import (
+    decimal,
     flag,
     integer,
     number,
@@ -27,23 +26,24 @@ from oomdoctor.stacks.names.values import (
     target_words,
     targets,
 )
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 
-def _uses_peft(value: Any) -> dict[str, Any]:
+def _uses_peft(value: object) -> PartialConfig:
     return {} if value is None else {"use_peft": flag(value)}
 
 
-def _packing(value: Any) -> dict[str, Any]:
+def _packing(value: object) -> PartialConfig:
     return {} if value is None else {"trl_packing": flag(value)}
 
 
-def _pads_to(value: Any) -> dict[str, Any]:
+def _pads_to(value: object) -> PartialConfig:
     """`pad_to_multiple_of`: its "auto" is none on a GPU."""
     word = str(value).strip().lower()
     return {} if word in ("none", "null", "auto") else {"pads_to": integer(value)}
 
 
-def _multiple(config: TrainConfig) -> Any:
+def _multiple(config: TrainConfig) -> object:
     """1 is the length of the longest row."""
     known = {"longest": 1, "max_length": config.sequence_length}
     return known.get(config.padding, LEFT_OUT)
@@ -52,16 +52,16 @@ def _multiple(config: TrainConfig) -> Any:
 PAD_TO_MULTIPLE = Row("pad_to_multiple_of", ("pads_to",), _pads_to, _multiple)
 
 
-def _strategy(value: Any) -> dict[str, Any]:
+def _strategy(value: object) -> PartialConfig:
     return {} if value is None else {"trl_packing_strategy": str(value).strip().lower()}
 
 
-def _liger(value: Any) -> dict[str, Any]:
+def _liger(value: object) -> PartialConfig:
     """Without Liger's kernels, `loss_type` says how the loss is computed."""
     return {"loss": "liger"} if value is not None and flag(value) else {}
 
 
-def _loss_type(value: Any) -> dict[str, Any]:
+def _loss_type(value: object) -> PartialConfig:
     """Only this value has one meaning in all releases: from 1.16 on, "nll" is in chunks too."""
     return {"loss": "chunked"} if str(value).strip().lower() == "chunked_nll" else {}
 
@@ -123,40 +123,40 @@ MODEL_CONFIG = FROM_PRETRAINED | Table(
 )
 
 
-def precomputed(value: Any) -> dict[str, Any]:
+def precomputed(value: object) -> PartialConfig:
     """Whether the log-probabilities of DPO's reference are computed before."""
     if value is None or not flag(value):
         return {}
     return {"objective": "dpo", "reference": "precomputed"}
 
 
-def beta(value: Any) -> dict[str, Any]:
+def beta(value: object) -> PartialConfig:
     """The weight of the reference: GRPO has one only above 0."""
-    return {} if value is None else {"beta": float(value)}
+    return {} if value is None else {"beta": decimal(value)}
 
 
-def beta_of(config: TrainConfig) -> Any:
+def beta_of(config: TrainConfig) -> object:
     """TRL's default of DPO, and what GRPO usually has where it has a reference."""
     if config.objective == "grpo":
         return 0.04 if config.reference == "kl" else 0.0
     return 0.1 if config.objective == "dpo" else LEFT_OUT
 
 
-def _prompt(config: TrainConfig) -> Any:
+def _prompt(config: TrainConfig) -> object:
     if config.objective != "grpo" or not config.completion_length:
         return LEFT_OUT
     return config.sequence_length - config.completion_length
 
 
-def _of_grpo(key: str) -> Any:
-    return lambda value: {} if value is None else {"objective": "grpo", key: integer(value)}
+def _of_grpo(key: str) -> Read:
+    return lambda value: {} if value is None else {"objective": "grpo", **only(key, integer(value))}
 
 
-def _switch(key: str) -> Any:
-    return lambda value: {} if value is None else {key: flag(value)}
+def _switch(key: str) -> Read:
+    return lambda value: {} if value is None else only(key, flag(value))
 
 
-def _with_vllm(value: Any) -> Any:
+def _with_vllm(value: object) -> Write:
     return lambda config: value if config.vllm_gpu_memory_utilization else LEFT_OUT
 
 
@@ -198,7 +198,7 @@ OBJECTIVES = Table(
         Row(
             "vllm_gpu_memory_utilization",
             ("vllm_share",),
-            lambda value: {} if value is None else {"vllm_share": float(value)},
+            lambda value: {} if value is None else {"vllm_share": decimal(value)},
             lambda c: c.vllm_gpu_memory_utilization or LEFT_OUT,
         ),
         Row("vllm_enable_sleep_mode", ("vllm_sleeps",), _switch("vllm_sleeps"), lambda _: LEFT_OUT),

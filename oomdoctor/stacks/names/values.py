@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.stacks.names.patterns import names_of, of_language
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 AUTO = "auto"
 
 
-def flag(value: Any) -> bool:
+def flag(value: object) -> bool:
     """A switch, as YAML and command lines write it."""
     word = str(value).strip().lower()
     if word in ("true", "yes", "1", "on"):
@@ -24,20 +24,35 @@ def flag(value: Any) -> bool:
     raise ValueError(f"must be true or false, not {value!r}")
 
 
-def integer(value: Any) -> int:
+def integer(value: object) -> int:
     """A whole number; YAML reads 1e3 as text."""
     if isinstance(value, bool):
         raise ValueError(f"must be a whole number, not {value!r}")
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = decimal(value)
+    except ValueError:
         raise ValueError(f"must be a whole number, not {value!r}") from None
     if number != int(number):
         raise ValueError(f"must be a whole number, not {value!r}")
     return int(number)
 
 
-def dtype(value: Any) -> str:
+def decimal(value: object) -> float:
+    """A number; YAML reads 1e-5 as text."""
+    try:
+        return float(str(value))
+    except ValueError:
+        raise ValueError(f"must be a number, not {value!r}") from None
+
+
+def names_in(value: object) -> list[str]:
+    """Names: a list, or text with commas between."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return [str(one) for one in value] if isinstance(value, list | tuple) else []
+
+
+def dtype(value: object) -> str:
     """A dtype that a model can be trained in, or auto."""
     words = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
     word = str(value).strip().lower().removeprefix("torch.")
@@ -47,7 +62,7 @@ def dtype(value: Any) -> str:
     return word
 
 
-def is_auto(value: Any) -> bool:
+def is_auto(value: object) -> bool:
     """Whether a value is filled in from another file."""
     return isinstance(value, str) and value.strip().lower() == AUTO
 
@@ -55,40 +70,40 @@ def is_auto(value: Any) -> bool:
 def number(name: str, key: str, *aliases: str, write: Write | None = None) -> Row:
     """A row whose whole number is that of a key. null is the same as no line."""
 
-    def read(value: Any) -> dict[str, Any]:
+    def read(value: object) -> PartialConfig:
         if value is None or is_auto(value):
             return {}
-        return {key: integer(value)}
+        return only(key, integer(value))
 
     return Row(name, (key,), read, write or (lambda config: getattr(config, key)), aliases)
 
 
-def words(name: str, key: str, known: Mapping[Any, str], *aliases: str, what: str = "") -> Row:
+def words(name: str, key: str, known: Mapping[str, str], *aliases: str, what: str = "") -> Row:
     """A row that says a key in other words: word of the program -> value of the key.
 
     The first word of a value is the one that is written.
     """
-    spoken: dict[str, Any] = {}
+    spoken: dict[str, object] = {}
     for word, value in known.items():
         spoken.setdefault(value, word)
 
-    def read(value: Any) -> dict[str, Any]:
+    def read(value: object) -> PartialConfig:
         for word in (value, str(value).strip().lower()):
-            if isinstance(word, str | int | bool | None) and word in known:
-                return {key: known[word]}
+            if isinstance(word, str) and word in known:
+                return only(key, known[word])
         raise NotTakenError(f"a rung has no {what or key.replace('_', ' ')} {value!r}")
 
-    def write(config: TrainConfig) -> Any:
+    def write(config: TrainConfig) -> object:
         return spoken.get(getattr(config, key), LEFT_OUT)
 
     return Row(name, (key,), read, write, aliases)
 
 
-def switch(name: str, key: str, on: Any, off: Any, *aliases: str) -> Row:
+def switch(name: str, key: str, on: object, off: object, *aliases: str) -> Row:
     """A row that is true for one value of a key and false for another."""
 
-    def read(value: Any) -> dict[str, Any]:
-        return {} if value is None else {key: on if flag(value) else off}
+    def read(value: object) -> PartialConfig:
+        return {} if value is None else only(key, on if flag(value) else off)
 
     return Row(name, (key,), read, lambda config: getattr(config, key) == on, aliases)
 
@@ -109,22 +124,22 @@ def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
 def text_of(name: str, key: str, *aliases: str) -> Row:
     """A row that is text and only read, such as the name of the model."""
 
-    def read(value: Any) -> dict[str, Any]:
-        return {key: str(value)} if isinstance(value, str) and value.strip() else {}
+    def read(value: object) -> PartialConfig:
+        return only(key, value) if isinstance(value, str) and value.strip() else {}
 
     return Row(name, (key,), read, None, aliases)
 
 
-def named_file(name: str) -> Row:
+def named_file(name: str, key: str = "deepspeed_file") -> Row:
     """A row that names a file of another program, which is read beside this one."""
 
-    def read(value: Any) -> dict[str, Any]:
-        return {f"file of {name}": str(value)} if value else {}
+    def read(value: object) -> PartialConfig:
+        return only(key, str(value)) if value else {}
 
     return Row(name, (), read)
 
 
-def optimizer(value: Any) -> str:
+def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
     word = str(getattr(value, "value", value)).strip().lower().rpartition(".")[2]
     found = optimizer_named(word)
@@ -133,11 +148,9 @@ def optimizer(value: Any) -> str:
     return found.name
 
 
-def targets(value: Any) -> dict[str, Any]:
+def targets(value: object) -> PartialConfig:
     """The modules that get adapters: a word, a list, or names with commas between."""
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    found = [str(one) for one in value or ()]
+    found = names_in(value)
     if not found:
         return {}
     if len(found) == 1 and found[0].lower() in ("all-linear", "all"):
@@ -147,12 +160,12 @@ def targets(value: Any) -> dict[str, Any]:
     return {"lora_targets": tuple(found)}
 
 
-def _pattern(found: list[str]) -> dict[str, Any]:
+def _pattern(found: list[str]) -> PartialConfig:
     """The names that patterns stand for, in all layers."""
     names = [names_of(one) for one in found]
     if None in names:
         raise NotTakenError("a rung cannot have this pattern as its target modules")
-    read: dict[str, Any] = {
+    read: PartialConfig = {
         "lora_targets": tuple(dict.fromkeys(one for part in names for one in part or ()))
     }
     return read | ({"vision": "frozen"} if all(map(of_language, found)) else {})
@@ -162,7 +175,7 @@ def _pattern(found: list[str]) -> dict[str, Any]:
 ATTENTION_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
-def target_words(config: TrainConfig) -> Any:
+def target_words(config: TrainConfig) -> str | list[str]:
     """The modules that get adapters, as peft takes them."""
     if config.lora_targets == "attention":
         return list(ATTENTION_MODULES)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
-Values = dict[str, Any]
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+
 OF_WEIGHTS = "weights"
 """Instead of a dtype: that of the weights, which the model may decide."""
 REASONS = {
@@ -14,7 +15,9 @@ REASONS = {
 }
 
 
-def adapter_dtype(given: Values, found: Values, program: str) -> Values:
+def adapter_dtype(
+    given: PartialConfig, found: RungKeys, program: str, said: Collection[str]
+) -> RungKeys:
     """The `adapter_dtype` of a rung with adapters, if the program has not the usual one.
 
     `found` are the keys of the rung so far. Read from TRL 1.16, LLaMA-Factory 0.9.5, axolotl 0.19,
@@ -23,7 +26,7 @@ def adapter_dtype(given: Values, found: Values, program: str) -> Values:
     sharding = str(found.get("sharding", ""))
     if found["method"] == "full" or sharding in ("zero1", "zero2"):
         return {}
-    if "said_adapter_dtype" in given:
+    if "adapter_dtype" in said:
         return {"adapter_dtype": given["adapter_dtype"]}
     if found.get("library") == "unsloth":
         return {}  # it leaves out TRL's cast

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.formats import Format
 from oomdoctor.stacks.names.row import NotTakenError, Table, in_names
 from oomdoctor.stacks.names.values import is_auto
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.reading.flatten import flat, shown
 
 # Values with which a setting does nothing.
-_OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [])
+_OFF: tuple[object, ...] = (None, False, 0, 0.0, "", [])
 
 
 @dataclass(slots=True)
@@ -28,11 +28,11 @@ class Taken:
     document: Document
     format: Format
     table: Table
-    values: dict[str, Any] = field(default_factory=dict)
+    values: PartialConfig = field(default_factory=PartialConfig)
     said: dict[str, Said] = field(default_factory=dict)
     undecided: list[Said] = field(default_factory=list)
     not_taken: list[NotTaken] = field(default_factory=list)
-    defaults: dict[str, Any] = field(default_factory=dict)
+    defaults: PartialConfig = field(default_factory=PartialConfig)
 
 
 def apply(document: Document, form: Format, table: Table) -> Taken:
@@ -45,11 +45,11 @@ def apply(document: Document, form: Format, table: Table) -> Taken:
     for name, value in flat(document.values):
         _take(taken, name, value)
     taken.not_taken += document.left_out
-    taken.defaults = dict(table.defaults) | _effective(table, document.effective)
+    taken.defaults = table.defaults | _effective(table, document.effective)
     return taken
 
 
-def _take(taken: Taken, name: str, value: Any) -> None:
+def _take(taken: Taken, name: str, value: object) -> None:
     row, document = taken.table.row(name), taken.document
     line = document.lines.get(name)
     if row is None:
@@ -68,14 +68,14 @@ def _take(taken: Taken, name: str, value: Any) -> None:
     # A list, such as axolotl's plugins, holds more than what a rung would write there.
     if not found and row.write is not None and not isinstance(value, list) and not is_auto(value):
         taken.undecided.append(Said("", name, shown(value), document.path, line))
-    for key, one in found.items():
-        taken.values[key] = one
+    taken.values |= found
+    for key in found:
         taken.said[key] = Said(key, name, shown(value), document.path, line)
 
 
-def _effective(table: Table, effective: Mapping[str, Any]) -> dict[str, Any]:
+def _effective(table: Table, effective: Mapping[str, object]) -> PartialConfig:
     """The keys of the values that the program's own parser arrives at."""
-    found: dict[str, Any] = {}
+    found: PartialConfig = {}
     for name, value in flat(effective):
         row = table.row(name)
         if row is None or value is None:
@@ -88,7 +88,7 @@ def _effective(table: Table, effective: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leave(
-    taken: Taken, name: str, value: Any, line: int | None, reason: str, matters: bool
+    taken: Taken, name: str, value: object, line: int | None, reason: str, matters: bool
 ) -> None:
     taken.not_taken.append(NotTaken(name, shown(value), taken.document.path, line, reason, matters))
 

@@ -5,46 +5,47 @@ Each rule is one that a program follows when it builds the training from its set
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.stacks.names.torchtune import lora_targets
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, picked, without
 from oomdoctor.stacks.reading.adapters import adapter_dtype
 
-Values = dict[str, Any]
+Rule = Callable[[PartialConfig, RungKeys, Collection[str], str, str], tuple[str, str]]
+# Keys of a rung that the programs' tables decide alone, in the order in which they are told.
+_AS_SAID = (
+    "optimizer", "attention", "compile", "loss", "lora_rank", "lora_alpha",
+    "lora_dropout", "lora_targets", "double_quant", "quant_storage", "kbit_prepare",
+    "micro_batch_size", "sequence_length", "prefetch", "reduce_dtype", "bucket_elements",
+    "sync_each_batch", "fsdp_version", "world_size", "gpus_per_node", "allocator",
+    "packing", "use_dora", "use_rslora", "modules_to_save", "frozen_layers",
+    "objective", "reference", "completion_length", "num_generations",
+    "optimizer_in_backward", "optimizer_rank", "library", "vision", "images", "image_size",
+)  # fmt: skip
 _OF_ADAPTERS = ("use_dora", "use_rslora", "modules_to_save")
 _VLLM_SHARE = 0.3  # TRL's default
 _USUAL_BATCH = 16  # where no file says how many rows a step has
 
 
-def conclude(values: Values, program: str) -> Values:
-    """The keys of `TrainConfig` behind the values of a main program and its launcher."""
-    given = dict(values)
+def conclude(values: PartialConfig, program: str, said: Collection[str]) -> RungKeys:
+    """The keys of `TrainConfig` behind the values of a main program and its launcher.
+
+    `said` are the keys that the files decide; the others have the programs' defaults.
+    """
+    given = values.copy()
     _of_tune(given)
-    _of_first_version(given)
+    _of_first_version(given, said)
     _projected(given)
     if program == "unsloth":
         given["library"] = "unsloth"
-    found = {
-        key: given[key]
-        for key in (
-            "optimizer", "attention", "compile", "loss", "lora_rank", "lora_alpha",
-            "lora_dropout", "lora_targets", "double_quant", "quant_storage", "kbit_prepare",
-            "micro_batch_size", "sequence_length", "prefetch", "reduce_dtype", "bucket_elements",
-            "sync_each_batch", "fsdp_version", "world_size", "gpus_per_node", "allocator",
-            "packing", "use_dora", "use_rslora", "modules_to_save", "frozen_layers",
-            "objective", "reference", "completion_length", "num_generations",
-            "optimizer_in_backward", "optimizer_rank", "library", "vision", "images", "image_size",
-        )
-        if given.get(key) is not None
-    }  # fmt: skip
+    found: RungKeys = picked(given, _AS_SAID)
     found |= method_of(given)
     found |= _engine(given, program)
-    found |= _precision(given, found, program)
+    found |= _precision(given, found, program, said)
     found |= _checkpointing(given)
     found |= _packing(given)
-    _of_objective(given, found)
+    _of_objective(given, found, said)
     found |= _padding(given, found)
     if not str(found.get("sharding", "")).startswith(("fsdp", "hybrid")):
         found.pop("fsdp_version", None)
@@ -62,18 +63,18 @@ def conclude(values: Values, program: str) -> Values:
     if program == "llama-factory" and "lora_alpha" not in found:
         found["lora_alpha"] = 2 * found.get("lora_rank", 8)
     if found["method"] == "full":
-        for key in [key for key in found if key.startswith("lora_") or key in _OF_ADAPTERS]:
-            del found[key]
-    found |= adapter_dtype(given, found, program)
+        of_adapters = [key for key in found if key.startswith("lora_") or key in _OF_ADAPTERS]
+        found = without(found, of_adapters)
+    found |= adapter_dtype(given, found, program, said)
     if found.get("quantization") != "nf4":
         found.pop("double_quant", None)
         found.pop("quant_storage", None)
     if found["method"] != "qlora":
         found.pop("kbit_prepare", None)
-    return found | _batch(given, found)
+    return found | _batch(given, found, said)
 
 
-def method_of(given: Values) -> Values:
+def method_of(given: PartialConfig) -> RungKeys:
     """What is trained, and how the base is quantized."""
     adapter = given.get("method")
     lora = given.get("use_peft", False) or adapter in ("lora", "qlora")
@@ -85,7 +86,7 @@ def method_of(given: Values) -> Values:
     return {"method": "qlora", "quantization": "nf4" if bits == 4 else "int8"}
 
 
-def _of_tune(given: Values) -> None:
+def _of_tune(given: PartialConfig) -> None:
     """What torchtune says in two settings each: its optimizer, and where adapters go."""
     if given.get("tune_fused") and given.get("optimizer") == "adamw_torch":
         given["optimizer"] = "adamw_torch_fused"
@@ -95,17 +96,17 @@ def _of_tune(given: Values) -> None:
         )
 
 
-def _of_first_version(given: Values) -> None:
+def _of_first_version(given: PartialConfig, said: Collection[str]) -> None:
     """LLaMA-Factory's new engine trains all weights unless a file names an adapter."""
     if given.get("first_version"):
         given["method"] = given.get("method_of_first", "full")
-        if "said_mixed_bfloat16" not in given:
+        if "mixed_bfloat16" not in said:
             given["mixed_bfloat16"] = True
-        if "said_micro_batch_size" not in given:
+        if "micro_batch_size" not in said:
             given["micro_batch_size"] = 1
 
 
-def _projected(given: Values) -> None:
+def _projected(given: PartialConfig) -> None:
     """LLaMA-Factory's switches for GaLore and APOLLO, around the optimizer that it has."""
     name = given.get("projected")
     if not name:
@@ -117,12 +118,13 @@ def _projected(given: Values) -> None:
     given["optimizer_rank"] = given.get("projected_rank", 16)
 
 
-def _engine(given: Values, program: str) -> Values:
+def _engine(given: PartialConfig, program: str) -> RungKeys:
     """How the training is spread over GPUs; a stage of ZeRO comes before FSDP."""
     world = given.get("world_size", 1)
     stage = given.get("zero_stage", 0)
+    found: RungKeys
     if stage and given.get("distributed", "deepspeed") == "deepspeed":
-        found: Values = {"sharding": f"zero{stage}"}
+        found = {"sharding": f"zero{stage}"}
         if given.get("zero_offload_parameters") and stage == 3:
             found["offload"] = "parameters"
         elif given.get("zero_offload_optimizer"):
@@ -130,48 +132,49 @@ def _engine(given: Values, program: str) -> Values:
         return found
     alone = program == "torchtune" and world > 1  # its distributed recipes shard
     if given.get("fsdp") or alone:
-        offload = {"offload": "parameters"} if given.get("fsdp_offload") else {}
-        return {"sharding": fsdp_sharding(given), **offload}
+        found = {"sharding": fsdp_sharding(given)}
+        return found | {"offload": "parameters"} if given.get("fsdp_offload") else found
     return {"sharding": "ddp"} if world > 1 else {}
 
 
-def fsdp_sharding(given: Mapping[str, Any]) -> str:
+def fsdp_sharding(given: PartialConfig) -> str:
     """The `sharding` of a rung, for a training with FSDP."""
     sharding = str(given.get("fsdp_strategy", "fsdp"))
     unsharded = sharding == "fsdp" and given.get("fsdp_reshard") is False
     return "fsdp_grad_op" if unsharded else sharding
 
 
-def _precision(given: Values, found: Values, program: str) -> Values:
-    weights, mixed = dtypes_of(given, found, program)
+def _precision(
+    given: PartialConfig, found: RungKeys, program: str, said: Collection[str]
+) -> RungKeys:
+    weights, mixed = dtypes_of(given, found, program, said)
     if str(found.get("sharding", "")).startswith("zero") and mixed != "none":
         # DeepSpeed makes the weights 16-bit itself, and keeps fp32 ones in its optimizer.
         return {"weights_dtype": mixed, "autocast_dtype": "none"}
     return {"weights_dtype": weights, "autocast_dtype": mixed}
 
 
-def dtypes_of(given: Values, found: Values, program: str | None) -> tuple[str, str]:
+def dtypes_of(
+    given: PartialConfig, found: RungKeys, program: str | None, said: Collection[str]
+) -> tuple[str, str]:
     """The dtypes of the weights and of autocast, by the rule of a program if it has one."""
-    mixed = "none"
-    for name in ("bfloat16", "float16"):
-        if given.get(f"mixed_{name}"):
-            mixed = name
-    if given.get("mixed_float16") and given.get("mixed_bfloat16"):
+    mixed = "bfloat16" if given.get("mixed_bfloat16") else "none"
+    if given.get("mixed_float16"):
         mixed = "float16"
     weights = given.get("weights_dtype", "auto")
     rule = _RULES.get(str(program))
-    return (weights, mixed) if rule is None else rule(given, found, weights, mixed)
+    return (weights, mixed) if rule is None else rule(given, found, said, weights, mixed)
 
 
-def _of_objective(given: Values, found: Values) -> None:
+def _of_objective(given: PartialConfig, found: RungKeys, said: Collection[str]) -> None:
     """TRL's trainers for pairs and generations: rows have no other packing, pads or loss."""
     if given.get("beta") is not None and "objective" not in found:
         found["objective"] = "dpo"
     if found.get("objective") == "grpo" and (given.get("beta") or 0) > 0:
         found["reference"] = "kl"
     prompt, completion = given.get("prompt_length"), found.get("completion_length")
-    said = given.get("said_sequence_length")  # by a script, for GRPO's settings have none
-    if found.get("objective") == "grpo" and completion and not said:
+    by_script = "sequence_length" in said  # GRPO's settings have none
+    if found.get("objective") == "grpo" and completion and not by_script:
         # Without a limit, a prompt may be as long as the completions.
         found["sequence_length"] = (prompt or completion) + completion
     if found.get("objective") == "grpo" and given.get("use_vllm"):
@@ -179,11 +182,12 @@ def _of_objective(given: Values, found: Values) -> None:
         if beside and not given.get("vllm_sleeps"):
             found["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
     if found.get("objective", "default") == "default":
-        for key in ("reference", "completion_length", "num_generations"):
-            found.pop(key, None)
+        found.pop("reference", None)
+        found.pop("completion_length", None)
+        found.pop("num_generations", None)
 
 
-def _of_generations(given: Values, found: Values, program: str) -> None:
+def _of_generations(given: PartialConfig, found: RungKeys, program: str) -> None:
     """Unsloth makes a micro-batch of all completions of a prompt, if it is not several of them."""
     count = found.get("num_generations", 8)
     size = found.get("micro_batch_size", 1) * given.get("accumulation_steps", 1)
@@ -191,14 +195,14 @@ def _of_generations(given: Values, found: Values, program: str) -> None:
         found["micro_batch_size"] = count
 
 
-def _packing(given: Values) -> Values:
+def _packing(given: PartialConfig) -> RungKeys:
     """How TRL joins documents; rows that are cut at their length have no borders to mind."""
     if given.get("trl_packing") and given.get("trl_packing_strategy") != "wrapped":
         return {"packing": "packed"}
     return {"packing": "padding_free"} if given.get("trl_padding_free") else {}
 
 
-def _padding(given: Values, found: Values) -> Values:
+def _padding(given: PartialConfig, found: RungKeys) -> RungKeys:
     """Rows that a file pads, where that needs memory: FlashAttention takes the padding out."""
     multiple = given.get("pads_to")
     attention = ATTENTIONS.get(found.get("attention", "sdpa"))
@@ -209,7 +213,7 @@ def _padding(given: Values, found: Values) -> Values:
     return {"padding": "max_length" if multiple >= found.get("sequence_length", 0) else "longest"}
 
 
-def _checkpointing(given: Values) -> Values:
+def _checkpointing(given: PartialConfig) -> RungKeys:
     if given.get("checkpoint_part"):
         return {"activation_checkpointing": given["checkpoint_part"]}
     if not (given.get("checkpointing") or given.get("fsdp_checkpointing")):
@@ -222,7 +226,7 @@ def _checkpointing(given: Values) -> Values:
     return {"activation_checkpointing": "full"}
 
 
-def _batch(given: Values, found: Values) -> Values:
+def _batch(given: PartialConfig, found: RungKeys, said: Collection[str]) -> RungKeys:
     """The effective batch: what is said, or micro-batch x accumulation x GPUs."""
     world = found.get("world_size", 1)
     if "effective_batch_size" in given:
@@ -231,23 +235,27 @@ def _batch(given: Values, found: Values) -> Values:
         return {"effective_batch_size": -(-_USUAL_BATCH // world) * world}
     # --micro-batch changes how a batch is split, not its size.
     micro = given.get("batch_of_micro", found["micro_batch_size"])
-    if "batch_of_step" in given and "said_accumulation_steps" not in given:
+    if "batch_of_step" in given and "accumulation_steps" not in said:
         return {"effective_batch_size": max(1, given["batch_of_step"] // micro) * micro * world}
     return {"effective_batch_size": micro * given.get("accumulation_steps", 1) * world}
 
 
-def _of_axolotl(given: Values, found: Values, weights: str, mixed: str) -> tuple[str, str]:
+def _of_axolotl(
+    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+) -> tuple[str, str]:
     """Weights are loaded in the dtype of the computation (`resolve_dtype`)."""
-    if given.get("mixed_float16") and not given.get("said_mixed_bfloat16"):
+    if given.get("mixed_float16") and "mixed_bfloat16" not in said:
         mixed = "float16"  # bf16: auto gives way
-    if weights == "float32" and not given.get("said_mixed_bfloat16"):
+    if weights == "float32" and "mixed_bfloat16" not in said:
         return "float32", "none" if mixed == "bfloat16" else mixed
     if mixed != "none":
         return mixed, mixed
     return ("float32" if weights == "auto" else weights), "none"
 
 
-def _of_llama_factory(given: Values, found: Values, weights: str, mixed: str) -> tuple[str, str]:
+def _of_llama_factory(
+    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+) -> tuple[str, str]:
     """Weights are loaded in 16 bits; those that are trained become fp32, unless pure."""
     if given.get("pure_bf16"):
         return "bfloat16", "none"
@@ -256,12 +264,14 @@ def _of_llama_factory(given: Values, found: Values, weights: str, mixed: str) ->
     return (mixed if mixed != "none" else weights), mixed
 
 
-def _of_torchtune(given: Values, found: Values, weights: str, mixed: str) -> tuple[str, str]:
+def _of_torchtune(
+    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+) -> tuple[str, str]:
     """It never uses autocast."""
     return weights, "none"
 
 
-_RULES: dict[str, Any] = {
+_RULES: dict[str, Rule] = {
     "axolotl": _of_axolotl,
     "llama-factory": _of_llama_factory,
     "torchtune": _of_torchtune,

@@ -13,6 +13,7 @@ from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.rung.unsloth import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.peft import DEFAULT_TARGETS
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.reading.adapters import OF_WEIGHTS, REASONS
 from oomdoctor.stacks.reading.conclude import conclude
 from oomdoctor.stacks.reading.flatten import shown
@@ -21,6 +22,8 @@ from oomdoctor.stacks.reading.trl_loss import in_chunks
 from oomdoctor.stacks.reading.within import within
 
 _LENGTH = 2048
+ModelConfig = Callable[[], Mapping[str, object]]
+"""Gives the content of the model's config.json, or an empty one."""
 _TYPES = ("bfloat16", "float16", "float32")
 
 
@@ -46,7 +49,7 @@ class Overrides:
 
 def finished(
     draft: Draft,
-    model_config: Callable[[], Mapping[str, Any]] | None = None,
+    model_config: ModelConfig | None = None,
     overrides: Overrides | None = None,
 ) -> UserTraining:
     """The training of a draft. `model_config` gives the content of the model's config.json; it
@@ -57,22 +60,20 @@ def finished(
             GPUs (exit 2).
     """
     given = (overrides or Overrides()).by_key()
-    values = dict(draft.values)
-    values |= _gpus_of_batch(values)
-    values |= {key: value for key, (_, value) in given.items()}
+    values = draft.values | _gpus_of_batch(draft.values)
+    for key, (_, value) in given.items():
+        values |= only(key, value)
     if "micro_batch_size" in given and "micro_batch_size" in draft.values:
         values["batch_of_micro"] = draft.values["micro_batch_size"]
-    filled = {key: (value, where) for key, (value, where) in draft.defaults.items()
-              if key not in values}  # fmt: skip
-    known = {key: value for key, (value, _) in filled.items()} | values
-    known |= {f"said_{key}": True for key in draft.values}
-    settings = conclude(known, draft.main.format.name)
+    filled = without(draft.defaults, values)
+    known = filled | values
+    settings = conclude(known, draft.main.format.name, draft.values)
     assumed = _assumed(draft, settings, filled)
     settings |= _of_model(settings, model_config or dict, assumed)
     if settings.get("adapter_dtype") == OF_WEIGHTS:
         settings["adapter_dtype"] = settings["weights_dtype"]
     settings |= _frozen(known, model_config or dict)
-    _of_images(settings, values, model_config or dict, assumed)
+    settings = _without_images(settings, values, model_config or dict, assumed)
     library = in_chunks(draft.main.document, settings)
     if library is not None and "vision_config" not in (model_config or dict)():
         settings["loss"] = "chunked"
@@ -81,10 +82,10 @@ def finished(
     if "sequence_length" not in settings:
         settings["sequence_length"] = _LENGTH
         assumed["sequence_length"] = "no file says how long a row is; --seq-len does"
-    if "said_objective" not in known and settings.get("objective") == "dpo" and "beta" in values:
+    if "objective" not in draft.values and settings.get("objective") == "dpo" and "beta" in values:
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
-    config = without_usual_dtype(_with_library(TrainConfig(**settings), assumed))
-    if config.adapter_dtype != "default" and "said_adapter_dtype" not in known:
+    config = without_usual_dtype(_with_library(_config(settings), assumed))
+    if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:
         reason = REASONS.get(draft.main.format.name)
         assumed |= {} if reason is None else {"adapter_dtype": reason}
     behind = {
@@ -101,7 +102,7 @@ def finished(
         ),
         model=draft.model,
         revision=draft.values.get("revision"),
-        task=draft.values.get("task"),
+        task=None,
         config=config,
         said=tuple(
             said
@@ -118,7 +119,13 @@ def finished(
     )
 
 
-def _gpus_of_batch(values: Mapping[str, Any]) -> dict[str, int]:
+def _config(settings: RungKeys) -> TrainConfig:
+    """The rung, whose words the tables have checked."""
+    values: dict[str, Any] = {**settings}
+    return TrainConfig(**values)
+
+
+def _gpus_of_batch(values: PartialConfig) -> PartialConfig:
     """The number of GPUs behind DeepSpeed's batch sizes, if all three are known."""
     whole, micro = values.get("effective_batch_size"), values.get("micro_batch_size")
     if whole is None or micro is None or "world_size" in values:
@@ -153,8 +160,8 @@ _PLAIN = {"activation_checkpointing": "none", "autocast_dtype": "none", "method"
 
 def _assumed(
     draft: Draft,
-    settings: Mapping[str, Any],
-    filled: Mapping[str, tuple[Any, str]],
+    settings: RungKeys,
+    filled: PartialConfig,
 ) -> dict[str, str]:
     """The keys that come from defaults, with their source."""
     found: dict[str, str] = {}
@@ -162,19 +169,19 @@ def _assumed(
         behind = _BEHIND.get(key, (key,))
         if any(name in draft.values for name in behind) or _PLAIN.get(key) == value:
             continue
-        sources = [filled[name][1] for name in behind if name in filled]
+        sources = [draft.sources[name] for name in behind if name in filled]
         if sources and key != "effective_batch_size":
             found[key] = sources[0]
     return found
 
 
 def _of_model(
-    settings: Mapping[str, Any],
-    asked: Callable[[], Mapping[str, Any]],
+    settings: RungKeys,
+    asked: ModelConfig,
     assumed: dict[str, str],
-) -> dict[str, Any]:
+) -> RungKeys:
     """What the model decides: the dtype of its weights, and peft's modules for it."""
-    found: dict[str, Any] = {}
+    found: RungKeys = {}
     open_dtype = settings.get("weights_dtype") == "auto"
     open_targets = settings["method"] != "full" and "lora_targets" not in settings
     model_config = asked() if open_dtype or open_targets else {}
@@ -198,7 +205,7 @@ def _of_model(
     return found
 
 
-def _frozen(known: Mapping[str, Any], asked: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def _frozen(known: PartialConfig, asked: ModelConfig) -> RungKeys:
     """The first layers, if a file says how many of the last are trained."""
     if not known.get("freezes"):
         return {}
@@ -207,24 +214,24 @@ def _frozen(known: Mapping[str, Any], asked: Callable[[], Mapping[str, Any]]) ->
     return {"frozen_layers": max(0, layers - trained)} if isinstance(layers, int) else {}
 
 
-def _of_images(
-    settings: dict[str, Any],
-    values: Mapping[str, Any],
-    asked: Callable[[], Mapping[str, Any]],
+def _without_images(
+    settings: RungKeys,
+    values: PartialConfig,
+    asked: ModelConfig,
     assumed: dict[str, str],
-) -> None:
-    """Keys about images mean nothing for a model that takes text alone."""
+) -> RungKeys:
+    """The keys, without those about images for a model that takes text alone."""
     keys = [key for key in ("vision", "images", "image_size") if key in settings]
-    if not keys:
-        return
-    config = asked()
-    for key in keys:
-        if "vision_config" not in config and (config or key not in values):
-            del settings[key]
-            assumed.pop(key, None)
+    config = asked() if keys else {}
+    if "vision_config" in config:
+        return settings
+    unused = [key for key in keys if config or key not in values]
+    for key in unused:
+        assumed.pop(key, None)
+    return without(settings, unused)
 
 
-def _check_gpus(draft: Draft, settings: dict[str, Any], known: Mapping[str, Any]) -> None:
+def _check_gpus(draft: Draft, settings: RungKeys, known: PartialConfig) -> None:
     sharding = settings.get("sharding", "none")
     if sharding == "none" or "world_size" in known:
         if sharding == "none" or settings.get("world_size", 1) > 1:

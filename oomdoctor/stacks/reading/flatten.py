@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 _DEEPEST = 12
 
 
 def flat(
-    values: Mapping[str, Any], head: str = "", deepest: int = _DEEPEST
-) -> Iterator[tuple[str, Any]]:
+    values: Mapping[str, object], head: str = "", deepest: int = _DEEPEST
+) -> Iterator[tuple[str, object]]:
     """Each setting with its dotted path, in the order of the file. Lists stay values.
 
     Tables that lie deeper, such as those of a YAML file that contains itself, are left out.
@@ -24,13 +23,12 @@ def flat(
             yield name, value
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as a file writes it, cut to a line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    listed = isinstance(value, list | tuple)
-    text = f"[{', '.join(map(shown, value))}]" if listed else str(value)
+    text = f"[{', '.join(map(shown, value))}]" if isinstance(value, list | tuple) else str(value)
     text = " ".join(text.split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.user_training import Document, FormatName, NotTaken, Said
 from oomdoctor.stacks.formats import BY_NAME, FORMATS
 from oomdoctor.stacks.names.programs import LAUNCHERS, TABLES, table_of
+from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.reading.apply import Taken, apply
 from oomdoctor.stacks.reading.recognize import recognize
 
@@ -21,16 +21,17 @@ class Draft:
     """What all files say together. `main` describes the training, the others launch or shard it.
 
     `also` are settings that say what another file says already, and those that decide nothing.
-    `defaults` are for keys on which all are silent, each with where it is from.
+    `defaults` are for keys on which all are silent, and `sources` where each is from.
     """
 
     taken: tuple[Taken, ...]
     main: Taken
-    values: dict[str, Any]
+    values: PartialConfig
     said: dict[str, Said]
     also: tuple[Said, ...]
     not_taken: tuple[NotTaken, ...]
-    defaults: dict[str, tuple[Any, str]]
+    defaults: PartialConfig
+    sources: dict[str, str]
 
     @property
     def model(self) -> str | None:
@@ -56,33 +57,36 @@ def draft_of(documents: Sequence[Document]) -> Draft:
             "pass one of them, with the files of its launcher (accelerate, DeepSpeed)",
         )
     main = mains[0] if mains else taken[0]
-    values: dict[str, Any] = {}
+    values: PartialConfig = {}
     said: dict[str, Said] = {}
     also = [item for one in taken for item in one.undecided]
     left = [item for one in taken for item in one.not_taken]
     for one in sorted(taken, key=lambda other: other is not main):
         for key, value in one.values.items():
-            if key in values and values[key] != value:
+            if key in values and values.get(key) != value:
                 if key in _PRECISIONS and value is False:
                     left.append(_overruled(one.said[key], said[key]))
                     continue
-                if not (key in _PRECISIONS and values[key] is False):
+                if not (key in _PRECISIONS and values.get(key) is False):
                     raise _contradiction(said[key], one.said[key])
                 left.append(_overruled(said[key], one.said[key]))
             elif key in values:
                 also.append(one.said[key])
                 continue
-            values[key], said[key] = value, one.said[key]
-    return Draft(taken, main, values, said, tuple(also), tuple(left), _defaults(taken, main))
+            values |= only(key, value)
+            said[key] = one.said[key]
+    return Draft(taken, main, values, said, tuple(also), tuple(left), *_defaults(taken, main))
 
 
-def _defaults(taken: Sequence[Taken], main: Taken) -> dict[str, tuple[Any, str]]:
-    found: dict[str, tuple[Any, str]] = {}
+def _defaults(taken: Sequence[Taken], main: Taken) -> tuple[PartialConfig, dict[str, str]]:
+    defaults: PartialConfig = {}
+    sources: dict[str, str] = {}
     for one in sorted(taken, key=lambda other: other is main):  # the main program's count most
         document = one.document
         source = f"the default of {document.parser}" if document.parser else one.table.source
-        found |= {key: (value, source) for key, value in one.defaults.items()}
-    return found
+        defaults |= one.defaults
+        sources |= dict.fromkeys(one.defaults, source)
+    return defaults, sources
 
 
 def recognized(document: Document) -> Document:

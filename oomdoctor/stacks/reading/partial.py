@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from oomdoctor.records.user_training import FormatName
 from oomdoctor.stacks.names.axolotl import AXOLOTL
@@ -21,6 +20,7 @@ from oomdoctor.stacks.names.others import OTHERS
 from oomdoctor.stacks.names.programs import SCRIPTED, TABLES
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, in_names
 from oomdoctor.stacks.names.torchtune import TORCHTUNE
+from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.reading.flatten import flat
 
 # Where several programs have a name, the first one's meaning counts.
@@ -34,10 +34,10 @@ class Partial:
     `beside` are settings that no rung has. `not_taken` are values that no rung has, by their key.
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: PartialConfig = field(default_factory=PartialConfig)
     names: dict[str, str] = field(default_factory=dict)
-    beside: dict[str, Any] = field(default_factory=dict)
-    not_taken: dict[str, Any] = field(default_factory=dict)
+    beside: dict[str, object] = field(default_factory=dict)
+    not_taken: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class _Hit:
     rank: int
     depth: int
     name: str
-    value: Any
+    value: object
     row: Row
 
 
-def partial_of(settings: Mapping[str, Any], program: FormatName | None) -> Partial:
+def partial_of(settings: Mapping[str, object], program: FormatName | None) -> Partial:
     """What settings say. A name may stand inside tables of any name.
 
     `program` is the one that the settings are of; None where that is not known.
@@ -70,7 +70,7 @@ def partial_of(settings: Mapping[str, Any], program: FormatName | None) -> Parti
     return found
 
 
-def _hits(path: str, value: Any, program: FormatName | None) -> Iterator[_Hit]:
+def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit]:
     """The rows that may read a setting, the best first; a program's own names are its own."""
     own = None if program is None else TABLES.get(program)
     if own is not None and _knows(own, path):
@@ -96,7 +96,8 @@ def _take(found: Partial, hit: _Hit) -> bool:
         return False
     for key, value in read.items():
         if key not in found.values:
-            found.values[key], found.names[key] = value, hit.name
+            found.values |= only(key, value)
+            found.names[key] = hit.name
     return bool(read)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from oomdoctor.records.user_training import FormatName
 from oomdoctor.stacks.reading.flatten import flat
@@ -38,7 +37,7 @@ _MARKS: tuple[tuple[FormatName, frozenset[str]], ...] = (
 _AXOLOTL_ALONE = frozenset({"base_model", "sequence_len"})
 
 
-def recognize(values: Mapping[str, Any]) -> FormatName | None:
+def recognize(values: Mapping[str, object]) -> FormatName | None:
     """The program of a file; None if no name tells."""
     names = {name for name, _ in flat(values)} | set(values)
     for program, marks in _MARKS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.reading.flatten import shown
@@ -212,7 +211,7 @@ class Reading:
         _put(self.script.values, name, found)
         self.script.places[name] = self._source.place(self._source.origin(node))
 
-    def _say(self, name: str, value: Any, call: ast.Call) -> None:
+    def _say(self, name: str, value: object, call: ast.Call) -> None:
         _put(self.script.values, name, value)
         self.script.places.setdefault(name, self._source.place(call))
 
@@ -272,7 +271,7 @@ def _reader(name: str) -> Callable[[Reading, ast.Call], None] | None:
     return _BY_END.get(".".join(parts[-2:])) or _BY_END.get(parts[-1])
 
 
-def _put(values: dict[str, Any], name: str, value: Any) -> None:
+def _put(values: dict[str, object], name: str, value: object) -> None:
     *path, last = name.split(".")
     for part in path:
         inner = values.setdefault(part, {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from oomdoctor.records.user_training import FormatName
 from oomdoctor.stacks.reading.python_values import Place
@@ -39,7 +38,7 @@ class Script:
     "quantization", "trainer" or "optimizer".
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
     calls: dict[str, ast.Call] = field(default_factory=dict)
@@ -55,9 +54,9 @@ def program_of(script: Script) -> FormatName:
     return "trainer" if "arguments" in script.calls else "pytorch"
 
 
-def defaults_of(script: Script) -> Mapping[str, Any]:
+def defaults_of(script: Script) -> Mapping[str, object]:
     """What classes take if a script is silent, where that differs from their command lines."""
-    found: dict[str, Any] = {"dtype": "auto", "use_peft": False}
+    found: dict[str, object] = {"dtype": "auto", "use_peft": False}
     unsloth = bool(script.classes & UNSLOTH_CLASSES)
     if unsloth or "quantization" in script.calls:
         found["bnb_4bit_use_double_quant"] = unsloth

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from oomdoctor.records.user_training import Document
 
@@ -12,7 +11,7 @@ _CHUNKED_SINCE = (1, 16)  # `SFTTrainer` calls `add_fused_lm_head` for all losse
 _TRAINER = "SFTTrainer"
 
 
-def in_chunks(document: Document, settings: Mapping[str, Any]) -> str | None:
+def in_chunks(document: Document, settings: Mapping[str, object]) -> str | None:
     """The installed TRL, if its loss is computed in chunks for these settings; else None.
 
     A step with this loss needs TRL, so without an installed one the usual loss is taken. The same

@@ -6,12 +6,11 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 WIDTH = 100
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
     """A value as Python source; strings in double quotes."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
@@ -27,7 +26,7 @@ def mapping(entries: Mapping[str, str]) -> str:
     return "{" + ", ".join(f"{literal(k)}: {v}" for k, v in entries.items()) + "}"
 
 
-def literal_lines(value: Any, room: int) -> str:
+def literal_lines(value: object, room: int) -> str:
     """A value as source; a dict that is wider than the room has one entry a line."""
     line = literal(value)
     if len(line) <= room or not isinstance(value, Mapping):

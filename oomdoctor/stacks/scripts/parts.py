@@ -79,10 +79,9 @@ def arguments(rung: StackRung) -> str:
     beside = rung.beside
     if "learning_rate" in beside:
         rate = literal(beside["learning_rate"])
-    epochs = beside.get("epochs", 1)
-    whole = epochs == int(epochs)
+    whole = rung.epochs.is_integer()
     kind = "int" if whole else "float"
-    count = literal(int(epochs) if whole else epochs)
+    count = literal(int(rung.epochs) if whole else rung.epochs)
     output = literal(beside.get("output_dir", "trained"))
     return f"""
 def parse_arguments() -> argparse.Namespace:

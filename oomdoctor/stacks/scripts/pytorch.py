@@ -35,7 +35,7 @@ def render(rung: StackRung) -> str:
     """
     config = rung.config
     _check(rung)
-    if rung.beside.get("epochs", 1) % 1:  # the loop has whole epochs
+    if not rung.epochs.is_integer():  # the loop has whole epochs
         rung = replace(rung, beside={**rung.beside, "epochs": 1})
     found = [
         models.tokenizer(rung),

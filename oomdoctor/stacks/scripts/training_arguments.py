@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.stacks.engines import engine_settings
@@ -26,7 +24,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     differ."""
     config = rung.config
     computes = {config.autocast_dtype} | ({config.weights_dtype} if is_zero(config) else set())
-    found: dict[str, Any] = {
+    found: dict[str, str] = {
         "output_dir": "args.output",
         "num_train_epochs": "args.epochs",
         "learning_rate": "args.learning_rate",
@@ -65,7 +63,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
         found["use_cpu"] = "True"
     found |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
     for name, value in carried(rung, "trl" if trl else "trainer").items():
-        if not str(found.get(name, "")).startswith("args."):
+        if not found.get(name, "").startswith("args."):
             found[name] = literal(value)
     return found
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import is_fsdp
 from oomdoctor.stacks.rung import StackRung, learning_rate
 from oomdoctor.stacks.writing.file import yaml_file
 from oomdoctor.stacks.writing.lost import settings_of
 
 # Data sets of the right form, which the user replaces, and what the objective needs beside them.
-_SFT: dict[str, Any] = {"datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}]}
-_OBJECTIVES: dict[str, dict[str, Any]] = {
+_SFT: dict[str, object] = {"datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}]}
+_OBJECTIVES: dict[str, dict[str, object]] = {
     "dpo": {
         "datasets": [{"path": "Intel/orca_dpo_pairs", "split": "train", "type": "chatml.intel"}]
     },

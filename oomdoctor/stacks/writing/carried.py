@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomdoctor.records.user_training import FormatName
-from oomdoctor.stacks.names.beside import BESIDE
+from oomdoctor.stacks.names.beside import BESIDE, Scalar
 from oomdoctor.stacks.reading.flatten import flat
 from oomdoctor.stacks.rung import StackRung
 
+Named = dict[str, tuple[str, Scalar]]
+"""Settings by their keys, each with its name in the file."""
 # A script has options for these, whose defaults they become.
 OPTIONS = frozenset({"learning_rate", "epochs", "output_dir"})
 _WHOLE_EPOCHS = frozenset({"pytorch", "torchtune"})
 _FROM_SCRIPTS: Mapping[FormatName, FormatName] = {"unsloth": "trl", "pytorch": "trl"}
 
 
-def beside_of(
-    values: Mapping[str, Any], program: FormatName, objective: str
-) -> dict[str, tuple[str, Any]]:
+def beside_of(values: Mapping[str, object], program: FormatName, objective: str) -> Named:
     """The settings of a file by their keys, each with its name there and its value."""
     told = dict(flat(values))
-    found: dict[str, tuple[str, Any]] = {}
+    found: Named = {}
     for one in BESIDE:
         name = one.name_in(_FROM_SCRIPTS.get(program, program))
         if name is None or one.objective not in (None, objective):
@@ -32,13 +32,14 @@ def beside_of(
     return _warmed_up(found, told)
 
 
-def _warmed_up(found: dict[str, tuple[str, Any]], told: Mapping[str, Any]) -> dict[str, Any]:
+def _warmed_up(found: Named, told: Mapping[str, object]) -> Named:
     """With the warm-up as a number of steps or as a share of them, whichever its name."""
     share = found.get("warmup_ratio")
-    if "warmup_ratio" in told and (share is None or share[0] != "warmup_ratio"):
-        found["warmup_ratio"] = ("warmup_ratio", told["warmup_ratio"])  # of transformers 4
+    older = told.get("warmup_ratio")  # of transformers 4
+    if isinstance(older, int | float) and (share is None or share[0] != "warmup_ratio"):
+        found["warmup_ratio"] = ("warmup_ratio", older)
     name, steps = found.get("warmup_steps", ("", 0))
-    if 0 < steps < 1:
+    if isinstance(steps, float) and 0 < steps < 1:
         del found["warmup_steps"]
         found["warmup_ratio"] = (name, steps)
     elif "warmup_ratio" in found and found["warmup_ratio"][0] == "warmup_steps":
@@ -46,15 +47,15 @@ def _warmed_up(found: dict[str, tuple[str, Any]], told: Mapping[str, Any]) -> di
     return found
 
 
-def carried(rung: StackRung, target: FormatName) -> dict[str, Any]:
+def carried(rung: StackRung, target: FormatName) -> dict[str, Scalar]:
     """What a target can say of the settings that the rung brings along, by its own names."""
-    found: dict[str, Any] = {}
+    found: dict[str, Scalar] = {}
     for one in BESIDE:
         name = one.name_in(_FROM_SCRIPTS.get(target, target))
         if name is None or one.key not in rung.beside:
             continue
         value = rung.beside[one.key]
-        if one.key == "epochs" and target in _WHOLE_EPOCHS and value != int(value):
+        if one.key == "epochs" and target in _WHOLE_EPOCHS and value != int(float(value)):
             continue
         if target != "pytorch" or one.key in OPTIONS:
             found[name] = value
@@ -69,10 +70,12 @@ def not_carried(rung: StackRung, target: FormatName) -> frozenset[str]:
 
 
 def with_carried(
-    settings: Mapping[str, Any], rung: StackRung, target: FormatName
+    settings: Mapping[str, object], rung: StackRung, target: FormatName
 ) -> dict[str, Any]:
     """The settings of a file, where those of the user replace the examples."""
-    found = {key: dict(one) if isinstance(one, dict) else one for key, one in settings.items()}
+    found: dict[str, Any] = {
+        key: dict(one) if isinstance(one, dict) else one for key, one in settings.items()
+    }
     for name, value in carried(rung, target).items():
         *path, last = name.split(".")
         place = found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any
 
 from oomdoctor.records.user_training import FormatName
 from oomdoctor.stacks.rung import StackRung
@@ -16,7 +15,7 @@ _WIDTH = 98
 
 
 def yaml_file(
-    rung: StackRung, program: FormatName, title: str, command: str, settings: Mapping[str, Any]
+    rung: StackRung, program: FormatName, title: str, command: str, settings: Mapping[str, object]
 ) -> str:
     """The text of a YAML file with comments above the settings."""
     settings = with_carried(settings, rung, program)

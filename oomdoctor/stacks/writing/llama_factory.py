@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 from oomdoctor.stacks.writing.file import yaml_file
 from oomdoctor.stacks.writing.lost import settings_of
@@ -21,7 +19,7 @@ def render(rung: StackRung) -> str:
     objective = rung.config.objective
     if objective not in _DATA:
         raise not_in("llama-factory", f"objective = {objective}", "use --to trl or --to axolotl")
-    settings: dict[str, Any] = {"model_name_or_path": rung.model}
+    settings: dict[str, object] = {"model_name_or_path": rung.model}
     if rung.revision:
         settings["model_revision"] = rung.revision
     if rung.trust_remote_code:

@@ -43,12 +43,12 @@ class Lost:
     """A key whose value a file does not hold. `read` is what it says instead."""
 
     key: str
-    value: Any
-    read: Any
+    value: object
+    read: object
     reason: str | None
 
 
-def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, Any]) -> list[Lost]:
+def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, object]) -> list[Lost]:
     """The keys that a program would read otherwise from `settings`, its nested file."""
     document = Document("", settings, asked=program)
     overrides = Overrides(gpus=config.world_size if config.world_size > 1 else None)

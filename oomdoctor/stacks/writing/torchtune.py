@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.names.torchtune import builder_of
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
@@ -60,7 +58,7 @@ def render(rung: StackRung) -> str:
     return yaml_file(rung, "torchtune", "torchtune", _command(config), settings)
 
 
-def _rest(folder: str, kind: str) -> dict[str, Any]:
+def _rest(folder: str, kind: str) -> dict[str, object]:
     return {
         "output_dir": "./outputs",
         "checkpointer": {

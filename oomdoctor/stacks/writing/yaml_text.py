@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 # Text that YAML reads as text without quotes.
 _PLAIN = re.compile(r"[A-Za-z_/.][\w./@+-]*(?: [\w./@+-]+)*")
@@ -13,7 +12,7 @@ _PLAIN = re.compile(r"[A-Za-z_/.][\w./@+-]*(?: [\w./@+-]+)*")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n", "none", "~"})
 
 
-def yaml_text(settings: Mapping[str, Any], indent: int = 0) -> str:
+def yaml_text(settings: Mapping[str, object], indent: int = 0) -> str:
     """The settings as YAML, one a line, in their order."""
     lines = []
     for key, value in settings.items():
@@ -29,14 +28,14 @@ def yaml_text(settings: Mapping[str, Any], indent: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _item(value: Any, indent: int) -> str:
+def _item(value: object, indent: int) -> str:
     if not isinstance(value, Mapping):
         return f"{' ' * indent}- {scalar(value)}"
     inner = yaml_text(value, indent + 2).rstrip("\n")
     return f"{' ' * indent}- {inner.lstrip()}"
 
 
-def scalar(value: Any) -> str:
+def scalar(value: object) -> str:
     """A value on one line."""
     if value is None:
         return "null"

@@ -6,7 +6,6 @@ Names are those of accelerate 1.15.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, offloads
@@ -15,9 +14,10 @@ from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, Writ
 from oomdoctor.stacks.names.techniques import backend_row
 from oomdoctor.stacks.names.transformers import computes
 from oomdoctor.stacks.names.values import is_auto, named_file, number
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
-_KINDS: dict[str, dict[str, Any]] = {
+_KINDS: dict[str, PartialConfig] = {
     "no": {},
     "multi_gpu": {"distributed": "ddp"},
     "fsdp": {"distributed": "fsdp", "fsdp": True},
@@ -25,7 +25,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _mixed(value: Any) -> dict[str, Any]:
+def _mixed(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if value is False or word in ("no", "none", "false"):
         return {"mixed_bfloat16": False, "mixed_float16": False}
@@ -33,7 +33,7 @@ def _mixed(value: Any) -> dict[str, Any]:
         return {"mixed_bfloat16": True, "fp8_on": True}
     if word not in _PRECISIONS:
         raise NotTakenError(f"a rung has no mixed precision {value}")
-    return {f"mixed_{_PRECISIONS[word]}": True}
+    return only(f"mixed_{_PRECISIONS[word]}", True)
 
 
 def _mixed_word(config: TrainConfig) -> str:
@@ -45,11 +45,11 @@ def _mixed_word(config: TrainConfig) -> str:
     return "no"
 
 
-def _kind(value: Any) -> dict[str, Any]:
+def _kind(value: object) -> PartialConfig:
     word = "no" if value is False else str(value).strip().lower()
     if word not in _KINDS:
         raise NotTakenError(f"a rung cannot run on {value}")
-    return dict(_KINDS[word])
+    return _KINDS[word]
 
 
 def _kind_word(config: TrainConfig) -> str:
@@ -60,7 +60,7 @@ def _kind_word(config: TrainConfig) -> str:
     return "NO" if config.sharding == "none" else "MULTI_GPU"
 
 
-def _backend(value: Any) -> dict[str, Any]:
+def _backend(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word in ("no", "none", "eager"):
         return {"compile": False}
@@ -94,10 +94,10 @@ def _nodes(config: TrainConfig) -> int:
     return max(1, -(-config.world_size // config.gpus_per_node))
 
 
-def _steps(value: Any) -> dict[str, Any]:
+def _steps(value: object) -> PartialConfig:
     if value is None or is_auto(value):
         return {}
-    return dict(number("", "accumulation_steps").read(value))
+    return number("", "accumulation_steps").read(value)
 
 
 ACCELERATE = Table(
@@ -116,7 +116,7 @@ ACCELERATE = Table(
             ("dynamo_backend",),
         ),
         *rows("fsdp_config", "fsdp_", upper=True),
-        named_file("deepspeed_config.deepspeed_config_file"),
+        named_file("deepspeed_config.deepspeed_config_file", "deepspeed_file_of_launcher"),
         _zero_row("zero_stage", "zero_optimization.stage", lambda c: int(c.sharding[-1])),
         _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps",
                   lambda config: config.accumulation_steps()),

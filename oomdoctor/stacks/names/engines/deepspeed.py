@@ -6,11 +6,11 @@ Names are those of DeepSpeed 0.19.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from oomdoctor.records.config import TrainConfig, is_zero
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, Write, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, Write, listed
 from oomdoctor.stacks.names.values import flag, integer, is_auto, number, optimizer
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 _OPTIMIZERS = {
     "adam": "adamw_torch",
@@ -22,34 +22,34 @@ _REDUCED = {"fp32": "float32", "bf16": "bfloat16", "bfp16": "bfloat16"}
 _STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
 
 
-def _stage(value: Any) -> dict[str, Any]:
+def _stage(value: object) -> PartialConfig:
     stage = integer(value)
     if not 0 <= stage <= 3:
         raise ValueError(f"must be 0, 1, 2 or 3, not {value!r}")
     return {"zero_stage": stage}
 
 
-def _device(key: str) -> Callable[[Any], dict[str, Any]]:
-    def read(value: Any) -> dict[str, Any]:
+def _device(key: str) -> Read:
+    def read(value: object) -> PartialConfig:
         word = str(value or "none").strip().lower()
         if word == "nvme":
             raise NotTakenError("a rung offloads to host memory, not to a disk")
-        return {key: word == "cpu"}
+        return only(key, word == "cpu")
 
     return read
 
 
-def _enabled(key: str) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {} if value is None or is_auto(value) else {key: flag(value)}
+def _enabled(key: str) -> Read:
+    return lambda value: {} if value is None or is_auto(value) else only(key, flag(value))
 
 
-def _bucket(value: Any) -> dict[str, Any]:
+def _bucket(value: object) -> PartialConfig:
     if value is None or is_auto(value):
         return {}
     return {"bucket_elements": integer(value)}
 
 
-def _prefetch(value: Any) -> dict[str, Any]:
+def _prefetch(value: object) -> PartialConfig:
     if value is None or is_auto(value):
         return {}
     if integer(value) == 0:
@@ -57,7 +57,7 @@ def _prefetch(value: Any) -> dict[str, Any]:
     raise NotTakenError("a rung prefetches DeepSpeed's default amount, or nothing")
 
 
-def _reduced(value: Any) -> dict[str, Any]:
+def _reduced(value: object) -> PartialConfig:
     if value is None:
         return {}
     word = str(value).strip().lower()
@@ -66,7 +66,7 @@ def _reduced(value: Any) -> dict[str, Any]:
     return {"reduce_dtype": _REDUCED[word]}
 
 
-def _optimizer(value: Any) -> dict[str, Any]:
+def _optimizer(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     return {"optimizer": _OPTIMIZERS[word] if word in _OPTIMIZERS else optimizer(word)}
 
@@ -81,23 +81,23 @@ def _precision(name: str) -> Write:
     )
 
 
-def offloads(config: TrainConfig, what: str) -> Any:
+def offloads(config: TrainConfig, what: str) -> object:
     """The device that states or weights are offloaded to."""
     moved = ("optimizer", "parameters") if what == "optimizer" else ("parameters",)
     return "cpu" if config.offload in moved else LEFT_OUT
 
 
-def reduce_word(config: TrainConfig) -> Any:
+def reduce_word(config: TrainConfig) -> object:
     """The dtype of reductions, as DeepSpeed names it."""
     words = {"float32": "fp32", "bfloat16": "bf16"}
     return words.get(config.reduce_dtype, LEFT_OUT)
 
 
-def _buckets(config: TrainConfig) -> Any:
+def _buckets(config: TrainConfig) -> object:
     return config.bucket_elements or LEFT_OUT
 
 
-def _no_prefetch(config: TrainConfig) -> Any:
+def _no_prefetch(config: TrainConfig) -> object:
     return 0 if config.prefetch == "none" and config.sharding == "zero3" else LEFT_OUT
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from oomdoctor.records.config import TrainConfig, is_fsdp
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
 from oomdoctor.stacks.names.values import flag, integer
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 STRATEGIES = {
     "full_shard": "fsdp",
@@ -21,7 +20,7 @@ STRATEGIES = {
 WORDS = {"fsdp": "full_shard", "fsdp_grad_op": "shard_grad_op", "hybrid": "hybrid_shard"}
 
 
-def strategy(value: Any) -> dict[str, Any]:
+def strategy(value: object) -> PartialConfig:
     """A sharding strategy by name or by number."""
     word = str(value).strip().lower()
     if word in STRATEGIES:
@@ -29,7 +28,7 @@ def strategy(value: Any) -> dict[str, Any]:
     raise NotTakenError(f"a rung has no sharding strategy {value}")
 
 
-def reshard(value: Any) -> dict[str, Any]:
+def reshard(value: object) -> PartialConfig:
     """`reshard_after_forward`: a switch for FSDP 2, a strategy for FSDP 1."""
     if value is None:
         return {}
@@ -39,13 +38,13 @@ def reshard(value: Any) -> dict[str, Any]:
         return strategy(value)
 
 
-def _word(value: Any) -> dict[str, Any]:
+def _word(value: object) -> PartialConfig:
     """`fsdp`: a switch, or words such as `full_shard auto_wrap offload`."""
     words = value if isinstance(value, list) else str(value or "").split()
     words = [str(word).strip().lower() for word in words]
     if not words or words in (["false"], ["none"]):
         return {}
-    found: dict[str, Any] = {"fsdp": True}
+    found: PartialConfig = {"fsdp": True}
     for word in words:
         if word in STRATEGIES:
             found |= strategy(word)
@@ -56,7 +55,7 @@ def _word(value: Any) -> dict[str, Any]:
     return found
 
 
-def _written_word(config: TrainConfig) -> Any:
+def _written_word(config: TrainConfig) -> object:
     if not is_fsdp(config):
         return LEFT_OUT
     by_mesh = config.sharding == "hybrid" and config.fsdp_version == 2
@@ -67,8 +66,8 @@ def _written_word(config: TrainConfig) -> Any:
 FSDP_WORD = Row("fsdp", ("fsdp",), _word, _written_word)
 
 
-def _on(key: str) -> Any:
-    return lambda value: {} if value is None else {key: flag(value)}
+def _on(key: str) -> Read:
+    return lambda value: {} if value is None else only(key, flag(value))
 
 
 def _of_fsdp(write: Write) -> Write:
@@ -81,7 +80,7 @@ def _of_first(write: Write) -> Write:
     )
 
 
-def version(value: Any) -> dict[str, Any]:
+def version(value: object) -> PartialConfig:
     """1 is `FullyShardedDataParallel`, 2 is `fully_shard`."""
     number = integer(value)
     if number not in (1, 2):
@@ -89,7 +88,7 @@ def version(value: Any) -> dict[str, Any]:
     return {"fsdp_version": number}
 
 
-def backward_prefetch(value: Any) -> dict[str, Any]:
+def backward_prefetch(value: object) -> PartialConfig:
     """Which weights FSDP 1 gathers ahead in the backward pass."""
     word = str(value or "").strip().lower()
     if word in ("no_prefetch", "none", ""):
@@ -99,12 +98,12 @@ def backward_prefetch(value: Any) -> dict[str, Any]:
     return {}
 
 
-def forward_prefetch(value: Any) -> dict[str, Any]:
+def forward_prefetch(value: object) -> PartialConfig:
     """Whether FSDP 1 gathers ahead in the forward pass."""
     return {"prefetch": "forward"} if value is not None and flag(value) else {}
 
 
-def shards_again(config: TrainConfig) -> Any:
+def shards_again(config: TrainConfig) -> object:
     """`reshard_after_forward` of a rung."""
     if config.fsdp_version == 2:
         return config.sharding != "fsdp_grad_op"
@@ -119,10 +118,10 @@ def prefetched(config: TrainConfig) -> str:
 def rows(head: str, prefix: str, *, upper: bool = False) -> tuple[Row, ...]:
     """The rows of an `fsdp_config`: each name with `head.prefix`; the other spelling is read."""
 
-    def case(text: Any) -> Any:
+    def case(text: object) -> object:
         return text.upper() if upper and isinstance(text, str) else text
 
-    def row(name: str, keys: tuple[str, ...], read: Any, write: Write | None) -> Row:
+    def row(name: str, keys: tuple[str, ...], read: Read, write: Write | None) -> Row:
         other = "fsdp_" if not prefix else ""
         return Row(f"{head}.{prefix}{name}", keys, read, write, (f"{head}.{other}{name}",))
 
