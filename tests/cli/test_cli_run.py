@@ -29,7 +29,7 @@ WRAPPER = """
 import sys
 from contextlib import contextmanager
 from oomdoctor.cli.main import run
-from oomdoctor.runs.watched import run as watched
+from oomdoctor.runs.watched import run_watched as watched
 @contextmanager
 def emulating(*_):
     yield {"EMULATION": "here"}
@@ -52,7 +52,8 @@ from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.machine import Gpu
 from oomdoctor.runs.watched.seen import sampling
-from oomdoctor.runs.watched import real, run as watched
+from oomdoctor.runs.watched import real
+from oomdoctor.runs.watched import run_watched as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
 real.list_gpus = watched.list_gpus = lambda: (gpu,)
 kills = count()
