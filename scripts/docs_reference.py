@@ -26,6 +26,7 @@ from oomdoctor.records.facts.interconnects import INTERCONNECTS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
+from oomdoctor.records.rung.keys import KEYS, Group
 from oomdoctor.system import environment, evidence
 
 sys.path.append(str(Path(__file__).parent / "evaluation"))
@@ -78,14 +79,16 @@ def _meaning(parameter: Any) -> str:
 
 
 def rung_keys() -> str:
-    """The keys of a rung: values with the default first, and what each means."""
+    """The keys of a rung by group: values with the default first, and what each means."""
     hints, meanings = get_type_hints(TrainConfig), field_docs(TrainConfig)
-    rows = []
+    groups: dict[str, list[tuple[str, str, str]]] = {group: [] for group in get_args(Group)}
     for field in dataclasses.fields(TrainConfig):
         default = _toml(field.default)
         others = [word for word in map(_toml, _values(hints[field.name])) if word != default]
-        rows.append((f"`{field.name}`", _codes([default, *others]), meanings[field.name]))
-    return table(("key", "values, default first", "meaning"), rows)
+        row = (f"`{field.name}`", _codes([default, *others]), meanings[field.name])
+        groups[KEYS[field.name].group].append(row)
+    head = ("key", "values, default first", "meaning")
+    return "\n\n".join(f"**{group}**\n\n{table(head, rows)}" for group, rows in groups.items())
 
 
 def _values(hint: Any) -> Iterator[Any]:

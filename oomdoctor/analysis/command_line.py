@@ -18,6 +18,7 @@ from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.keys import usual_autocast
 from oomdoctor.records.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
@@ -185,9 +186,13 @@ def _typed_rungs(request: SurveyRequest) -> tuple[str, ...]:
 
 
 def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
-    """A rung as `--rung` reads it: only what differs from the defaults and the survey's sizes."""
-    micro = request.micro_batch_size
+    """A rung as `--rung` reads it: only what differs from the defaults and the survey's sizes.
+
+    A typed rung that names no type has the usual mixed precision of its method.
+    """
+    micro, names_type = request.micro_batch_size, config.weights_dtype != "bfloat16"
     plain = TrainConfig(
+        autocast_dtype="none" if names_type else usual_autocast(config.method, config.objective),
         micro_batch_size=AUTO if micro is None else micro,
         sequence_length=request.sequence_length,
         effective_batch_size=request.effective_batch_size,

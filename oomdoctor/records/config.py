@@ -39,7 +39,6 @@ from oomdoctor.records.rung.choices import (
     Sharding,
     Vision,
 )
-from oomdoctor.records.rung.label import label_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +193,6 @@ class TrainConfig:
     def rank_batch_size(self) -> int:
         """Sequences of one optimizer step on each GPU."""
         return self.effective_batch_size // self.world_size
-
-    def label(self) -> str:
-        """A short name of what differs from the defaults, such as `qlora-nf4+ckpt+paged8bit`."""
-        return label_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from tiny_models import tiny_folder
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.records.user_training import (
     AddedCode,
     ChangedLine,
@@ -170,7 +171,7 @@ def test_the_page_has_yours_first_and_only_once(golden):
     assert sum(line.strip().startswith((label, f"1  {label}")) for line in rest.splitlines()) <= 1
     config = report.request.user_training.config
     length = f"sequence length {config.sequence_length:,}"
-    assert f"Read as    {config.label()}, {length}\n" in rest
+    assert f"Read as    {label_of(config)}, {length}\n" in rest
     assert "Fits with  micro-batch size 1: peak 8.00 GiB, ~1,230 tokens/s (1.50x)" in rest
     assert (
         "in train.yaml: micro_batch_size: 1 (line 13), remove flash_attention (line 4), add "

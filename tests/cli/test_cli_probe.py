@@ -198,12 +198,17 @@ def test_two_rungs_that_differ_in_the_micro_batch_only_are_refused(cli, survey):
     assert "differ only in their micro-batch size (full-bf16)" in ended.err
 
 
-def test_two_rungs_that_look_alike_get_two_names(cli, survey):
-    request = asked(
-        cli, survey, "--recipe", "none", "--rung", "method=lora,lora_alpha=8",
-        "--rung", "method=lora,lora_alpha=16",
-    )  # fmt: skip
-    assert [rung.label for rung in request.recipe.rungs] == ["lora-r16-bf16", "lora-r16-bf16-2"]
+def test_rungs_that_differ_are_named_by_it_and_a_label_of_two_gets_a_number(cli, survey):
+    texts = (
+        "method=lora,lora_alpha=8",
+        "method=lora,lora_alpha=16",
+        "method=full,label=mine",
+        "method=qlora,label=mine",
+    )
+    rungs = [word for text in texts for word in ("--rung", text)]
+    request = asked(cli, survey, "--recipe", "none", *rungs)
+    labels = [rung.label for rung in request.recipe.rungs]
+    assert labels == ["lora-r16+alpha-8", "lora-r16+alpha-16", "mine", "mine-2"]
 
 
 @pytest.mark.parametrize(

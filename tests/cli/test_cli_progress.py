@@ -19,7 +19,7 @@ from oomdoctor.records.result import Attempt, Failure
 from oomdoctor.runs.events import SurveyEvent
 
 FULL = Rung("full-bf16", TrainConfig())
-LORA = Rung("lora-r16-bf16", TrainConfig(method="lora"))
+LORA = Rung("lora-r16", TrainConfig(method="lora"))
 
 
 def attempt(rung: Rung, size: int, outcome: str, **keys) -> Attempt:
@@ -89,9 +89,9 @@ def test_a_pipe_gets_one_line_a_rung(monkeypatch):
         "inspecting m (local)",
         "2 finished tries reused",
         "[ 1/12] full-bf16: fits, micro-batch 2, peak 2.00 GiB  (3 attempts, 0.00 ms)",
-        "[ 2/12] lora-r16-bf16: skipped: needs at least as much",
-        "[ 3/12] lora-r16-bf16: failed at micro-batch 1: it broke  (0.00 ms)",
-        "[ 4/12] lora-r16-bf16: not supported: needs a GPU  (0.00 ms)",
+        "[ 2/12] lora-r16: skipped: needs at least as much",
+        "[ 3/12] lora-r16: failed at micro-batch 1: it broke  (0.00 ms)",
+        "[ 4/12] lora-r16: not supported: needs a GPU  (0.00 ms)",
         "[12/12] full-bf16: out of memory at micro-batch 1: ran but leaves 1 B  (0.00 ms)",
     ]
 

@@ -11,6 +11,7 @@ from oomdoctor.records.measurement import Measurement, OomEvent, Timing
 from oomdoctor.records.model import ModelRef, ParameterCounts
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt, Failure, ProbeResult
+from oomdoctor.records.rung.label import label_of
 
 GIB = 1024**3
 COUNTS = ParameterCounts(
@@ -30,7 +31,7 @@ MODEL_CONFIG = {
 
 def rung(label: str | None = None, **values: Any) -> Rung:
     config = TrainConfig(**values)
-    return Rung(label or config.label(), config)
+    return Rung(label or label_of(config), config)
 
 
 def timing(micro: float = 0.5, optimizer: float = 0.1, spread: float | None = 0.01) -> Timing:

@@ -110,7 +110,7 @@ def gpu_report() -> Report:
             notes=("speed not settled: only 1 timed step",),
         ),
         result(
-            "lora-r16-bf16",
+            "lora-r16",
             config(method="lora"),
             outcome="host_oom",
             micro_batch_size=1,
@@ -118,13 +118,13 @@ def gpu_report() -> Report:
             reason="the kernel killed the worker: host memory ran out while it held 61.2 GiB",
         ),
         result(
-            "lora-r16-bf16+ckpt+flash2",
+            "lora-r16+ckpt+flash2",
             replace(lora, attention="flash_attention_2"),
             outcome="unsupported",
             reason="flash-attn is not installed: pip install flash-attn",
         ),
         result(
-            "lora-r16-bf16+ckpt+eager",
+            "lora-r16+ckpt+eager",
             replace(lora, attention="eager"),
             outcome="failed",
             micro_batch_size=1,
@@ -140,7 +140,7 @@ def gpu_report() -> Report:
             elapsed_s=6.0,
         ),
         result(
-            "lora-r16-bf16+ckpt+lion8bit",
+            "lora-r16+ckpt+lion8bit",
             replace(lora, optimizer="lion_8bit"),
             outcome="crashed",
             failure=Failure(
@@ -152,7 +152,7 @@ def gpu_report() -> Report:
             ),
         ),
         result(
-            "lora-r16-bf16+ckpt+compile",
+            "lora-r16+ckpt+compile",
             replace(lora, compile=True),
             outcome="timed_out",
             reason="no end after 10 min 00 s",

@@ -13,6 +13,8 @@ from oomdoctor.records.report import (
     SurveyRequest,
 )
 from oomdoctor.records.result import ProbeResult, Try
+from oomdoctor.records.rung.keys import usual_autocast
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.units import GIB, MIB
 
 VERSIONS = {
@@ -29,7 +31,12 @@ VERSIONS = {
 def config(**keys: object) -> TrainConfig:
     """A configuration of the examples' ladder."""
     base = TrainConfig(sequence_length=4096, effective_batch_size=32)
-    return replace(base, **keys)  # type: ignore[arg-type]
+    made = replace(base, **keys)  # type: ignore[arg-type]
+    return (
+        made
+        if "autocast_dtype" in keys
+        else replace(made, autocast_dtype=usual_autocast(made.method))
+    )
 
 
 def measurement(peak: int, **keys: object) -> Measurement:
@@ -83,7 +90,7 @@ def result(label: str | None, settings: TrainConfig, **keys: object) -> ProbeRes
     """A result with nothing known but its configuration and what `keys` say."""
     base = ProbeResult(
         key=settings.key(),
-        label=label or settings.label(),
+        label=label or label_of(settings),
         config=settings,
         outcome="fits",
         evidence="measured",

@@ -95,7 +95,7 @@ def rows() -> tuple[ProbeResult, ...]:
         measured=measurement(round(14.2 * GIB), timing=_ESTIMATED, losses=()),
     )
     liger = result(
-        "lora-r16-bf16+ckpt+liger",
+        "lora-r16+ckpt+liger",
         replace(lora, loss="liger"),
         outcome="unsupported",
         evidence="predicted",
@@ -272,7 +272,7 @@ def sweep_report() -> Report:
             SweptPeak(value, size, size <= target.usable_bytes)
             for value, size in zip(values, needed, strict=True)
         )
-        lines.append(SweepLine(target.name, "a1", "lora-r16-bf16+ckpt", 1, peaks, 2048, 3840, None))
+        lines.append(SweepLine(target.name, "a1", "lora-r16+ckpt", 1, peaks, 2048, 3840, None))
         unknown = tuple(SweptPeak(value, None, None) for value in values)
         why = "aten::nonzero: the size of its result depends on data"
         lines.append(SweepLine(target.name, "b2", "full-bf16", 1, unknown, None, None, why))
@@ -295,7 +295,7 @@ def solve_report() -> Report:
         found = SolveLine(
             card=target.name,
             key="a1",
-            label="lora-r16-bf16+ckpt",
+            label="lora-r16+ckpt",
             micro_batch_size=1,
             sequence_length=3328,
             effective_batch_size=16,
@@ -333,7 +333,7 @@ def solve_report() -> Report:
         unknown = replace(
             none,
             key="d4",
-            label="lora-r16-bf16+unsloth",
+            label="lora-r16+unsloth",
             next_missed_by_bytes=None,
             reason="needs a GPU: Unsloth cannot be simulated",
         )

@@ -28,8 +28,8 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, canonical
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.rung.keys import KEYS, Order, settled
 
-_PREPARED = ("none", "norms", "peft")
 _FOLLOW = ("weights_dtype", "autocast_dtype")
 _CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768  # of TRL 1.16 kernels/chunked_logprob.py
@@ -78,53 +78,22 @@ def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[
 
 def _relevant(config: TrainConfig) -> TrainConfig:
     """The configuration without the values that do not change memory."""
-    plain = TrainConfig()
-    values: dict[str, Any] = {"lora_alpha": plain.lora_alpha, "use_rslora": plain.use_rslora}
-    if config.method == "full":
-        values |= {
-            name: getattr(plain, name) for name in ("lora_rank", "lora_dropout", "lora_targets")
-        }
-    if config.quantization == "none":
-        values["kbit_prepare"] = plain.kbit_prepare
-    if config.quantization != "nf4":
-        values["double_quant"] = plain.double_quant
-    if config.objective not in ("dpo", "grpo"):
-        values |= {"reference": plain.reference, "completion_length": plain.completion_length}
-    values["num_generations"] = plain.num_generations  # how completions are grouped
-    if config.packing != "packed":
-        values["document_length"] = plain.document_length
-    if config.activation_checkpointing != "every_n":
-        values["checkpoint_every"] = plain.checkpoint_every
-    elif config.checkpoint_every == 1:
+    values = {key.name: key.default() for key in KEYS.values() if key.memory == "none"}
+    if config.activation_checkpointing == "every_n" and config.checkpoint_every == 1:
         values["activation_checkpointing"] = "full"
-        values["checkpoint_every"] = plain.checkpoint_every
     values["optimizer"] = canonical(config.optimizer)
-    row = OPTIMIZERS.get(config.optimizer)
-    if row is None or not row.low_rank:
-        values["optimizer_rank"] = plain.optimizer_rank
     if config.offload == "optimizer":
-        values["optimizer"] = plain.optimizer  # the device has none of its states
-    return replace(config, **values)
+        values["optimizer"] = KEYS["optimizer"].default()  # the device has none of its states
+    return settled(replace(config, **values))
 
 
 def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting) -> bool:
     a, b = getattr(more, name), getattr(less, name)
-    if name in ("sequence_length", "lora_rank", "vllm_gpu_memory_utilization"):
-        return bool(a >= b)
+    order = KEYS[name].memory
+    if order is not None:
+        return _in_order(order, a, b)
     if name == "lora_dropout":
         return bool(b == 0)  # dropout keeps a mask and its output
-    if name == "use_dora":
-        return bool(a)  # it computes all that LoRA does, and the rescaled result
-    if name == "modules_to_save":
-        return set(a) >= set(b)
-    if name == "vision":
-        return bool(a == "trained")
-    if name == "frozen_layers":
-        return bool(a <= b)
-    if name == "double_quant":
-        return bool(b)
-    if name == "kbit_prepare":
-        return _PREPARED.index(a) > _PREPARED.index(b)
     if name == "reference":
         return has_reference_model(more) and not has_reference_model(less)
     if name == "offload":
@@ -146,6 +115,15 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
         listed = row is not None and a in row.at_least
         return listed or _states_at_least(more, less, setting)
     return False
+
+
+def _in_order(order: Order, more: Any, less: Any) -> bool:
+    """Whether a value of a key with an order in memory needs at least as much as another one."""
+    if isinstance(order, tuple):
+        return order.index(more) >= order.index(less)
+    if order == "less":
+        more, less = less, more
+    return set(more) >= set(less) if isinstance(more, tuple) else bool(more >= less)
 
 
 def _keeps_at_least(more: TrainConfig, less: TrainConfig) -> bool:

@@ -12,6 +12,7 @@ from itertools import count
 
 from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.facts.dtypes import has_bfloat16
+from oomdoctor.records.rung.label import label_of
 
 
 def ladder_for(rungs: Sequence[Rung], capability: str | None) -> tuple[Rung, ...]:
@@ -71,8 +72,9 @@ def emulated(rungs: Iterable[Rung], capability: str | None) -> tuple[str, ...]:
 
 def _label(rung: Rung, config: TrainConfig, word: str = "fp16") -> str:
     """A label that says the type: generated again, or with the word after the method."""
-    if rung.label == rung.config.label():
-        return config.label()
+    generated = label_of(rung.config)
+    if rung.label.startswith(generated):  # words of its sizes may follow
+        return label_of(config) + rung.label.removeprefix(generated)
     if "bf16" in rung.label:
         return rung.label.replace("bf16", word)
     head, plus, rest = rung.label.partition("+")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
+from oomdoctor.records.config import TrainConfig, is_fsdp, steps_in_backward
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.facts.sizes import SIZES
 from oomdoctor.records.rung.adapters import adapter_faults
 from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.keys import row_faults
 from oomdoctor.records.rung.objectives import objective_faults
 from oomdoctor.records.rung.unsloth import unsloth_faults
 
@@ -17,19 +18,7 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
     What this machine or this version cannot do is not an error here: it depends on where the rung
     runs, so the worker reports it as `unsupported`.
     """
-    faults: list[tuple[str, str]] = []
-    for key in (
-        "checkpoint_every",
-        "optimizer_rank",
-        "lora_rank",
-        "lora_alpha",
-        "sequence_length",
-        "document_length",
-    ):
-        if getattr(config, key) < 1:
-            faults.append((key, "must be at least 1"))
-    if config.effective_batch_size < 1:
-        faults.append(("effective_batch_size", "must be at least 1"))
+    faults = row_faults(config)
     faults += _sharding_faults(config)
     faults += objective_faults(config)
     if config.padding != "none" and config.packing != "none":
@@ -56,8 +45,6 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
             )
     if config.method == "qlora" and config.quantization == "none":
         faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
-    if config.method != "qlora" and config.quantization != "none":
-        faults.append(("quantization", f'needs method "qlora", not "{config.method}"'))
     faults += _technique_faults(config)
     scaled = config.autocast_dtype == "float16"
     if scaled and config.weights_dtype == "float16" and config.method == "full":
@@ -69,22 +56,7 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
 
 def _technique_faults(config: TrainConfig) -> list[tuple[str, str]]:
     """Techniques that belong to another method."""
-    found: list[tuple[str, str]] = []
-    if config.method == "full":
-        found += [
-            (key, 'needs method "lora" or "qlora"')
-            for key in ("use_dora", "use_rslora", "modules_to_save")
-            if getattr(config, key)
-        ]
-    if config.method == "full" and config.adapter_dtype != "default":
-        found.append(("adapter_dtype", 'needs method "lora" or "qlora"'))
-    found += adapter_faults(config)
-    if config.frozen_layers < 0:
-        found.append(("frozen_layers", "must be at least 0"))
-    elif config.frozen_layers and config.method != "full":
-        found.append(("frozen_layers", f'"{config.method}" already freezes all layers; use full'))
-    if config.fp8 != "none" and config.method != "full":
-        found.append(("fp8", f'converts weights that are trained; "{config.method}" freezes them'))
+    found = adapter_faults(config)
     if config.fp8 != "none" and config.sharding != "none":
         found.append(("fp8", f"on several GPUs has no model yet; drop {config.sharding}"))
     if config.fp8 == "transformer_engine" and config.activation_checkpointing != "none":
@@ -133,14 +105,9 @@ def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
     world = config.world_size
     if not 1 <= world <= MOST_GPUS:
         return [("world_size", f"must be from 1 to {MOST_GPUS:,}")]
-    if config.gpus_per_node < 1:
-        found.append(("gpus_per_node", "must be at least 1"))
-    elif config.sharding == "hybrid" and (
-        world <= config.gpus_per_node or world % config.gpus_per_node
-    ):
-        found.append(
-            ("world_size", f"hybrid needs several whole nodes of {config.gpus_per_node} GPUs")
-        )
+    node = max(1, config.gpus_per_node)
+    if config.sharding == "hybrid" and (world <= node or world % node):
+        found.append(("world_size", f"hybrid needs several whole nodes of {node} GPUs"))
     if config.prefetch == "none" and is_fsdp(config) and config.fsdp_version == 2:
         found.append(("prefetch", "FSDP 2 always gathers ahead in the backward pass"))
     if world > 1 and config.sharding == "none":
@@ -159,26 +126,4 @@ def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
         found.append(
             ("offload", f"{config.sharding} cannot offload the optimizer alone: {instead}")
         )
-    if config.bucket_elements < 0:
-        found.append(("bucket_elements", "must be at least 0"))
-    if config.bucket_elements and not (is_zero(config) or config.sharding == "ddp"):
-        found.append(("bucket_elements", "needs ddp or zero1 to zero3: FSDP has no buckets"))
-    if config.sharding != "none":
-        found += _unused(config)
-    return found
-
-
-def _unused(config: TrainConfig) -> list[tuple[str, str]]:
-    """Settings that the engine of a rung does not have."""
-    found: list[tuple[str, str]] = []
-    if config.fsdp_version == 1 and not is_fsdp(config):
-        found.append(("fsdp_version", f"needs fsdp, not {config.sharding}"))
-    if config.prefetch == "forward" and not is_fsdp(config):
-        found.append(("prefetch", f'"forward" needs fsdp, not {config.sharding}'))
-    if config.prefetch == "none" and not (is_fsdp(config) or config.sharding == "zero3"):
-        found.append(("prefetch", f'"none" needs fsdp or zero3, not {config.sharding}'))
-    if config.reduce_dtype != "default" and not (is_fsdp(config) or is_zero(config)):
-        found.append(("reduce_dtype", f"needs fsdp or zero1 to zero3, not {config.sharding}"))
-    if config.sync_each_batch and is_zero(config):
-        found.append(("sync_each_batch", "needs ddp or fsdp: DeepSpeed decides by its stage"))
     return found

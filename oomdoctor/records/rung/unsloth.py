@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig
 
 # Its word for each kind of checkpointing.
 CHECKPOINTING: dict[str, bool | str] = {"none": False, "full": True, "offload": "unsloth"}

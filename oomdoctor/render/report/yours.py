@@ -11,6 +11,7 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.records.user_training import (
     YOURS,
     ChangedLine,
@@ -65,7 +66,7 @@ def _row(report: Report, result: ProbeResult, plus_minus: str) -> Block:
 def _read_as(training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:
     """The rung in short, so that a wrong reading is seen; if `verbose`, by which settings."""
     config = training.config
-    found = [("Read as", f"{config.label()}, sequence length {config.sequence_length:,}")]
+    found = [("Read as", f"{label_of(config)}, sequence length {config.sequence_length:,}")]
     if verbose:
         for file in training.files:
             said = [

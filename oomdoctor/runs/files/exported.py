@@ -11,6 +11,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.records.user_training import YOURS, FormatName, UserTraining
 from oomdoctor.runs.files.user_training import read_user_training
 from oomdoctor.stacks.export import export, target_named
@@ -107,7 +108,7 @@ def rung_of_files(texts: Sequence[str], target: str) -> tuple[StackRung, tuple[s
     beside = _beside(texts, training.config.objective)
     rung = StackRung(
         config=training.config,
-        label=training.config.label(),
+        label=label_of(training.config),
         model=training.model,
         task="causal-lm",
         revision=training.revision,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.optimizers import OPTIMIZERS
+from oomdoctor.records.rung.keys import low_rank
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
 from oomdoctor.stacks.names.values import flag, integer
 from oomdoctor.stacks.partial_config import PartialConfig
@@ -41,12 +40,6 @@ def fp8_row(name: str) -> Row:
         return {} if value is None else {"fp8_on": flag(value)}
 
     return Row(name, ("fp8_on",), read, lambda c: True if c.fp8 != "none" else LEFT_OUT)
-
-
-def low_rank(config: TrainConfig) -> bool:
-    """Whether the optimizer projects gradients to a rank."""
-    row = OPTIMIZERS.get(config.optimizer)
-    return row is not None and row.low_rank
 
 
 def rank_of(value: object) -> PartialConfig:

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.keys import KEYS
 from oomdoctor.records.user_training import NotTaken, Said
-
-# Keys that a program may combine otherwise than a rung: what is taken instead.
-_INSTEAD: Mapping[str, tuple[Any, ...]] = {
-    "activation_checkpointing": ("full", "none"),
-    "loss": ("default",),
-    "packing": ("none",),
-    "padding": ("none",),
-    "fp8": ("none",),
-    "bucket_elements": (0,),
-    "prefetch": ("default",),
-    "reduce_dtype": ("default",),
-    "sync_each_batch": (False,),
-    "fsdp_version": (2,),
-    "frozen_layers": (0,),
-}
 
 
 def within(
@@ -36,7 +21,7 @@ def within(
     """
     left: list[NotTaken] = []
     for key, what in config_faults(config):
-        for value in _INSTEAD.get(key, ()):
+        for value in KEYS[key].instead:
             changed = replace(config, **{key: value})
             if key in {name for name, _ in config_faults(changed)}:
                 continue

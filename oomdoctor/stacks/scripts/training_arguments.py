@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.rung.keys import low_rank
 from oomdoctor.stacks.engines import engine_settings
-from oomdoctor.stacks.names.techniques import low_rank
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts.code import call, literal, literal_lines, mapping
 from oomdoctor.stacks.scripts.model import (

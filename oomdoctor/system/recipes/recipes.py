@@ -112,7 +112,8 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
     """A rung from `key=value,key=value`, such as `method=lora,lora_rank=64,micro_batch_size=4`.
 
     Join several LoRA targets with a plus: `lora_targets=q_proj+v_proj`. After `yours` come only the
-    keys that differ from the rung of --from.
+    keys that differ from the rung of --from. A rung that names no type is trained with the mixed
+    precision that ladders have for its method.
 
     Raises:
         OomDoctorError: the text has errors; all are listed (exit 2).
@@ -140,7 +141,7 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
     values, value_faults = read_values(read_words(words))
     faults += value_faults
     if not faults:
-        rung, faults = build_rung(base | values, **sizes)
+        rung, faults = build_rung(base | values, **sizes, typed=True)
         if not faults:
             return rung
     shown = text if len(text) <= 200 else text[:197] + "..."

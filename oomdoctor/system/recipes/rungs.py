@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,8 @@ from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.keys import settled, usual_autocast
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.system.recipes.suggestions import nearest_key, nearest_value
 
 KeyFault: TypeAlias = tuple[str, str]
@@ -58,15 +61,18 @@ def build_rung(
     effective_batch_size: int | None,
     micro_batch_size: int | None,
     gpus: int | None = None,
+    typed: bool = False,
 ) -> tuple[Rung, list[KeyFault]]:
     """A rung from valid values, and the contradictions in it. The values override the sizes.
 
-    If the values name no type, the rung's 16-bit type follows the card. On several GPUs, a rung
-    that names no sharding is `ddp`: that is what a launcher makes of it.
+    If the values name no type, the rung's 16-bit type follows the card, and a `typed` rung has the
+    mixed precision that ladders train its method with. On several GPUs, a rung
+    that names no sharding is `ddp`: that is what a launcher makes of it. Values that mean nothing
+    beside the others are dropped.
     """
-    sizes = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
-    merged: dict[str, Any] = {key: size for key, size in sizes.items() if size is not None}
-    merged |= {key: value for key, value in values.items() if key != LABEL}
+    asked = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
+    sizes: dict[str, Any] = {key: size for key, size in asked.items() if size is not None}
+    merged = sizes | {key: value for key, value in values.items() if key != LABEL}
     spread = _spread(values, gpus)
     if steps_in_backward(TrainConfig(**merged | spread)):
         merged |= _one_micro_batch(values, merged | spread, micro_batch_size)
@@ -74,12 +80,19 @@ def build_rung(
         merged["micro_batch_size"] = micro_batch_size
     if merged.get("method") == "qlora":
         merged.setdefault("quantization", "nf4")
-    config = TrainConfig(**merged | spread)
     follows = _TYPES.isdisjoint(values)
+    if typed and follows:
+        plain = TrainConfig(**merged)
+        merged["autocast_dtype"] = usual_autocast(plain.method, plain.objective)
+    config = TrainConfig(**merged | spread)
     label = values.get(LABEL)
     if label and "sharding" in spread:
         label += f"+{config.sharding}x{config.world_size}"
-    return Rung(label or config.label(), config, follows), config_faults(config)
+    named: dict[str, Any] = {
+        key: size for key, size in asked.items() if size is not None and key in values
+    }
+    label = label or label_of(config, replace(config, **named))
+    return Rung(label, settled(config), follows), config_faults(config)
 
 
 def _one_micro_batch(

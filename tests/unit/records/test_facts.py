@@ -32,6 +32,7 @@ from oomdoctor.records.facts.optimizers import (
 from oomdoctor.records.facts.unsupported import UNSUPPORTED, Unsupported, unsupported
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.rung.choices import Attention, Dtype
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 
@@ -84,8 +85,8 @@ def test_states_are_between_the_bound_and_the_ceiling(row: Optimizer, dtype: Dty
 
 @pytest.mark.parametrize("name", RECIPE_NAMES)
 def test_the_label_of_each_optimizer_is_its_own(name: str) -> None:
-    label = TrainConfig(optimizer=name).label()
-    others = {TrainConfig(optimizer=other).label() for other in RECIPE_NAMES if other != name}
+    label = label_of(TrainConfig(optimizer=name))
+    others = {label_of(TrainConfig(optimizer=other)) for other in RECIPE_NAMES if other != name}
     twins = any(row.alias_of == name for row in OPTIMIZERS.values())
     assert (label in others) == (twins or OPTIMIZERS[name].alias_of is not None)
 

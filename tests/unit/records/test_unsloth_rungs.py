@@ -10,6 +10,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.unsupported import unsupported
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
@@ -42,7 +43,7 @@ def test_what_unsloth_decides_cannot_be_said(key: str, changes: dict[str, Any]) 
 def test_usual_rungs_combine_and_are_named() -> None:
     for changes in ({}, {"autocast_dtype": "bfloat16"}, {"activation_checkpointing": "offload"}):
         assert config_faults(TrainConfig(**LORA | changes)) == []
-    assert TrainConfig(**LORA).label() == "lora-r16-bf16+unsloth"
+    assert label_of(TrainConfig(**LORA)) == "lora-r16+unsloth"
 
 
 def test_it_needs_a_gpu_and_cannot_be_simulated() -> None:

@@ -17,7 +17,7 @@ def test_every_format_renders_a_report(name: str) -> None:
     text = render_report(
         REPORTS["gpu"](), name, terminal=False, width=80, color=False, verbose=False
     )
-    assert "lora-r16-bf16+ckpt" in text
+    assert "lora-r16+ckpt" in text
 
 
 @pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.name)

@@ -354,14 +354,14 @@ def test_warnings_are_those_of_the_report() -> None:
 def test_what_was_not_reached_is_named() -> None:
     text = plain(interrupted_report())
     assert "interrupted after 61.0 s; so far 0 of 1 rung fits, 1 not measured" in text
-    assert "Not reached: full-bf16, lora-r16-bf16+ckpt," in text
+    assert "Not reached: full-bf16, lora-r16+ckpt," in text
     assert "oomdoctor probe --resume latest" in text
 
 
 def test_the_best_of_each_method() -> None:
     text = plain(gpu_report())
     assert re.search(r"Full fine-tuning\s+none fits", text)
-    assert re.search(r"LoRA\s+lora-r16-bf16\+ckpt, 5,310 tokens/s \(\+-0.6%\)", text)
+    assert re.search(r"LoRA\s+lora-r16\+ckpt, 5,310 tokens/s \(\+-0.6%\)", text)
 
 
 def test_a_ladder_of_one_method_has_no_best_of_each() -> None:
@@ -379,7 +379,7 @@ def test_the_tokens_of_the_request_name_the_column() -> None:
 def test_verbose_shows_everything_about_a_rung() -> None:
     text = plain(gpu_report(), verbose=True)
     for text_part in (
-        "method=lora, weights_dtype=bfloat16, activation_checkpointing=full",
+        "method=lora, weights_dtype=bfloat16, autocast_dtype=bfloat16",
         "the most tokens/s",
         "3 allocation retries",
         "600 MiB of it for the CUDA context and libraries",

@@ -15,6 +15,7 @@ from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.stacks.export import export, target_names
 from oomdoctor.stacks.rung import StackRung
 
@@ -24,7 +25,7 @@ SCRIPTS = tuple(name for name in ("trainer", "trl", "pytorch", "unsloth") if nam
 def rung(versions: dict[str, str] | None = None, **values: Any) -> StackRung:
     config = TrainConfig(**{"micro_batch_size": 2, "effective_batch_size": 4, **values})
     return StackRung(
-        config, config.label(), "some/model", origin=("Measured.",), versions=versions or {}
+        config, label_of(config), "some/model", origin=("Measured.",), versions=versions or {}
     )
 
 

@@ -192,7 +192,7 @@ def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining
                 "leave out micro_batch_size to search for it, or start one run for each",
             )
         labels = {known.label for other, known in ladder.items() if other != key}
-        if rung.label in labels:  # different configurations whose generated labels are the same
+        if rung.label in labels:  # the user gave two of them one label
             number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
             rung = replace(rung, label=f"{rung.label}-{number}")
         # A typed rung replaces the same one of the recipe: it may fix the micro-batch size.

@@ -8,6 +8,7 @@ from oomdoctor.analysis.memory.bounds import lower_bound
 from oomdoctor.analysis.memory.least_counts import least_counts
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.system.catalogue import CatalogueModel, models
 
 MODELS = [model for model in models() if model.parameters is not None]
@@ -54,7 +55,7 @@ def test_an_unknown_architecture_is_not_guessed():
         TrainConfig(method="qlora", quantization="int8", kbit_prepare="norms"),
         TrainConfig(optimizer="adamw_bnb_8bit"),
     ],
-    ids=lambda config: config.label(),
+    ids=lambda config: label_of(config),
 )
 @pytest.mark.parametrize(
     "real",

@@ -11,6 +11,7 @@ from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.dtypes import has_bfloat16
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.system.recipes.recipes import load_recipe, parse_rung, recipe_names
 
@@ -19,7 +20,7 @@ SIZES: Any = {"sequence_length": 512, "effective_batch_size": 8, "micro_batch_si
 
 def rung(label: str | None = None, *, follows: bool = True, **values: Any) -> Rung:
     config = TrainConfig(**values)
-    return Rung(label or config.label(), config, follows)
+    return Rung(label or label_of(config), config, follows)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def rung(label: str | None = None, *, follows: bool = True, **values: Any) -> Ru
             {"weights_dtype": "float32", "autocast_dtype": "bfloat16"},
             "full-fp32-amp-fp16", "float32", "float16",
         ),
-        ({"method": "lora"}, "lora-r16-fp16-amp-fp16", "float16", "float16"),
+        ({"method": "lora"}, "lora-r16-fp16", "float16", "float16"),
         (
             {"method": "lora", "weights_dtype": "float32", "autocast_dtype": "bfloat16"},
             "lora-r16-fp32-amp-fp16", "float32", "float16",
@@ -44,7 +45,7 @@ def rung(label: str | None = None, *, follows: bool = True, **values: Any) -> Ru
 )  # fmt: skip
 def test_the_counterpart(before: dict[str, Any], label: str, weights: str, autocast: str) -> None:
     found = in_float16(rung(**before))
-    assert found.label == label == found.config.label()
+    assert found.label == label == label_of(found.config)
     assert (found.config.weights_dtype, found.config.autocast_dtype) == (weights, autocast)
     assert in_float16(found) == found
     assert not config_faults(found.config)

@@ -10,6 +10,7 @@ from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.adapters import kept_dtype, saved_dtype, without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.label import label_of
 
 LORA: dict[str, Any] = {"method": "lora"}
 QLORA: dict[str, Any] = {"method": "qlora", "quantization": "nf4"}
@@ -76,4 +77,6 @@ def test_what_the_engine_allows_can_be_named() -> None:
 
 
 def test_the_label_names_it() -> None:
-    assert TrainConfig(**QLORA, adapter_dtype="bfloat16").label() == ("qlora-nf4-r16+adapters-bf16")
+    assert label_of(TrainConfig(**QLORA, adapter_dtype="bfloat16")) == (
+        "qlora-nf4-r16-no-amp+adapters-bf16"
+    )

@@ -17,7 +17,7 @@ _FULL_FP32, _FULL_BF16, _LORA = gpu_report().results[:3]
 # One row a column: what it shows of a rung.
 SHOWN = {
     "#": "2",
-    "rung": "lora-r16-bf16+ckpt",
+    "rung": "lora-r16+ckpt",
     "batch": "4 x 8",
     "peak": "22.9 GiB",
     "peak/GPU": "",

@@ -75,7 +75,10 @@ def test_all_faults_at_once_with_line_and_key(faults: Any) -> None:
         ("[[rung]]\nlora_rank = true", "2: rung 1: lora_rank: must be an integer, not true"),
         ("[[rung]]\nlora_dropout = nan", "2: rung 1 (full-bf16): lora_dropout: must be at least 0"),
         ("[[rung]]\nlora_targets = []", "2: rung 1 (full-bf16): lora_targets: is empty"),
-        ('[[rung]]\nmethod = "qlora"\nquantization = "none"', "3: rung 1 (qlora-none-r16): quant"),
+        (
+            '[[rung]]\nmethod = "qlora"\nquantization = "none"',
+            "3: rung 1 (qlora-none-r16-no-amp): ",
+        ),
         (
             '[defaults]\nquantization = "nf4"\n[[rung]]',
             "2: rung 1 (full-bf16): quantization: needs",
@@ -85,7 +88,11 @@ def test_all_faults_at_once_with_line_and_key(faults: Any) -> None:
             '[[rung]]\n[[rung]]\nmicro_batch_size = 4\nlabel = "b"',
             "3: rung 2 (b): micro_batch_size",
         ),
-        ("[[rung]]\n[[rung]]\nlora_rank = 4", "2: rung 2 (full-bf16): label: is already the label"),
+        ("[[rung]]\n[[rung]]\nlora_rank = 4", "2: rung 2 (full-bf16): micro_batch_size: repeats"),
+        (
+            '[[rung]]\nlabel = "full-bf16+ckpt"\n[[rung]]\nactivation_checkpointing = "full"',
+            "3: rung 2 (full-bf16+ckpt): label: is already the label",
+        ),
         ("[[rung]]\nmethod = lora\n", "2: not TOML: invalid value in column 10"),
         ("[[rung]]\n\nmethod =", "3: not TOML: invalid value"),
         ('[[rung]]\nlabel = """x\ny\n', "4: not TOML: "),

@@ -10,6 +10,7 @@ import pytest
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import TrainConfig, steps_in_backward
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.system.recipes import recipes
 from oomdoctor.system.recipes.recipes import (
     Sizes,
@@ -100,7 +101,7 @@ def test_an_automatic_label_is_that_of_the_configuration() -> None:
     for name in ("default", "full", "quick"):
         for rung in load_recipe(name, **NO_SIZES).rungs:
             if rung.config.method == "full":
-                assert rung.label == rung.config.label()
+                assert rung.label == label_of(rung.config)
 
 
 def test_default_goes_from_the_baseline_to_the_leanest() -> None:

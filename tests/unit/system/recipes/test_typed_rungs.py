@@ -44,6 +44,7 @@ def test_a_rung_of_the_command_line() -> None:
         "mine",
         TrainConfig(
             method="lora",
+            autocast_dtype="bfloat16",
             lora_rank=64,
             micro_batch_size=4,
             lora_targets=("q_proj", "v_proj"),
@@ -54,8 +55,11 @@ def test_a_rung_of_the_command_line() -> None:
         ),
         follows_card=True,
     )
-    assert parse_rung("lora_targets=q_proj", **NO_SIZES).config.lora_targets == ("q_proj",)
-    assert parse_rung("lora_targets=attention", **NO_SIZES).config.lora_targets == "attention"
+    assert parse_rung("method=lora,lora_targets=q_proj", **NO_SIZES).config.lora_targets == (
+        "q_proj",
+    )
+    attention = parse_rung("method=lora,lora_targets=attention", **NO_SIZES).config
+    assert attention.lora_targets == "attention"
     assert parse_rung("method=qlora", **NO_SIZES).config.quantization == "nf4"
 
 

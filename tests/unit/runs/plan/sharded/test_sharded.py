@@ -18,6 +18,7 @@ from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.rung.label import label_of
 from oomdoctor.runs.devices import emulated
 from oomdoctor.runs.devices.cards import cards_of
 from oomdoctor.runs.events import SurveyEvent
@@ -41,7 +42,7 @@ PEAK = Callable[[TrainConfig], int]
 
 def findings(*configs: TrainConfig, **changes: Any) -> Findings:
     plan = changes.pop("plan", None) or PlanRequest(("24GiB",))
-    rungs = tuple(Rung(config.label(), config) for config in configs)
+    rungs = tuple(Rung(label_of(config), config) for config in configs)
     asked = survey_request(
         model=ModelRef("m"),
         recipe=Recipe("r", "", rungs, "command line"),
