@@ -88,7 +88,39 @@ Block = Grid | Sized | Facts | Note | Verbatim
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a title; the first section of a page has no title."""
+    """Blocks under a title; the first section of a page has no title.
+
+    `part` is the part of a page for a browser that it belongs to, if not that of its neighbours.
+    """
 
     title: str
     blocks: tuple[Block, ...]
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How much a page says: with `verbose` all that is known. Without `signs` it is ASCII."""
+
+    verbose: bool = False
+    signs: bool = True
+
+    @property
+    def plus_minus(self) -> str:
+        """The sign before a spread."""
+        return "±" if self.signs else "+-"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the page for a browser. Without a title it is not in the list of contents.
+
+    `charts` are the names of the kinds that it shows, above its sections. A `folded` part is opened
+    on request.
+    """
+
+    name: str
+    title: str
+    sections: tuple[Section, ...] = ()
+    charts: tuple[str, ...] = ()
+    folded: bool = False

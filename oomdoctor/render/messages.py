@@ -23,6 +23,13 @@ def message_sections(title: str, texts: Sequence[str]) -> list[Section]:
     return [Section(title, tuple(Note(text, "normal") for text in texts))] if texts else []
 
 
+def warning_sections(report: Report) -> list[Section]:
+    """The warnings; those that Slurm causes stand apart."""
+    slurm = [warning.message for warning in report.warnings if warning.code == "slurm"]
+    others = [warning.message for warning in report.warnings if warning.code != "slurm"]
+    return [*message_sections("Slurm", slurm), *message_sections("Warnings", others)]
+
+
 def next_sections(report: Report) -> list[Section]:
     """The commands to run next, here and on the machine with the GPU."""
     sections = []

@@ -1,44 +1,107 @@
-"""Which page a report gets: that of its verb, or the survey of `probe` and `plan`."""
+"""The page of each verb, one row each: its sections, its rows as CSV, its parts for a browser.
+
+Text, markdown, CSV and HTML all read this table. What it names is imported when it is needed, so no
+command pays for the others.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.render.blocks import Look, Part, Section
+from oomdoctor.render.messages import error_sections, next_sections, warning_sections
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
-    from oomdoctor.render.blocks import Section
+
+_RESULTS = "report.results_csv:result_rows"
 
 
-def sections_of(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
-    """The report as sections; without `signs` a spread is written in ASCII."""
-    if report.command == "explain":
-        from oomdoctor.render.diagnosis.diagnosis_page import diagnosis_sections
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the reports of some verbs look like; functions are `module:name` in oomdoctor.render.
 
-        return diagnosis_sections(report, verbose=verbose)
-    if report.command == "triage":
-        from oomdoctor.render.triage.triage_page import triage_sections
+    After `sections(report, look)` stand errors, warnings and the next commands, unless these are
+    the `whole` page. `rows(report)` are the rows as CSV. `parts(report)` are those of a page
+    for a browser, by default the first section and the others. A report without what it `needs`,
+    such as one of an error, gets the page of a survey.
+    """
 
-        return triage_sections(report, verbose=verbose)
-    if report.gathered:
-        from oomdoctor.render.triage.gathered import gathered_sections
+    commands: tuple[str, ...]
+    sections: str
+    rows: str = _RESULTS
+    parts: str | None = None
+    needs: str | None = None
+    whole: bool = False
 
-        return gathered_sections(report, verbose=verbose)
-    if report.command == "run":
-        from oomdoctor.render.run.run_page import run_sections
 
-        return run_sections(report, verbose=verbose, signs=signs)
-    if report.diff is not None:
-        from oomdoctor.render.history.diff import diff_sections
+SURVEY = Page(
+    ("probe", "plan"),
+    "report.report_page:report_sections",
+    "report.plan.csv_rows:survey_rows",
+    "report.report_page:report_parts",
+    whole=True,
+)
+PAGES = (
+    SURVEY,
+    Page(
+        ("explain",),
+        "diagnosis.diagnosis_page:diagnosis_sections",
+        "diagnosis.diagnoses_csv:diagnosis_rows",
+    ),
+    Page(("triage",), "triage.triage_page:triage_sections", "triage.jobs_csv:triage_rows"),
+    Page(
+        ("show",),
+        "triage.gathered:gathered_sections",
+        "triage.gathered:gathered_rows",
+        needs="gathered",
+    ),
+    Page(("run",), "run.run_page:run_sections"),
+    Page(("diff",), "history.diff:diff_sections", "history.diff_csv:diff_rows", needs="diff"),
+    Page(
+        ("snapshot",), "snapshot.snapshot_page:snapshot_sections", "snapshot.blocks_csv:block_rows"
+    ),
+    Page(("watch",), "watch.watch_page:watch_sections"),
+)
 
-        return diff_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")
-    if report.command == "snapshot":
-        from oomdoctor.render.snapshot.snapshot_page import snapshot_sections
 
-        return snapshot_sections(report, verbose=verbose)
-    if report.command == "watch":
-        from oomdoctor.render.watch.watch_page import watch_sections
+def page_of(report: Report) -> Page:
+    """The page of a report: that of its verb, or of a survey."""
+    for page in PAGES:
+        if report.command in page.commands and (not page.needs or getattr(report, page.needs)):
+            return page
+    return SURVEY
 
-        return watch_sections(report, verbose=verbose, signs=signs)
-    from oomdoctor.render.report.report_page import report_sections
 
-    return report_sections(report, verbose=verbose, plus_minus="±" if signs else "+-")
+def sections_of(report: Report, look: Look) -> list[Section]:
+    """The report as sections."""
+    page = page_of(report)
+    sections: list[Section] = _named(page.sections)(report, look)
+    if page.whole:
+        return sections
+    closing = [*error_sections(report), *warning_sections(report), *next_sections(report)]
+    return [*sections, *closing]
+
+
+def rows_of(report: Report) -> Iterable[Iterable[Any]]:
+    """The report as rows of CSV, the headings first."""
+    rows: Iterable[Iterable[Any]] = _named(page_of(report).rows)(report)
+    return rows
+
+
+def parts_of(report: Report) -> list[Part]:
+    """The parts of the page for a browser, with all the charts that they may show."""
+    page = page_of(report)
+    if page.parts is not None:
+        parts: list[Part] = _named(page.parts)(report)
+        return parts
+    first, *others = sections_of(report, Look())
+    return [Part("summary", "", (first,)), Part("report", "Report", tuple(others))]
+
+
+def _named(text: str) -> Any:
+    module, _, name = text.partition(":")
+    return getattr(import_module(f"oomdoctor.render.{module}"), name)

@@ -11,11 +11,10 @@ from pathlib import PurePath
 from oomdoctor.explain.evidence import held_text
 from oomdoctor.records.diagnosis import Cause, Diagnosis
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Facts, Note, Section
+from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
 from oomdoctor.render.diagnosis.card import card_blocks
 from oomdoctor.render.diagnosis.logs import table_section
 from oomdoctor.render.diagnosis.remedies import remedies_section
-from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.units import MIB, format_bytes
 
 _NOTHING = (
@@ -26,15 +25,9 @@ _QUOTED = 2  # lines of evidence without --verbose
 _ALSO_SHOWN = 5  # further failures of one log without --verbose
 
 
-def diagnosis_sections(report: Report, *, verbose: bool) -> list[Section]:
+def diagnosis_sections(report: Report, look: Look) -> list[Section]:
     """The answers, then errors, warnings and what to type next."""
-    sections = answer_sections(report.diagnoses, verbose=verbose)
-    sections += error_sections(report)
-    slurm = [warning.message for warning in report.warnings if warning.code == "slurm"]
-    others = [warning.message for warning in report.warnings if warning.code != "slurm"]
-    sections += message_sections("Slurm", slurm)
-    sections += message_sections("Warnings", others)
-    return sections + next_sections(report)
+    return answer_sections(report.diagnoses, verbose=look.verbose)
 
 
 def answer_sections(

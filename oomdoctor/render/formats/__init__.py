@@ -7,6 +7,10 @@ for, so that no command pays for the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oomdoctor.render.blocks import Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,13 @@ class Style:
     verbose: bool
     signs: bool = True
     rung: str | None = None
+
+    @property
+    def look(self) -> Look:
+        """What of this concerns the content of the page."""
+        from oomdoctor.render.blocks import Look
+
+        return Look(self.verbose, self.signs)
 
 
 @dataclass(frozen=True, slots=True)

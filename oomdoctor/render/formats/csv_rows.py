@@ -1,12 +1,12 @@
-"""A report as CSV: which rows it has, and how a value becomes a cell."""
+"""A report as CSV: how a value of its rows becomes a cell."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.render.pages import rows_of
 from oomdoctor.render.text import one_line
 
 if TYPE_CHECKING:
@@ -21,38 +21,8 @@ def render(report: Report, style: Style) -> str:
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([csv_cell(value) for value in row] for row in _rows(report))
+    writer.writerows([csv_cell(value) for value in row] for row in rows_of(report))
     return out.getvalue()
-
-
-def _rows(report: Report) -> Iterable[Iterable[Any]]:
-    if report.command == "explain":
-        from oomdoctor.render.diagnosis.diagnoses_csv import diagnosis_rows
-
-        return diagnosis_rows(report)
-    if report.command == "triage":
-        from oomdoctor.render.triage.jobs_csv import triage_rows
-
-        return triage_rows(report)
-    if report.gathered:
-        from oomdoctor.render.triage.gathered import gathered_rows
-
-        return gathered_rows(report)
-    if report.diff is not None:
-        from oomdoctor.render.history.diff_csv import diff_rows
-
-        return diff_rows(report.diff)
-    if report.command == "snapshot":
-        from oomdoctor.render.snapshot.blocks_csv import block_rows
-
-        return block_rows(report)
-    if report.cards and not report.results:  # a plan for several cards has no results
-        from oomdoctor.render.report.plan.csv_rows import plan_rows
-
-        return plan_rows(report)
-    from oomdoctor.render.report.results_csv import result_rows
-
-    return result_rows(report)
 
 
 def csv_cell(value: Any) -> str | int | float:

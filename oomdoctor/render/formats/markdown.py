@@ -19,7 +19,7 @@ _MARKUP = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w)|\A[#+-](?=\s)|\A>)")
 
 def render(report: Report, style: Style) -> str:
     """The page of a report."""
-    return to_markdown(sections_of(report, verbose=style.verbose, signs=style.signs))
+    return to_markdown(sections_of(report, style.look))
 
 
 def to_markdown(sections: Sequence[Section]) -> str:

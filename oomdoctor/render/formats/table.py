@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Sized, Verbatim
@@ -30,8 +31,8 @@ def render(report: Report, style: Style) -> str:
     """The page of a report: drawn for a terminal, or plain ASCII rows for a pipe."""
     from oomdoctor.render.pages import sections_of
 
-    signs = style.signs and style.terminal
-    sections = sections_of(report, verbose=style.verbose, signs=signs)
+    look = replace(style.look, signs=style.signs and style.terminal)
+    sections = sections_of(report, look)
     if style.terminal:
         return to_terminal(sections, width=style.width, color=style.color)
     return to_plain(sections, color=style.color)

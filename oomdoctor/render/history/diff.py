@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.records.history.difference import DiffAnswer, DiffSide, QuantityChange, RungDiff
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.history.headline import (
     amount,
     by_importance,
@@ -14,7 +14,6 @@ from oomdoctor.render.history.headline import (
     signed,
     uncertainty,
 )
-from oomdoctor.render.messages import error_sections, next_sections
 from oomdoctor.render.words import card_name, counted
 from oomdoctor.units import DASH, format_bytes
 
@@ -23,10 +22,9 @@ _QUIET = ("same", "within")
 _PEAKS = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes")
 
 
-def diff_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
+def diff_sections(report: Report, look: Look) -> list[Section]:
     """The headline, the two runs, then the rungs that changed, the most important first."""
-    sections = [] if report.diff is None else _answer(report.diff, verbose, plus_minus)
-    return sections + error_sections(report) + next_sections(report)
+    return [] if report.diff is None else _answer(report.diff, look.verbose, look.plus_minus)
 
 
 def _answer(diff: DiffAnswer, verbose: bool, plus_minus: str) -> list[Section]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from oomdoctor.records.history.difference import DiffAnswer, QuantityChange
+from oomdoctor.records.history.difference import QuantityChange
+from oomdoctor.records.report import Report
 
 _RUNG = (
     *("key", "label", "label_after", "outcome_before", "outcome_after"),
@@ -17,10 +18,10 @@ _NUMBER = (
 )
 
 
-def diff_rows(diff: DiffAnswer) -> Iterator[list[Any]]:
+def diff_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then the rows; a rung without numbers has one row."""
     yield [*_RUNG, *_NUMBER]
-    for rung in diff.rungs:
+    for rung in report.diff.rungs if report.diff is not None else ():
         head = [getattr(rung, name) for name in _RUNG]
         for one in rung.quantities:
             yield [*head, *_numbers(one)]

@@ -13,13 +13,13 @@ from hashlib import sha256
 
 from oomdoctor.errors import machine_error
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Facts, Grid, Note, Section, Sized, Verbatim
+from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
 from oomdoctor.render.charts.chart import Chart
 from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
 from oomdoctor.render.charts.look import COLORS
 from oomdoctor.render.formats import Style
-from oomdoctor.render.html.order import Part, parts_of
+from oomdoctor.render.html.order import parts_of
 from oomdoctor.render.html.title import title_of
 from oomdoctor.render.text import escape, one_line
 from oomdoctor.render.tones import tone

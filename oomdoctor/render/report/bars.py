@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Column, Grid, Note, Section, Sized
+from oomdoctor.render.blocks import Column, Grid, Look, Note, Section, Sized
 from oomdoctor.render.charts.look import Role
 from oomdoctor.render.charts.parts import PART_WORDS, Peak, parts_in, peaks_of
 from oomdoctor.units import DASH, format_bytes
@@ -32,13 +32,13 @@ _MOST = 16  # rungs; the bars of more would make the page long
 _FAR = 3  # if so much more is usable than any rung needs, the highest peak is the scale
 
 
-def bar_sections(report: Report, *, verbose: bool) -> list[Section]:
-    """The bars; none for a long ladder unless `verbose`, and where no peak is known.
+def bar_sections(report: Report, look: Look) -> list[Section]:
+    """The bars; none for a long ladder unless all is asked for, and where no peak is known.
 
     `plan --why` says more about its rung.
     """
     peaks = peaks_of(report) if report.why is None else []
-    if not peaks or (len(peaks) > _MOST and not verbose):
+    if not peaks or (len(peaks) > _MOST and not look.verbose):
         return []
     usable = report.budget.usable_bytes if report.budget is not None else None
     highest = max(peak.total for peak in peaks)

@@ -10,7 +10,7 @@ from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, Timing
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import PredictedPeak, ProbeResult
-from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
+from oomdoctor.render.blocks import Block, Facts, Look, Note, Section, Verbatim
 from oomdoctor.render.report.detail_tables import breakdown_table, phase_table, try_table
 from oomdoctor.render.text import log_lines
 from oomdoctor.units import (
@@ -29,16 +29,19 @@ _STOPPED = {
 }
 
 
-def detail_sections(report: Report, plus_minus: str) -> list[Section]:
-    """One section a rung in the order of the ladder, and one with all library versions."""
-    sections = [
-        Section(_title(result), tuple(_rung(report, result, plus_minus)))
+def detail_sections(report: Report, look: Look) -> list[Section]:
+    """One section a rung, in the order of the ladder."""
+    return [
+        Section(_title(result), tuple(_rung(report, result, look.plus_minus)))
         for result in report.results
     ]
-    if report.machine is not None:
-        versions = _versions(report.machine.versions)
-        sections.append(Section("Versions", (Note(versions, "normal"),)))
-    return sections
+
+
+def version_sections(report: Report, _: Look) -> list[Section]:
+    """All versions of libraries."""
+    if report.machine is None:
+        return []
+    return [Section("Versions", (Note(_versions(report.machine.versions), "normal"),))]
 
 
 def _title(result: ProbeResult) -> str:

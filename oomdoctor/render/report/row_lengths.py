@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from oomdoctor.records.dataset import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.words import counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate
 
@@ -14,16 +15,19 @@ _LEGEND = (
 )
 
 
-def length_sections(answer: LengthsAnswer | None, *, cards: int, verbose: bool) -> list[Section]:
+def length_sections(report: Report, look: Look) -> list[Section]:
     """The verdict, the distribution, and a table of rungs if there is one card."""
+    answer = report.lengths
     if answer is None:
         return []
     lengths = answer.distribution
     verdict = tuple(Note(f"{text}.", "strong") for text in answer.verdict)
     sections = [
-        Section("Row lengths", (*verdict, Facts(tuple(_facts(lengths, verbose))), _bins(lengths)))
+        Section(
+            "Row lengths", (*verdict, Facts(tuple(_facts(lengths, look.verbose))), _bins(lengths))
+        )
     ]
-    if answer.lines and cards == 1:
+    if answer.lines and len(report.cards) == 1:
         title = "Memory by row length"
         sections.append(Section(title, (_peaks(answer), Note(_LEGEND))))
     return sections

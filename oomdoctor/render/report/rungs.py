@@ -6,7 +6,7 @@ from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.planned.plan import PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.render.blocks import Block, Facts, Note, Section
+from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
 from oomdoctor.render.report.columns import (
     DID_NOT_FIT,
     FITS,
@@ -37,8 +37,13 @@ _MEASURE_AGAIN = (
 _METHODS = {"full": "Full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 
 
-def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
+OTHERS = "others"
+"""The part of a page for a browser with what did not fit."""
+
+
+def rung_sections(report: Report, look: Look) -> list[Section]:
     """One table an outcome; none for a report without results."""
+    plus_minus = look.plus_minus
     ranked = set(report.ranking)
     # The rung of --from has a section above.
     own = report.yours.key if report.yours is not None else None
@@ -66,11 +71,11 @@ def rung_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Sec
         if any(predicted_need(result, usable) is not None for result in missed):
             blocks.append(Note("~ is predicted."))
         title = "Does not fit" if is_plan(report) else "Did not fit"
-        sections.append(Section(title, tuple(blocks)))
-    not_run = _not_run(report, others, plus_minus, verbose)
+        sections.append(Section(title, tuple(blocks), part=OTHERS))
+    not_run = _not_run(report, others, plus_minus, look.verbose)
     if not_run:
         title = "Not simulated" if is_plan(report) else "Not measured"
-        sections.append(Section(title, tuple(not_run)))
+        sections.append(Section(title, tuple(not_run), part=OTHERS))
     best = _best_of_each_method(report, plus_minus)
     if (all_fitting and len(best) > 1) or _remedies(report):
         sections.append(Section("Best of each method", (Facts(best),)))

@@ -19,7 +19,7 @@ from oomdoctor.records.user_training import (
     UserTraining,
     YourChange,
 )
-from oomdoctor.render.blocks import Block, Facts, Note, Section, Verbatim
+from oomdoctor.render.blocks import Block, Facts, Look, Note, Section, Verbatim
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
 from oomdoctor.render.report.header import is_plan, own_result, too_large
 from oomdoctor.render.report.notes import fit_notes
@@ -33,7 +33,7 @@ _NOTHING = ("false", "none", "default")  # values that say that something is off
 _COLUMNS = tuple(column for column in FITS if column.heading != "vs fastest")
 
 
-def your_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Section]:
+def your_sections(report: Report, look: Look) -> list[Section]:
     """The section above all tables; none without --from."""
     training = report.request.user_training if report.request is not None else None
     if training is None:
@@ -41,11 +41,11 @@ def your_sections(report: Report, *, verbose: bool, plus_minus: str) -> list[Sec
     blocks: list[Block] = []
     row = own_result(report)
     if row is not None:
-        blocks.append(_row(report, row, plus_minus))
-    facts = _read_as(training, verbose=verbose)
-    facts += [*_answer(report), *_taken(report, training, verbose=verbose)]
+        blocks.append(_row(report, row, look.plus_minus))
+    facts = _read_as(training, verbose=look.verbose)
+    facts += [*_answer(report), *_taken(report, training, verbose=look.verbose)]
     blocks.append(Facts(tuple(facts)))
-    blocks += _code(report, verbose=verbose)
+    blocks += _code(report, verbose=look.verbose)
     names = ", ".join(PurePath(file.path).name for file in training.files)
     return [Section(f"Yours: {names}", tuple(blocks))]
 

@@ -6,9 +6,8 @@ from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
 from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Facts, Note, Section
+from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
 from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
-from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.run.curve import curve_lines
 from oomdoctor.render.run.ranks import rank_grid, step_grid
 from oomdoctor.render.snapshot.snapshot_page import held_sections
@@ -22,17 +21,18 @@ _NO_VALUES = (
 )
 
 
-def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
+def run_sections(report: Report, look: Look) -> list[Section]:
     """The verdict first, then the ranks, memory over time, and the diagnosis.
 
     For a training on a real GPU that ended well, a line or two are enough.
     """
+    verbose = look.verbose
     sections = [Section("", tuple(_head(report)))]
     worst = _worst(report.ranks)
     real = report.device is not None and report.device.kind == "real"
     if worst is not None and (verbose or not real or report.status != "ok"):
         sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
-        lines = curve_lines(worst, signs=signs)
+        lines = curve_lines(worst, signs=look.signs)
         if lines is not None:
             sections.append(Section(_curve_title(report.ranks, worst), (lines,)))
         if verbose and worst.steps_memory:
@@ -44,9 +44,7 @@ def run_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]
         title = f"What GPU {device.index} held when it ran out"
         held = device.at_end if device.oom is None else device.oom.held
         sections += held_sections(held, title, verbose=verbose)
-    sections += error_sections(report)
-    sections += message_sections("Warnings", [warning.message for warning in report.warnings])
-    return sections + next_sections(report)
+    return sections
 
 
 def _head(report: Report) -> list[Block]:

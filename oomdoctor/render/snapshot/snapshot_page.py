@@ -13,9 +13,8 @@ from oomdoctor.records.inside.snapshot import (
     SnapshotPeak,
 )
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
-from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.render.snapshot.growth import growth_facts
 from oomdoctor.render.snapshot.lines import at_line, line_of
 from oomdoctor.render.snapshot.replays import replay_sections
@@ -32,8 +31,9 @@ _COLUMNS = (
 )
 
 
-def snapshot_sections(report: Report, *, verbose: bool) -> list[Section]:
+def snapshot_sections(report: Report, look: Look) -> list[Section]:
     """The devices, those with most memory first, then the diagnosis of a request that failed."""
+    verbose = look.verbose
     ordered = sorted(report.devices, key=_most_bytes, reverse=True)
     sections = []
     if not ordered:
@@ -47,9 +47,7 @@ def snapshot_sections(report: Report, *, verbose: bool) -> list[Section]:
         sections += _device(device, verbose=verbose)
     if report.diagnoses:
         sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
-    sections += error_sections(report)
-    sections += message_sections("Warnings", [warning.message for warning in report.warnings])
-    return sections + next_sections(report)
+    return sections
 
 
 def _difference(found: SnapshotDifference, *, verbose: bool) -> list[Section]:

@@ -9,14 +9,14 @@ from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.slurm.gathered import GatheredJob
-from oomdoctor.render.blocks import Column, Grid, Note, Section
+from oomdoctor.render.blocks import Column, Grid, Look, Note, Section
 from oomdoctor.render.words import batch, counted
 from oomdoctor.units import format_bytes, format_rate
 
 _BEST = 3  # rungs of a job without --verbose
 
 
-def gathered_sections(report: Report, *, verbose: bool) -> list[Section]:
+def gathered_sections(report: Report, look: Look) -> list[Section]:
     """How many GPU types fit, and the best rungs of each."""
     jobs = report.gathered
     fit = sum(any(one.outcome == "fits" for one in job.results) for job in jobs)
@@ -31,7 +31,7 @@ def gathered_sections(report: Report, *, verbose: bool) -> list[Section]:
         Column("tokens/s", 3, right=True, detail="{} tokens/s"),
         Column("reason", 7, detail="{}", wraps=True),
     )
-    rows = tuple(row for job in jobs for row in _rows(job, verbose=verbose))
+    rows = tuple(row for job in jobs for row in _rows(job, verbose=look.verbose))
     text = f"{fit} of {counted(len(jobs), 'GPU type')} can train it"
     grid = Grid(columns, rows).without_empty_columns()
     return [Section("", (Note(text, "strong"),)), Section("", (grid,))]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
 from oomdoctor.records.report import Report
 from oomdoctor.records.slurm.triage import Triage, TriagedJob, TriageGroup
-from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
-from oomdoctor.render.messages import error_sections, message_sections, next_sections
+from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section
 from oomdoctor.render.words import counted
 
 _SHOWN = 40  # lines without --verbose
@@ -14,12 +13,9 @@ _SHOWN = 40  # lines without --verbose
 _REASONS = {"cancelled": "canceled"}
 
 
-def triage_sections(report: Report, *, verbose: bool) -> list[Section]:
+def triage_sections(report: Report, look: Look) -> list[Section]:
     """The counts, the groups of --by, a line for each job, then warnings."""
-    sections = [] if report.triage is None else _answer(report.triage, verbose=verbose)
-    sections += error_sections(report)
-    sections += message_sections("Warnings", [warning.message for warning in report.warnings])
-    return sections + next_sections(report)
+    return [] if report.triage is None else _answer(report.triage, verbose=look.verbose)
 
 
 def _answer(found: Triage, *, verbose: bool) -> list[Section]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from oomdoctor.records.inside.watch import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.curve import curve
-from oomdoctor.render.messages import error_sections, message_sections, next_sections
 from oomdoctor.units import DASH, format_bytes, format_percent, format_seconds
 
 _COLUMNS = (
@@ -22,15 +21,15 @@ _SILENT_STEPS = 20  # after so many times the length of a step without a row, so
 _SILENT_S = 60.0
 
 
-def watch_sections(report: Report, *, verbose: bool, signs: bool) -> list[Section]:
+def watch_sections(report: Report, look: Look) -> list[Section]:
     """GPUs, trainings, then warnings and errors."""
     answer = report.watch
     if answer is None:
-        return error_sections(report)
+        return []
     sections = [_gpu(gpu, answer) for gpu in answer.gpus]
-    many = len(answer.trainings) > 2 and not verbose
+    many = len(answer.trainings) > 2 and not look.verbose
     shown = _most_urgent(answer.trainings)[:1] if many else list(answer.trainings)
-    sections += [_training(one, signs=signs) for one in shown]
+    sections += [_training(one, signs=look.signs) for one in shown]
     if not answer.gpus and not all(one.ended for one in answer.trainings):
         sections.append(Section("", (Note(_NO_DRIVER),)))
     if many:
@@ -38,9 +37,7 @@ def watch_sections(report: Report, *, verbose: bool, signs: bool) -> list[Sectio
         sections.append(
             Section("", (Note(f"{left} more ranks are not as full; --verbose shows them."),))
         )
-    sections += error_sections(report)
-    sections += message_sections("Warnings", [warning.message for warning in report.warnings])
-    return sections + next_sections(report)
+    return sections
 
 
 def _most_urgent(trainings: tuple[WatchedTraining, ...]) -> list[WatchedTraining]:

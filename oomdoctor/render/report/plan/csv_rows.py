@@ -10,6 +10,7 @@ from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine
 from oomdoctor.records.planned.plan import CardPick, CardPlan, SweepAnswer
 from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
 from oomdoctor.records.report import Report
+from oomdoctor.render.report.results_csv import result_rows
 
 _CARD = (
     "name",
@@ -24,8 +25,12 @@ _POINT = ("value", "least_bytes", "fits", "peak_device_bytes")
 _PICK = tuple(field.name for field in fields(CardPick))
 
 
-def plan_rows(report: Report) -> Iterator[list[Any]]:
-    """The header, then the rows. Headings are the keys in JSON."""
+def survey_rows(report: Report) -> Iterator[list[Any]]:
+    """The header, then the rows; headings are the keys in JSON. A plan of several cards has no
+    results.
+    """
+    if report.results or not report.cards:
+        return result_rows(report)
     if report.fewest is not None:
         return _fewest_rows(report.fewest)
     if report.solve is not None:

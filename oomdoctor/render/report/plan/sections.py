@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Section
+from oomdoctor.render.blocks import Look, Section
 from oomdoctor.render.report.plan.cards import card_sections
 from oomdoctor.render.report.plan.checked import checked_sections
 from oomdoctor.render.report.plan.fewest import fewest_sections
@@ -12,7 +12,7 @@ from oomdoctor.render.report.plan.sweep import sweep_sections
 from oomdoctor.render.report.plan.why import why_sections
 
 
-def plan_sections(report: Report, *, verbose: bool) -> list[Section]:
+def plan_sections(report: Report, look: Look) -> list[Section]:
     """The sections that a survey does not have; none for other reports."""
     sections = checked_sections(report)
     if report.fewest is not None:
@@ -24,5 +24,5 @@ def plan_sections(report: Report, *, verbose: bool) -> list[Section]:
     elif report.cards and not report.results:
         sections += card_sections(report)
     if report.why is not None:
-        sections += why_sections(report.why, verbose=verbose)
+        sections += why_sections(report.why, verbose=look.verbose)
     return sections

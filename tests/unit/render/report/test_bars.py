@@ -11,6 +11,7 @@ from example_plans import plan_report, why_report
 from example_reports import cpu_report
 
 from oomdoctor.render import render_report
+from oomdoctor.render.blocks import Look
 from oomdoctor.render.charts.parts import peaks_of
 from oomdoctor.render.report.bars import SIGNS, bar, bar_sections
 from oomdoctor.units import GIB
@@ -78,13 +79,13 @@ def test_many_rungs_have_bars_on_request() -> None:
     first = next(one for one in report.results if one.outcome == "fits")
     many = tuple(replace(first, key=f"k{number}", label=f"r{number}") for number in range(17))
     report = replace(report, results=many, ranking=())
-    assert bar_sections(report, verbose=False) == []
-    assert len(bar_sections(report, verbose=True)) == 1
-    assert len(bar_sections(replace(report, results=many[:16]), verbose=False)) == 1
+    assert bar_sections(report, Look()) == []
+    assert len(bar_sections(report, Look(verbose=True))) == 1
+    assert len(bar_sections(replace(report, results=many[:16]), Look())) == 1
 
 
 def test_where_nothing_is_known_there_is_no_bar() -> None:
     report = plan_report()
     bare = tuple(replace(one, measurement=None, predicted=None) for one in report.results)
-    assert bar_sections(replace(report, results=bare), verbose=True) == []
-    assert bar_sections(why_report(), verbose=True) == []
+    assert bar_sections(replace(report, results=bare), Look(verbose=True)) == []
+    assert bar_sections(why_report(), Look(verbose=True)) == []
