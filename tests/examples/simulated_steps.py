@@ -13,7 +13,7 @@ from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
-from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.simulate import simulated_rung
 
 
 def quick(job: ProbeJob) -> ProbeJob:

@@ -3,21 +3,26 @@
 Memory is watched during the load, a first step (which creates the optimizer states), a steady step
 and, on request, an evaluation step. Then the same step is timed with nothing watching, except on an
 emulated GPU, where no kernel runs.
+
+Peaks of PyTorch's allocator while each operator ran, beside what the trace sees of tensors.
+
+A kernel takes memory that no tensor shows, such as workspaces, and the allocator rounds. So what is
+allocated is read from the allocator after every operator, in the one step that is traced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from oomdoctor.analysis.memory.curve import Stretch
 from oomdoctor.records.config import TrainConfig, is_zero, uses_host
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import meters, nvml
-from oomdoctor.worker.measuring.kernel_peaks import KernelPeaks
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps
 from oomdoctor.worker.protocol.progress import Marks, PhaseFile
@@ -37,6 +42,7 @@ from oomdoctor.worker.training.techniques import compilation
 
 if TYPE_CHECKING:
     import torch
+
 
 MEMORY_STEPS = ("first", "steady")
 
@@ -210,3 +216,48 @@ def weights(setup: Setup) -> list[torch.Tensor]:
     """The parameters and buffers of the model, and of the reference model if there is one."""
     models = [model for model in (setup.model, setup.reference) if model is not None]
     return [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+
+
+class KernelPeaks:
+    """The peak since the operator before, and which events of the tape happened by then."""
+
+    def __init__(self, trace: AllocationTrace) -> None:
+        import torch
+
+        self._tape = trace.tape
+        self._cuda = torch.cuda
+        self._ends: list[int] = []
+        self._peaks: list[int] = []
+        self._last = 0
+        self._cuda.reset_peak_memory_stats()
+
+    def note(self, *_: Any) -> None:
+        """An operator has ended."""
+        allocated = self._cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
+        self._ends.append(len(self._tape.events))
+        self._peaks.append(allocated["peak"])
+        self._last = allocated["current"]
+        self._cuda.reset_peak_memory_stats()
+
+    def of(self, parts: Sequence[Stretch]) -> list[int]:
+        """The peak of each part; after the last operator, memory is only freed."""
+        return [peak or self._last for peak in peaks_of(parts, self._ends, self._peaks)]
+
+
+def peaks_of(parts: Sequence[Stretch], ends: Sequence[int], peaks: Sequence[int]) -> list[int]:
+    """The highest peak of the operators that each part has events of; 0 where there are none.
+
+    By the end of each operator, `ends` events of the tape had happened.
+    """
+    highest = [0] * len(parts)
+    begin, part = 0, 0
+    for end, peak in zip(ends, peaks, strict=True):
+        while part < len(parts) - 1 and parts[part].end <= begin:
+            part += 1
+        at = part
+        highest[at] = max(highest[at], peak)
+        while at < len(parts) - 1 and parts[at].end < end:
+            at += 1
+            highest[at] = max(highest[at], peak)
+        begin = end
+    return highest

@@ -3,20 +3,30 @@
 Several ranks take the same number of steps: rank 0 decides.
 
 On CUDA, events time the work when it runs, not when it is queued. On the CPU, the clock is enough.
+
+Who uses the cores and the GPU while steps are timed: this process, or others too.
+
+Other processes make a step slower than it is on an idle machine. The kernel counts the busy time of
+each core, and of this process; the rest was used by others. For the GPU, the driver is asked.
+
+Decisions that all ranks of a training have to take alike.
+
+Clocks differ between ranks. A rank that takes a step more than the others waits for them in vain.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from oomdoctor.records.measurement import Load, Timing
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.measuring import load
-from oomdoctor.worker.measuring.together import as_first_rank
+from oomdoctor.worker.measuring import nvml
 from oomdoctor.worker.protocol.progress import Marks
 from oomdoctor.worker.protocol.rank import own_uuid
 from oomdoctor.worker.training.batch import Batch
@@ -27,12 +37,21 @@ if TYPE_CHECKING:
     import torch
 
     Stamp: TypeAlias = float | torch.cuda.Event  # a moment on the CPU, or on the GPU
+    import torch
+
 
 MAX_WARMUP = 5
 MANY = 8  # samples for which quartiles mean something
 STEADY = 0.05  # two successive steps that are this close end the warm-up
 FEW = 3  # fewer steps do not show how much they vary, so slow ones get up to OVERTIME
 OVERTIME = 3.0
+
+
+# The kernel counts in hundredths of a second, so less than this says little.
+_LEAST_S = 0.2
+# Of a line of /proc/stat: user, nice, system, irq, softirq, steal (man 5 proc). The rest is idle,
+# or already counted as user.
+_BUSY = (0, 1, 2, 5, 6, 7)
 
 
 @dataclass(slots=True)
@@ -56,7 +75,7 @@ def time_steps(
     `marks` are those that the Trainer was built with. Skipped steps have no optimizer time and do
     not count.
     """
-    start, clocks = time.perf_counter(), load.begin()
+    start, clocks = time.perf_counter(), begin()
     warmup = _warm_up(setup, batches, marks, start + job.timing_limit_s / 3)
     skipped = sum(step.skipped for step in warmup)
     steps: list[StepTimes] = []
@@ -99,13 +118,13 @@ def time_steps(
     )
 
 
-def _load(clocks: load.Start, setup: Setup) -> Load | None:
+def _load(clocks: Start, setup: Setup) -> Load | None:
     """Who else used the device while this rung was timed; on CUDA one thread issues the work."""
     if setup.device.type == "cuda":
-        return load.since(clocks, threads=1, gpu_uuid=own_uuid())
+        return since(clocks, threads=1, gpu_uuid=own_uuid())
     import torch
 
-    return load.since(clocks, threads=torch.get_num_threads())
+    return since(clocks, threads=torch.get_num_threads())
 
 
 def relative_spread(samples: list[float]) -> float | None:
@@ -182,3 +201,63 @@ def _seconds(begin: Stamp, end: Stamp) -> float:
     if isinstance(begin, float):
         return float(end - begin)
     return float(begin.elapsed_time(end)) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The clocks at the start; times in seconds, `busy_s` None if the kernel does not count."""
+
+    wall_s: float
+    own_s: float
+    busy_s: float | None
+    unix_us: int
+
+
+def begin() -> Start:
+    """The clocks now."""
+    return Start(time.perf_counter(), time.process_time(), _busy_seconds(), int(time.time() * 1e6))
+
+
+def since(start: Start, *, threads: int, gpu_uuid: str | None = None) -> Load | None:
+    """Who used the device since `start`; None if that was too short to tell."""
+    passed = time.perf_counter() - start.wall_s
+    if passed < _LEAST_S:
+        return None
+    own = time.process_time() - start.own_s
+    busy, foreign = _busy_seconds(), None
+    if start.busy_s is not None and busy is not None:
+        foreign = max(0.0, busy - start.busy_s - own) / passed
+    return Load(
+        cpus=len(os.sched_getaffinity(0)),
+        threads=threads,
+        own_cpus=own / passed,
+        foreign_cpus=foreign,
+        foreign_gpu=nvml.foreign_utilization(gpu_uuid, start.unix_us),
+    )
+
+
+def _busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
+    """Seconds in which the cores that this process may use were busy, since the machine started."""
+    try:
+        lines = stat.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    wanted = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = 0
+    for line in lines:
+        name, *counts = line.split()
+        if name in wanted and len(counts) > max(_BUSY):
+            ticks += sum(int(counts[field]) for field in _BUSY)
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def as_first_rank(choice: int, device: torch.device) -> int:
+    """What rank 0 chose; all ranks have to call this. One process keeps its own choice."""
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return choice
+    told = torch.tensor([choice], device=device)
+    dist.broadcast(told, src=0)
+    return int(told.item())

@@ -13,9 +13,16 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
-from oomdoctor.worker.parsing.engines import accelerate, deepspeed
 from oomdoctor.worker.parsing.faults import ParserError
-from oomdoctor.worker.parsing.parsers import axolotl, llama_factory, torchtune, trainer, trl
+from oomdoctor.worker.parsing.parsers import (
+    accelerate,
+    axolotl,
+    deepspeed,
+    llama_factory,
+    torchtune,
+    trainer,
+    trl,
+)
 
 Parser = Callable[[Mapping[str, Any]], dict[str, Any]]
 # The format -> its parser, and the package that it is part of.

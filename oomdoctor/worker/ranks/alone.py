@@ -1,17 +1,30 @@
-"""One rank of a job runs, and stands for all of them on an emulated GPU."""
+"""One rank of a job runs, and stands for all of them on an emulated GPU.
+
+Let large tensors of the host keep no values, where one rank stands for all.
+
+An offloaded optimizer would otherwise really update its part of the model on this machine, which
+takes its memory and its time and says nothing about a GPU. Results are made but not written, so
+their pages are never taken. Small tensors are computed as always.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import is_fsdp, uses_host
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.ranks.agent import AnswerOne
-from oomdoctor.worker.ranks.idle_host import idle_host
-from oomdoctor.worker.ranks.joined import joined
+from oomdoctor.worker.ranks.run_ranks import joined
+
+if TYPE_CHECKING:
+    import torch
+
+
+_LARGE_BYTES = 1 << 20
 
 
 def answer_alone(job: ProbeJob, progress: PhaseFile, answer: AnswerOne) -> Reply:
@@ -47,3 +60,82 @@ def _free_port() -> int:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
         return port
+
+
+def idle_host() -> Any:
+    """A dispatch mode under which operators on large tensors of the host do nothing."""
+    import torch
+    from torch.distributed.tensor import DTensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+    def is_large(tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "cpu" and _is_large(tensor.untyped_storage().nbytes())
+
+    def made(like: torch.Tensor) -> torch.Tensor:
+        if _is_large(like.numel() * like.element_size()):
+            return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device="cpu")
+        return torch.zeros(like.size(), dtype=like.dtype, device="cpu")
+
+    class IdleHost(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if any(issubclass(kind, DTensor) for kind in types):
+                return NotImplemented  # it calls the operators on its part
+            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+            wanted = kwargs.get("device")
+            elsewhere = any(one.device.type not in ("cpu", "meta") for one in tensors)
+            if elsewhere or (wanted is not None and torch.device(wanted).type != "cpu"):
+                return func(*args, **kwargs)  # a copy between host and GPU is the GPU's
+            reads_large = any(is_large(one) for one in tensors)
+            if not (reads_large or _fills(func)) or _is_view(func):
+                return func(*args, **kwargs)
+            if _name(func) in ("_pin_memory", "pin_memory"):
+                return torch.empty_like(args[0], pin_memory=True)
+            targets = _targets(func, args, kwargs)
+            if targets:  # in place: returns what it would have written, if it returns anything
+                several = len(func._schema.returns) > 1
+                return (tuple(targets) if several else targets[0]) if func._schema.returns else None
+            shapes, words = tree_map_only(torch.Tensor, lambda one: one.to("meta"), (args, kwargs))
+            words.pop("pin_memory", None)
+            if "device" in words or _fills(func):
+                words["device"] = torch.device("meta")
+            result = func(*shapes, **words)
+            if not reads_large and not _is_large(result.numel() * result.element_size()):
+                return func(*args, **kwargs)
+            return tree_map_only(torch.Tensor, made, result)
+
+    return IdleHost()
+
+
+def _is_large(size_bytes: int) -> bool:
+    return size_bytes >= _LARGE_BYTES
+
+
+def _name(func: Any) -> str:
+    name: str = func._opname
+    return name
+
+
+def _fills(func: Any) -> bool:
+    """Whether an operator makes a tensor and writes it."""
+    return func.namespace == "aten" and _name(func) in ("zeros", "ones", "full", "zeros_like")
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operator writes nothing: its result is a view, or is not filled."""
+    return _name(func) in ("empty", "empty_like", "empty_strided", "new_empty") or any(
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in func._schema.returns
+    )
+
+
+def _targets(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an operator writes in place."""
+    return [
+        args[place] if place < len(args) else kwargs.get(argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]

@@ -1,16 +1,26 @@
-"""Answer a job of several ranks with one reply: that of the rank that decides."""
+"""Answer a job of several ranks with one reply: that of the rank that decides.
+
+One reply of several ranks.
+
+If all measured, the rank that needs the most memory decides. If one failed, it is the one that
+failed first: the others only say that they waited for it in vain.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.records.codec import loads
+from oomdoctor.records.measurement import Measurement, RankPeak
 from oomdoctor.records.result import Failure, ProbeJob, Reply
 from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
 from oomdoctor.worker.ranks.agent import AnswerOne, Meeting, reply_file, run_ranks
-from oomdoctor.worker.ranks.joined import joined
 from oomdoctor.worker.ranks.nodes import run_on_nodes
+
+_NO_REPLY = Reply(status="failed", failure=Failure("no_reply", "no rank wrote a reply"))
 
 
 def answer_ranks(job: ProbeJob, progress: PhaseFile, folder: Path, answer: AnswerOne) -> Reply:
@@ -40,3 +50,46 @@ def _replies(folder: Path, world: int) -> dict[int, Reply]:
             failure = Failure("no_reply", f"rank {rank} ended without a reply", last_phase=phase)
             found[rank] = Reply(status="failed", failure=failure)
     return found
+
+
+def joined(replies: Mapping[int, Reply], first_failed: int | None, ranks_of_node: int = 1) -> Reply:
+    """The reply of the whole, from those of its ranks; `first_failed` ended before the others.
+
+    Consecutive ranks share the host memory of a node, `ranks_of_node` of them.
+    """
+    if first_failed is not None and first_failed in replies:
+        failed = replies[first_failed]
+        # An error of the engine tells less than the memory that another rank lacked just then.
+        lacking = [reply for reply in replies.values() if reply.status in ("oom", "host_oom")]
+        return lacking[0] if failed.status == "failed" and lacking else failed
+    for reply in replies.values():
+        if reply.status not in ("measured", "recorded"):
+            return reply
+    measured = {rank: reply.measurement for rank, reply in replies.items() if reply.measurement}
+    if not measured:
+        return next(iter(replies.values()), _NO_REPLY)
+    worst = max(measured, key=lambda rank: (measured[rank].deciding_peak_bytes(), -rank))
+    return replace(
+        replies[worst],
+        measurement=replace(
+            measured[worst],
+            ranks=tuple(_peak(rank, one) for rank, one in sorted(measured.items())),
+            host_peak_bytes=_of_a_node(measured, ranks_of_node),
+        ),
+    )
+
+
+def _peak(rank: int, one: Measurement) -> RankPeak:
+    return RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
+
+
+def _of_a_node(measured: Mapping[int, Measurement], ranks: int) -> int | None:
+    """Host memory of the node that takes the most; None if one rank stands for others."""
+    if len(measured) < 2:
+        return None
+    nodes: dict[int, int] = {}
+    for rank, one in measured.items():
+        if one.peak_rss_bytes is None:
+            return None
+        nodes[rank // ranks] = nodes.get(rank // ranks, 0) + one.peak_rss_bytes
+    return max(nodes.values())

@@ -15,6 +15,7 @@ from oomdoctor.worker.simulating.instruments import Instruments
 from oomdoctor.worker.simulating.ranks.replicas import note_replica
 from oomdoctor.worker.simulating.shallow import (
     IrregularLayersError,
+    WholeModel,
     after_frozen,
     depths_of,
     in_units_of,
@@ -23,7 +24,6 @@ from oomdoctor.worker.simulating.shallow import (
     units_of,
     unrepeated,
 )
-from oomdoctor.worker.simulating.whole_model import WholeModel
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training.build import Setup, build
 from oomdoctor.worker.training.model_config import load_config

@@ -20,8 +20,7 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
 from oomdoctor.worker.simulating.device import answers, image_grids, padding
-from oomdoctor.worker.simulating.device.documents import several_in_a_row
-from oomdoctor.worker.simulating.device.scored import scored
+from oomdoctor.worker.simulating.device.answers import scored, several_in_a_row
 from oomdoctor.worker.simulating.instruments import Instruments
 from oomdoctor.worker.simulating.load import LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of

@@ -18,12 +18,16 @@ from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
-from oomdoctor.worker.tracing.categories import category_of, gathered
+from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
-from oomdoctor.worker.tracing.optimizer_walk import OptimizerWalk
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
-from oomdoctor.worker.tracing.storages import resized_storages
-from oomdoctor.worker.tracing.tensors import local_part, made_of_tensors, plain_tensors, tensors_in
+from oomdoctor.worker.tracing.tensors import (
+    local_part,
+    made_of_tensors,
+    plain_tensors,
+    resized_storages,
+    tensors_in,
+)
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
 if TYPE_CHECKING:

@@ -16,11 +16,13 @@ from oomdoctor.records.config import (
     trains_with_trl,
 )
 from oomdoctor.records.model import Task
-from oomdoctor.worker.training.objectives.completions import completions_of, scored_in_step
+from oomdoctor.worker.training.objectives.completions import (
+    completions_of,
+    pairs_of,
+    scored_in_step,
+)
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
-from oomdoctor.worker.training.objectives.packing import joined, row_of
-from oomdoctor.worker.training.objectives.padding import padded
-from oomdoctor.worker.training.objectives.preference import pairs_of
+from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
 
 if TYPE_CHECKING:
     import torch

@@ -34,11 +34,9 @@ from oomdoctor.worker.training.loading import load_model, quantization_notes
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.completions import generation_notes
 from oomdoctor.worker.training.objectives.images import freeze_vision
-from oomdoctor.worker.training.objectives.packing import check_packing
-from oomdoctor.worker.training.objectives.padding import check_padding
+from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
 from oomdoctor.worker.training.objectives.task import built_job
-from oomdoctor.worker.training.sharding.engines import engine_arguments
-from oomdoctor.worker.training.sharding.prepare import prepare
+from oomdoctor.worker.training.sharding.prepare import engine_arguments, prepare
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.techniques import compilation, fp8, liger
 from oomdoctor.worker.training.techniques.adapter import add_adapter
@@ -46,10 +44,11 @@ from oomdoctor.worker.training.techniques.checkpointing import enable_checkpoint
 from oomdoctor.worker.training.techniques.freezing import freeze
 from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
-from oomdoctor.worker.training.trainers.phased import OnPhase, phased
 from oomdoctor.worker.training.trainers.trl import (
+    OnPhase,
     arguments_class,
     objective_arguments,
+    phased,
     trl_trainer,
 )
 

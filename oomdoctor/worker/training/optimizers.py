@@ -2,10 +2,17 @@
 
 `Trainer.create_optimizer` chooses the class, the parameter groups and the overrides (bitsandbytes
 keeps 32-bit states for embeddings), so nothing here repeats those choices.
+
+Step each parameter in the backward pass as soon as its gradient is there, and free the gradient.
+
+As torchtune's `optimizer_in_bwd` and PyTorch's tutorial do it: one optimizer for each parameter,
+called by a hook. So gradients of only a few parameters exist at a time, and they cannot be
+accumulated or clipped.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +21,6 @@ from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.tracing.tensors import inner_tensors
-from oomdoctor.worker.training.techniques.in_backward import stepped_in_backward
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
@@ -31,6 +37,12 @@ APOLLO_NOTE = (
 GALORE_NOTE = (
     "what cuSOLVER needs to factor a gradient is not counted, because only cuSOLVER knows it; the "
     "predicted peak of the optimizer step is a lower bound"
+)
+
+
+_NOTE = (
+    "the Trainer has no setting for steps in the backward pass; torchtune has optimizer_in_bwd, "
+    "and PyTorch's tutorial 'optimizer step in backward' has the lines; gradients are not clipped"
 )
 
 
@@ -156,3 +168,58 @@ def managed_bytes(optimizer: Optimizer) -> int:
         for tensor in state_tensors(optimizer)
         if getattr(tensor, "is_paged", False)
     )
+
+
+def _settle(own: Any, whole: Any) -> None:
+    """Let optimizers of bitsandbytes share their tables, but not the settings of parameters.
+
+    It keeps those by the position of a parameter too, which is the same in all of them.
+    """
+    own.name2qmap = whole.name2qmap
+    own.mng = copy.copy(whole.mng)
+    own.mng.index2config = {}
+
+
+def stepped_in_backward(
+    optimizer: Optimizer, kind: type[Optimizer], settings: dict[str, Any], notes: list[str]
+) -> Optimizer:
+    """An optimizer that does nothing in a step: its parameters update in the backward pass.
+
+    `optimizer` must not have stepped yet; `kind` and `settings` are its class and the arguments it
+    was made with. The returned optimizer has its parameters and all states.
+    """
+    import torch
+
+    notes.append(_NOTE)
+    states = optimizer.state
+    single: dict[torch.Tensor, Optimizer] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            own = single[parameter] = kind([{**group, "params": [parameter]}], **settings)
+            own.state = states
+            if type(own).__module__.startswith("bitsandbytes"):
+                _settle(own, optimizer)
+
+    def update(parameter: torch.Tensor) -> None:
+        single[parameter].step()
+        parameter.grad = None
+
+    for parameter in single:
+        parameter.register_post_accumulate_grad_hook(update)
+
+    class SteppedInBackward(torch.optim.Optimizer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__([dict(group) for group in optimizer.param_groups], {})
+
+        @property
+        def state(self) -> Any:
+            return states
+
+        @state.setter
+        def state(self, _: Any) -> None:
+            """accelerate loads states that were saved, and there are none yet."""
+
+        def step(self, closure: Any = None) -> None:
+            """Nothing is left to do."""
+
+    return SteppedInBackward()

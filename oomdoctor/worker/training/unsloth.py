@@ -3,6 +3,11 @@
 Unsloth changes transformers, peft and TRL when it is imported, so it comes first and its jobs have
 a new interpreter. It loads only from a folder or the hub, so synthetic weights are a checkpoint
 without data. Read from Unsloth 2026.10.
+
+A checkpoint of a model without data, for libraries that load a model only from a folder.
+
+The file of the weights has a header and then a hole, so it takes no place on the disk. Its weights
+read as zero.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
@@ -20,13 +26,18 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.rung.unsloth import CHECKPOINTING
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.training.empty_checkpoint import write_checkpoint
 from oomdoctor.worker.training.model_config import auto_class
+from oomdoctor.worker.training.synthetic import declare_model
+from oomdoctor.worker.training.trainers.trl import tokenizer_of
 
 if TYPE_CHECKING:
     import torch
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+
+_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def is_installed() -> bool:
@@ -130,3 +141,44 @@ def add_adapter(model: Module, config: TrainConfig) -> Module:
 def autocast_dtype(config: TrainConfig) -> str:
     """The mixed precision that Unsloth's trainers set: of adapters, the dtype of the weights."""
     return "none" if config.method == "full" else config.weights_dtype
+
+
+def write_checkpoint(
+    folder: Path,
+    auto_class: type[_BaseAutoModelClass],
+    model_config: PretrainedConfig,
+    dtype: torch.dtype,
+    *,
+    trust_remote_code: bool,
+) -> None:
+    """Write config.json, a tokenizer and the weights of a model to `folder`."""
+    import torch
+
+    model = declare_model(
+        auto_class,
+        model_config,
+        dtype=dtype,
+        attention="eager",  # any: only names and shapes are read
+        device=torch.device("cpu"),
+        trust_remote_code=trust_remote_code,
+    )
+    model.tie_weights()
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    known: set[int] = set()
+    end = 0
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) in known:  # tied weights are stored once
+            continue
+        known.add(id(tensor))
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    model.config.architectures = [type(model).__name__]
+    model.config.dtype = dtype
+    model.config.save_pretrained(folder)
+    tokenizer_of(model).save_pretrained(folder)

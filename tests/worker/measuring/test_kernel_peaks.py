@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.analysis.memory.curve import Stretch
-from oomdoctor.worker.measuring.kernel_peaks import peaks_of
+from oomdoctor.worker.measuring.measure import peaks_of
 
 
 def parts(*ends: int, first: int = 0) -> list[Stretch]:

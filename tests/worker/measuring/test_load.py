@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.worker.measuring import load, nvml
+from oomdoctor.worker.measuring import nvml, timing
 
 STAT = """cpu  9999 0 0 0 0 0 0 0 0 0
 cpu0 100 10 20 5000 70 3 4 13 50 0
@@ -25,25 +25,25 @@ def test_busy_seconds_of_the_cores_that_may_be_used(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     ticks = os.sysconf("SC_CLK_TCK")
     # Idle time, waiting for disks, and what is already counted as user time are left out.
-    assert load._busy_seconds(tmp_path / "stat") == (150 + 200) / ticks
-    assert load._busy_seconds(tmp_path / "none") is None
+    assert timing._busy_seconds(tmp_path / "stat") == (150 + 200) / ticks
+    assert timing._busy_seconds(tmp_path / "none") is None
     (tmp_path / "stat").write_text("cpu  0 0 0 0")
-    assert load._busy_seconds(tmp_path / "stat") is None
+    assert timing._busy_seconds(tmp_path / "stat") is None
 
 
 def test_what_this_process_did_not_use_was_used_by_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    start = load.Start(wall_s=10.0, own_s=5.0, busy_s=100.0, unix_us=0)
-    monkeypatch.setattr(load.time, "perf_counter", lambda: 14.0)
-    monkeypatch.setattr(load.time, "process_time", lambda: 7.0)
-    monkeypatch.setattr(load, "_busy_seconds", lambda: 106.0)
-    found = load.since(start, threads=2)
+    start = timing.Start(wall_s=10.0, own_s=5.0, busy_s=100.0, unix_us=0)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: 14.0)
+    monkeypatch.setattr(timing.time, "process_time", lambda: 7.0)
+    monkeypatch.setattr(timing, "_busy_seconds", lambda: 106.0)
+    found = timing.since(start, threads=2)
     assert found is not None
     assert (found.threads, found.own_cpus, found.foreign_cpus) == (2, 0.5, 1.0)
     assert found.foreign_gpu is None
-    assert load.since(replace(start, wall_s=13.9), threads=2) is None
-    unknown = load.since(replace(start, busy_s=None), threads=2)
+    assert timing.since(replace(start, wall_s=13.9), threads=2) is None
+    unknown = timing.since(replace(start, busy_s=None), threads=2)
     assert unknown is not None
     assert unknown.foreign_cpus is None
 

@@ -14,7 +14,7 @@ from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.lost import settings_of
-from oomdoctor.worker.parsing import engines, parsers
+from oomdoctor.worker.parsing import parsers
 from oomdoctor.worker.parsing.faults import ParserError
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def test_accelerate_loads_what_is_written() -> None:
     for config in RUNGS.values():
         settings = yaml.safe_load(export(StackRung(config, "a rung", "m"), "accelerate"))
-        found = engines.accelerate(settings)
+        found = parsers.accelerate(settings)
         assert found["num_processes"] == config.world_size
         assert found["distributed_type"] == settings["distributed_type"]
 
@@ -52,7 +52,7 @@ def test_what_a_parser_refuses_names_the_setting() -> None:
         parsers.trainer({"optim": "adamw_bogus"})
     assert raised.value.setting == "optim"
     with pytest.raises(ParserError, match="unknown keys") as raised:
-        engines.accelerate(
+        parsers.accelerate(
             {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO", "bogus": 1}
         )
     assert raised.value.setting == "bogus"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from oomdoctor.worker.measuring.meters import peak_rss_bytes
-from oomdoctor.worker.ranks.idle_host import idle_host
+from oomdoctor.worker.ranks.alone import idle_host
 
 LARGE = 1 << 20  # elements
 HUGE = 1 << 30  # elements: 4 GiB, and as much for each result

@@ -6,7 +6,7 @@ from analysis_make import measurement
 
 from oomdoctor.records.measurement import OomEvent, RankPeak
 from oomdoctor.records.result import Failure, Reply
-from oomdoctor.worker.ranks.joined import joined
+from oomdoctor.worker.ranks.run_ranks import joined
 
 GIB = 1 << 30
 OOM = Reply(status="oom", oom=OomEvent("CUDA out of memory", "cuda_caching_allocator", "backward"))

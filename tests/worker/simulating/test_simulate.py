@@ -28,9 +28,8 @@ from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device.fake import simulated_device
-from oomdoctor.worker.simulating.opening import simulated_rung
 from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.simulating.simulate import simulate, simulated_rung
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.objectives.images import is_in_tower
 

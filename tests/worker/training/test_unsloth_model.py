@@ -15,9 +15,9 @@ from tiny_models import tiny_job
 from oomdoctor.worker.host import _imports_first
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training import unsloth
-from oomdoctor.worker.training.empty_checkpoint import write_checkpoint
 from oomdoctor.worker.training.model_config import auto_class, load_config
 from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training.unsloth import write_checkpoint
 
 RUNG = {"library": "unsloth", "method": "lora", "sequence_length": 64}
 

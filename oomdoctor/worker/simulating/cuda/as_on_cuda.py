@@ -1,29 +1,54 @@
-"""Make torch and the libraries behave as on CUDA, all differences together."""
+"""Make torch and the libraries behave as on CUDA, all differences together.
+
+CUDA's dropout keeps a mask of one byte per element; the CPU's keeps noise instead. In training,
+ATen/native/Dropout.cpp calls `native_dropout` if `is_fused_kernel_acceptable` (CUDA, a rate between
+0 and 1, a tensor with elements).
+
+The allocator's cache is emptied where peft prepares a quantized model, if there is a GPU. peft does
+so since `prepare_model_for_kbit_training` has `auto_clear_cache` (huggingface/peft#3265): after it
+has cast what is not quantized to float32, and before anything else is allocated.
+
+TRL's fused output head runs as on CUDA, without launching its Triton kernels. There only the scored
+tokens are projected, and a Triton kernel folds each tile of scores (TRL 1.16 `trainer/utils.py`
+`add_fused_lm_head`, `kernels/chunked_logprob.py`). The Python code around the kernels allocates all
+that they read and write, and runs unchanged.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from oomdoctor.analysis.simulator.tape import Region
+from oomdoctor.analysis.simulator.tape import EMPTIED, Region
 from oomdoctor.records.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.simulating.cuda import (
     attention,
     autocast,
-    dropout,
-    emptied_cache,
     flash_package,
     flex,
     host_numbers,
     liger,
-    paged_states,
-    trl_kernels,
 )
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.device import layer_norm, sums
+from oomdoctor.worker.simulating.cuda.liger import launch, no_driver_needed
+from oomdoctor.worker.simulating.device import sums
+from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.trace import AllocationTrace
+
+if TYPE_CHECKING:
+    import torch
+    from bitsandbytes.optim.optimizer import Optimizer8bit
+
+
+_SMALLEST_PAGED = 100_000  # elements
 
 
 @contextmanager
@@ -41,19 +66,132 @@ def as_on_cuda(
         stack.enter_context(autocast.cuda_autocast())
         stack.enter_context(sums.sums_in_place())
         stack.enter_context(host_numbers.told_apart(trace))
-        stack.enter_context(layer_norm.cuda_statistics())
-        stack.enter_context(dropout.cuda_dropout())
+        stack.enter_context(sums.cuda_statistics())
+        stack.enter_context(cuda_dropout())
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
             stack.enter_context(flash_package.simulated_attention())
         if config.attention == "flex_attention":
             stack.enter_context(flex.simulated_attention())
         if config.quantization != "none" and config.kbit_prepare == "peft":
-            stack.enter_context(emptied_cache.noted(trace))
+            stack.enter_context(emptied_cache_noted(trace))
         if is_paged(config.optimizer):
-            stack.enter_context(paged_states.paged_states(trace, managed))
+            stack.enter_context(paged_states(trace, managed))
         if trains_with_trl(config):
-            stack.enter_context(trl_kernels.simulated_kernels())
+            stack.enter_context(trl_kernels())
         if config.loss == "liger":
             stack.enter_context(liger.simulated_kernels(choices))
         yield
+
+
+@contextmanager
+def cuda_dropout() -> Iterator[None]:
+    """Make `dropout` on CPU tensors work as on CUDA, in the whole process."""
+    import torch
+
+    def dropout(tensor: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
+        if not train or rate == 0.0 or tensor.numel() == 0:
+            return tensor
+        if rate == 1.0:
+            return tensor * 0.0
+        return torch.ops.aten.native_dropout(tensor, rate, True)[0]
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("dropout", dropout, "AutogradCPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+@contextmanager
+def emptied_cache_noted(trace: AllocationTrace) -> Iterator[None]:
+    """Put the emptied cache on the tape while the context is open, as with a GPU."""
+    import peft
+
+    prepare = peft.prepare_model_for_kbit_training
+
+    @wraps(prepare)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        model = prepare(*args, **kwargs)
+        trace.tape.enter(EMPTIED, trace.phase)
+        return model
+
+    if "auto_clear_cache" not in inspect.signature(prepare).parameters:
+        yield
+        return
+    # It asks for a GPU, and there is none.
+    with replaced(peft, "prepare_model_for_kbit_training", noting):
+        yield
+
+
+@contextmanager
+def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> Iterator[None]:
+    """Leave paged states out of the trace and add their bytes to `managed`, by unit.
+
+    Like bitsandbytes' `get_state_buffer`, which does not page small states.
+    """
+    import torch
+    from bitsandbytes.optim.optimizer import Optimizer8bit
+
+    def get_state_buffer(
+        _: Optimizer8bit, parameter: torch.Tensor, dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        if parameter.numel() < _SMALLEST_PAGED:
+            return torch.zeros_like(parameter, dtype=dtype)
+        trace.works_on(parameter)
+        with trace.paused():
+            state = torch.zeros_like(parameter, dtype=dtype)
+        block = trace.block_of(parameter)
+        unit = None if block is None else trace.tape.blocks[block].region
+        managed[unit] = managed.get(unit, 0) + state.untyped_storage().nbytes()
+        return state
+
+    # The original asks CUDA for unified memory.
+    with replaced(Optimizer8bit, "get_state_buffer", get_state_buffer):
+        yield
+
+
+class _Kernel:
+    """Stands in for a Triton kernel: `kernel[grid](arguments)`."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return launch
+
+
+@contextmanager
+def trl_kernels() -> Iterator[None]:
+    """Make TRL's head take its path for CUDA. Without TRL this does nothing: the build says so."""
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        try:
+            if importlib.util.find_spec("triton") is not None:
+                enter(no_driver_needed())
+            kernels = importlib.import_module("trl.kernels.chunked_logprob")
+            utils = importlib.import_module("trl.trainer.utils")
+        except ImportError:
+            yield
+            return
+        if not hasattr(kernels, "triton"):  # torch for a GPU brings it
+            vars(kernels)["triton"] = SimpleNamespace(cdiv=lambda a, b: -(-a // b))
+            stack.callback(vars(kernels).pop, "triton")
+        # A simulated device is the CPU, where TRL folds tiles with torch.
+        for module in (kernels, utils):
+            enter(replaced(module, "_use_triton", lambda _: True))
+        # There is no GPU to launch a kernel on.
+        for name in ("_forward_kernel", "_backward_kernel"):
+            enter(replaced(kernels, name, _Kernel()))
+        # On the CPU the factors are copied to float32 first.
+        if kernels._MM_OUT_DTYPE:
+            enter(replaced(kernels, "_addmm_fp32", _add_product))
+        yield
+
+
+def _add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+    """`_addmm_fp32` on CUDA: cuBLAS multiplies in 16 bits and adds in float32."""
+    import torch
+
+    if one.dtype in (torch.float16, torch.bfloat16):
+        torch.addmm(total, one, other, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(one.float(), other.float())

@@ -2,26 +2,28 @@
 
 The attention mask has no padding unless a rung pads its rows (`padding`), the loss is a number, and
 no gradient overflows. `known_values` knows more about some tensors.
+
+Tell a simulated step how many tokens a mask selects, which only its values would say.
+
+TRL's losses index tensors with a mask of the completions: the scored tokens of each row.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oomdoctor.worker.simulating.device import (
-    known_values,
-    layer_norm,
-    padding,
-    scored,
-    sums,
-)
+from oomdoctor.worker.simulating.device import known_values, padding, sums
+from oomdoctor.worker.simulating.replacing import replaced
 
 if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
+
 
 _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
@@ -31,6 +33,9 @@ _whole = 1
 
 
 Note = Callable[[Sequence[Any], Any], None]  # of the arguments and the result
+
+
+_share: Fraction | None = None
 
 
 class Answers(NamedTuple):
@@ -55,13 +60,13 @@ def answers_of(func: OpOverload) -> Answers | None:
     elif func is torch.ops.aten.nonzero.default:
         before = _positions
     elif func is torch.ops.aten.index.Tensor:
-        before = scored.selected
+        before = selected
     elif func is torch.ops.aten.add.Tensor:
         before = sums.sum_of_gradients
     elif func is torch.ops.aten.index_put.default:
         before = sums.gradient_of_index
     elif func is torch.ops.aten.native_layer_norm.default:
-        before = layer_norm.normalized
+        before = sums.normalized
     after: list[Note] = []
     if str(func).startswith(_TRUE):
         after.append(_holds)
@@ -125,3 +130,50 @@ def reads_as(number: int) -> Iterator[None]:
 
 def _no_overflow(args: Sequence[Any], _: Any) -> None:
     setattr(args[1], _NAME, False)
+
+
+@contextmanager
+def scored(share: Fraction | None) -> Iterator[None]:
+    """In this context a mask that indexes a tensor is true for this share of its elements."""
+    global _share
+    before, _share = _share, share
+    try:
+        yield
+    finally:
+        _share = before
+
+
+def selected(args: Sequence[Any]) -> torch.Tensor | None:
+    """`aten.index` with a mask whose share is known; None for any other."""
+    import torch
+
+    tensor, indices = args[0], args[1]
+    if _share is None or len(indices) != 1 or indices[0] is None:
+        return None
+    mask = indices[0]
+    if mask.dtype != torch.bool:
+        return None
+    rows = math.ceil(_share * mask.numel())
+    result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
+    return result
+
+
+@contextmanager
+def several_in_a_row(several: bool) -> Iterator[None]:
+    """With `several`, transformers finds that the position ids of a row restart."""
+    import transformers
+
+    masks = getattr(transformers, "masking_utils", None)
+    find = getattr(masks, "find_packed_sequence_indices", None)
+    if find is None or not several:
+        yield
+        return
+
+    def found(position_ids: torch.Tensor) -> torch.Tensor | None:
+        with negative():
+            indices: torch.Tensor | None = find(position_ids)
+        return indices
+
+    # It asks whether the last token still belongs to the first document, and nobody computed that.
+    with replaced(masks, "find_packed_sequence_indices", found):
+        yield

@@ -3,6 +3,11 @@
 They are fake CPU tensors, because autograd cannot walk fake CUDA tensors without a GPU. This module
 switches on what torch and transformers do differently on a GPU. The folder `cuda` holds the kernels
 that differ.
+
+Experts that are not trained, in types that torch's fake kernel of grouped products refuses.
+
+There transformers' fallback stands for torch's own product. Its backward pass also makes gradients
+of weights, so it keeps the input of every expert; torch keeps it only where weights are trained.
 """
 
 from __future__ import annotations
@@ -10,12 +15,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.worker.simulating.device import (
     bitsandbytes,
-    frozen_experts,
     known_values,
     quantized_dora,
     torchao_states,
@@ -25,6 +30,9 @@ from oomdoctor.worker.simulating.replacing import replaced
 
 if TYPE_CHECKING:
     import torch
+
+
+Product = Callable[..., "torch.Tensor"]
 
 
 @contextmanager
@@ -60,7 +68,7 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         # The fallback has the same results, and fake kernels for every type.
         yield replaced(experts, "_can_use_grouped_mm", _is_bfloat16)
     if experts is not None and hasattr(experts, "_grouped_mm"):
-        frozen = frozen_experts.without_inputs(experts._grouped_mm)
+        frozen = without_inputs(experts._grouped_mm)
         yield replaced(experts, "_grouped_mm", frozen)
     yield known_values.one_hot_masks_known()
     yield from bitsandbytes.replacements(cuda=cuda)
@@ -118,3 +126,35 @@ def _apply(
             if buffer is not None:
                 part._buffers[name] = function(buffer)
     return module
+
+
+def without_inputs(own: Product) -> Product:
+    """transformers' `_grouped_mm`, which keeps of frozen weights what torch's own product keeps."""
+    import torch
+
+    def product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        if weight.requires_grad or weight.dtype == torch.bfloat16:
+            return own(input, weight, offs)
+        result: torch.Tensor = _frozen().apply(input.to(weight.dtype), weight, offs)
+        return result
+
+    return product
+
+
+@cache
+def _frozen() -> Any:
+    import torch
+
+    class Frozen(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, input: Any, weight: Any, offs: Any) -> Any:
+            ctx.save_for_backward(weight, offs)
+            return torch.ops.transformers.grouped_mm_fallback(input, weight, offs)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            weight, offs = ctx.saved_tensors
+            back = weight.transpose(-2, -1)
+            return torch.ops.transformers.grouped_mm_fallback(grad, back, offs), None, None
+
+    return Frozen

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
+
 _NAME = "_oomdoctor_padded"
 _ANSWER = "_oomdoctor_answer"  # as `answers` reads it
 

@@ -18,7 +18,7 @@ from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.categories import TEMPORARY
 from oomdoctor.units import MIB
-from oomdoctor.worker.simulating.whole_model import WholeModel
+from oomdoctor.worker.simulating.shallow import WholeModel
 from oomdoctor.worker.tracing.tensors import local_part
 from oomdoctor.worker.tracing.trace import AllocationTrace
 

@@ -2,6 +2,10 @@
 
 FSDP1 makes the optimizer from the sharded model, FSDP2 shards the parameters of an optimizer that
 exists, and DeepSpeed makes its own from it.
+
+The arguments with which transformers' Trainer sets up the engine of a rung.
+
+The engines are those of the user's environment; nothing of them is repeated here.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.sharding.shards import fill, shards_made_on_device
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
     from transformers import Trainer
+
 
 _STEPS = 1000  # of the training that DeepSpeed is told; any number does
 
@@ -152,3 +158,22 @@ def without_reduction(trainer: Trainer, model: torch.nn.Module) -> AbstractConte
         return nullcontext()
     waiting: AbstractContextManager[Any] = trainer.accelerator.no_sync(model=model)
     return waiting
+
+
+def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, Any]:
+    """Values for `TrainingArguments`; empty on one GPU.
+
+    `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
+    """
+    found = engine_settings(config, gradient_bytes)
+    if config.sharding == "hybrid" and config.fsdp_version == 2:
+        found["parallelism_config"] = _mesh(config)
+    return found
+
+
+def _mesh(config: TrainConfig) -> Any:
+    """Nodes that copy the model, of GPUs that shard it."""
+    from accelerate.parallelism_config import ParallelismConfig
+
+    nodes = config.world_size // config.gpus_per_node
+    return ParallelismConfig(dp_replicate_size=nodes, dp_shard_size=config.gpus_per_node)

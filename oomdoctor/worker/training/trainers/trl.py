@@ -22,17 +22,20 @@ from oomdoctor.records.config import (
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.sharding.prepare import fsdp_plugin
 from oomdoctor.worker.training.sharding.shards import moved_with_values
-from oomdoctor.worker.training.trainers.phased import OnPhase, phased
 
 if TYPE_CHECKING:
     import torch
     from torch.nn import Module
     from transformers import PreTrainedModel, Trainer, TrainingArguments
 
+
 INSTALL = "pip install 'oomdoctor[trl]'"
 _NAMES = {"default": "SFT", "dpo": "DPO", "reward": "Reward", "grpo": "GRPO"}
 _ROW = {"prompt": [""], "prompt_ids": [[1]], "chosen_ids": [[1]], "rejected_ids": [[1]]}
 _BETA = 0.04  # of the KL term; any value above 0 needs the reference
+
+
+OnPhase = Callable[[str], None]
 
 
 def arguments_class(config: TrainConfig) -> Any:
@@ -232,3 +235,21 @@ def _trl() -> Any:
     except ImportError as error:
         raise UnsupportedError(f"needs TRL 1.16 or later: {INSTALL} ({error})") from error
     return trl
+
+
+def phased(trainer: type[Trainer], on_phase: OnPhase | None) -> Any:
+    """A subclass of `trainer` that calls `on_phase` after each forward pass of training."""
+
+    class PhasedTrainer(trainer):  # type: ignore[misc]
+        """The Trainer; it also says when the forward pass of its step ends."""
+
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            result = super().compute_loss(*args, **kwargs)
+            if on_phase is not None and self.model.training:
+                on_phase("backward")
+            return result
+
+        def _send_telemetry(self) -> None:
+            """TRL tells its authors about each trainer; a rung is no training of theirs."""
+
+    return PhasedTrainer

@@ -20,7 +20,7 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
-from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.training.support import check_supported
 
 HEADS, KEYS, LENGTH, SIZE, ROWS = 32, 8, 512, 64, 2

@@ -24,8 +24,7 @@ from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.cuda.liger import no_driver_needed
-from oomdoctor.worker.simulating.opening import simulated_rung
-from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.simulating.simulate import simulate, simulated_rung
 from oomdoctor.worker.training import support
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.support import check_supported

@@ -15,7 +15,7 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.cuda import workspaces
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
-from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 
 A100, RTX_4090, H100 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from oomdoctor.worker.simulating.device.layer_norm import cuda_statistics, normalized
+from oomdoctor.worker.simulating.device.sums import cuda_statistics, normalized
 
 HALF = torch.empty(2, 3, 8, dtype=torch.bfloat16)
 

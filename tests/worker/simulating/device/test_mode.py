@@ -20,7 +20,7 @@ from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device import mode
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.device.results import REFUSED, is_regular
-from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.simulate import simulated_rung
 from tests.examples.tiny_models import tiny_job
 
 aten = torch.ops.aten

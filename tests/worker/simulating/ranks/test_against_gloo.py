@@ -16,7 +16,7 @@ from oomdoctor.records.config import held_micro_batches
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
-from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.simulate import simulated_rung
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _NEAR = 0.01  # of a peak

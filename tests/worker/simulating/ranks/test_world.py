@@ -10,14 +10,14 @@ from tiny_models import CONFIGS, tiny_job
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung, play
 from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
-from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, WEIGHTS
+from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
-from oomdoctor.worker.simulating.opening import simulated_rung
+from oomdoctor.worker.simulating.simulate import simulated_rung
 
 LAYERS, RANKS = 7, 4
 
@@ -106,7 +106,7 @@ def test_buckets_hold_all_gradients_again(job: ProbeJob) -> None:
     plain, _ = layouts(replace(job, config=alone), (stack,))
     copied, _ = layouts(replace(job, config=replace(job.config, sharding="ddp")), (stack,))
     weights = of_category(plain, WEIGHTS)
-    buckets = [b.size for b in copied.blocks if b.operator == "ddp" and b.category == GRADIENTS]
+    buckets = [b.size for b in copied.blocks if b.operator == "ddp" and b.category == TEMPORARY]
     assert buckets == [weights - 2 * 8 * 4]
     grown = peak(copied, "backward") - peak(plain, "backward")
     assert 0 <= grown - buckets[0] < 512  # the allocator rounds

@@ -18,18 +18,67 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
-from oomdoctor.worker.simulating.cuda.kernels import (
-    attention_kernels,
-    bitsandbytes,
-    indexing,
-    products,
-    reductions,
-)
+from oomdoctor.worker.simulating.cuda.kernels import attention_kernels, indexing, reductions
 from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
-from oomdoctor.worker.tracing.steps import OTHERS, OnHost, Result, Step
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 if TYPE_CHECKING:
+    import torch
     from torch._ops import OpOverload
+
+
+def matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """cuBlasCommonArgs.h `prepare_matrix_for_cublas`, Blas.cpp: operands that are copied first."""
+    operands = [
+        named[name] for name in ("self", "mat1", "mat2", "batch1", "batch2") if name in named
+    ]
+    return tuple(tensor_bytes(operand) for operand in operands[-2:] if not _fits_cublas(operand))
+
+
+def _fits_cublas(matrix: torch.Tensor) -> bool:
+    if matrix.dim() < 2:
+        return True
+    (rows, columns), (down, across) = matrix.shape[-2:], matrix.stride()[-2:]
+    row_major = across == 1 and down >= max(1, columns)
+    column_major = down == 1 and across >= max(1, rows)
+    return bool(row_major or column_major or rows == 1 or columns == 1)
+
+
+def gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
+
+    Nested constants are added, twice in fp32. Fused kernels avoid this up to 1,536 tokens on some
+    cards and shapes. The backward pass always dequantizes, so the peak stays the same.
+    Python frees the constants before the weight.
+    """
+    tokens = named["A"].numel() // named["A"].shape[-1]
+    if tokens <= 4:  # `_GEMM_4BIT_CUSTOM_FLOOR_M`: always fused
+        return ()
+    rows, columns = named["shapeB"]
+    nested = named["absmax_8bit"]
+    weight = rows * columns * named["A"].element_size()
+    if nested is None:
+        return (weight, Result(0))
+    constants = 4 * nested.numel()
+    return (constants, constants, weight, Result(0), Freed(1), Freed(0))
+
+
+def int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """bitsandbytes backends/default/ops.py `int8_scaled_mm`: an int32 product, then fp16.
+
+    The fp16 result is a separate block if the caller wants another dtype (0.46-0.50).
+    """
+    elements = named["A"].numel() // named["A"].shape[-1] * named["B"].shape[0]
+    as_asked = named["dtype"] is None or str(named["dtype"]) == "torch.float16"
+    return (4 * elements,) if as_asked else (4 * elements, 2 * elements)
+
+
+def int8_quant(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+    """bitsandbytes backends/cuda/ops.py `int8_vectorwise_quant`: |A| and the mask of outliers."""
+    if not named["threshold"]:
+        return ()
+    return tensor_bytes(named["A"]), named["A"].numel()
+
 
 Rule = Callable[[Mapping[str, Any], Card], tuple[Step, ...]]
 _OF_RESULTS = frozenset(("aten::lift_fresh", "aten::index"))
@@ -97,10 +146,10 @@ _RULES: dict[str, Rule] = {
     "aten::_foreach_norm": reductions.foreach_norm,
     "aten::sum": reductions.reduced,
     "aten::mean": reductions.reduced,
-    "aten::mm": products.matmul,
-    "aten::bmm": products.matmul,
-    "aten::baddbmm": products.matmul,
-    "aten::addmm": products.matmul,
+    "aten::mm": matmul,
+    "aten::bmm": matmul,
+    "aten::baddbmm": matmul,
+    "aten::addmm": matmul,
     "aten::_safe_softmax": reductions.safe_softmax,
     "aten::_softmax_backward_data": reductions.softmax_backward,
     # Without a CUDA graph, attention_kernels.cu keeps seed and offset on the host.
@@ -122,10 +171,10 @@ _RULES: dict[str, Rule] = {
     "aten::_scaled_dot_product_efficient_attention_backward": (
         lambda named, card: attention_kernels.efficient(named, card.compute_capability)
     ),
-    "bitsandbytes::gemm_4bit": bitsandbytes.gemm_4bit,
+    "bitsandbytes::gemm_4bit": gemm_4bit,
     # bitsandbytes backends/cuda/ops.py makes the constants before the packed values.
     "bitsandbytes::quantize_4bit": lambda *_: (Result(1), Result(0)),
     "bitsandbytes::quantize_blockwise": lambda *_: (Result(1), Result(0)),
-    "bitsandbytes::int8_scaled_mm": bitsandbytes.int8_matmul,
-    "bitsandbytes::int8_vectorwise_quant": bitsandbytes.int8_quant,
+    "bitsandbytes::int8_scaled_mm": int8_matmul,
+    "bitsandbytes::int8_vectorwise_quant": int8_quant,
 }
