@@ -8,20 +8,10 @@ from typing import Any, Literal
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import Evidence
+from oomdoctor.records.rung.choices import FormatName
 
 YOURS = "yours"
 """The label of the rung of `--from`."""
-FormatName = Literal[
-    "trainer",
-    "trl",
-    "accelerate",
-    "deepspeed",
-    "axolotl",
-    "llama-factory",
-    "torchtune",
-    "unsloth",
-    "pytorch",
-]
 
 
 @dataclass(frozen=True, slots=True)

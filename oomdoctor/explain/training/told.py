@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
-from oomdoctor.records.user_training import FormatName
+from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.programs import BY_NAME, recognize
 from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_of
 from oomdoctor.stacks.reading.partial import Partial, partial_of
-from oomdoctor.stacks.reading.recognize import recognize
 
 _LARGEST = 10**8  # a model_max_length of 1e30 means "no limit"
 _LAUNCHER = "mixed_precision"
@@ -91,7 +91,7 @@ def _precision(partial: Partial, method: RungKeys, program: FormatName | None) -
     rule = "llama-factory" if pure else program if on or program == "torchtune" else None
     if rule == "llama-factory" and not (pure or method):
         rule = None
-    weights, mixed = dtypes_of(values, method, rule, values)
+    weights, mixed = dtypes_of(values, method, BY_NAME.get(rule or ""), values)
     launcher = partial.names.get("mixed_bfloat16", "").rpartition(".")[2] == _LAUNCHER
     return {
         "weights_dtype": None if weights == "auto" else weights,

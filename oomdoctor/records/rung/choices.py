@@ -40,3 +40,15 @@ Prefetch = Literal["default", "none", "forward"]
 ReduceDtype = Literal["default", "float32", "bfloat16"]
 AllocatorSetting = Literal["default", "expandable_segments"]
 AUTO: Literal["auto"] = "auto"
+# The programs whose files can be read and written, the general ones first.
+FormatName = Literal[
+    "trainer",
+    "trl",
+    "accelerate",
+    "deepspeed",
+    "axolotl",
+    "llama-factory",
+    "torchtune",
+    "unsloth",
+    "pytorch",
+]

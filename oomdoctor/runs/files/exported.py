@@ -10,11 +10,12 @@ from oomdoctor import __version__
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.choices import AUTO, FormatName
 from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.user_training import YOURS, FormatName, UserTraining
+from oomdoctor.records.user_training import YOURS, UserTraining
 from oomdoctor.runs.files.user_training import read_user_training
-from oomdoctor.stacks.export import export, target_named
+from oomdoctor.stacks.export import export
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.stacks.reading.merge import recognized
 from oomdoctor.stacks.rung import StackRung
@@ -159,7 +160,7 @@ def export_line(report: Report, run: str | None) -> str | None:
         export(stack_rung(report, results[0], run), program)
     except OomDoctorError:
         return None
-    file = target_named(program).file
+    file = BY_NAME[program].file
     file = file if training is None else f"changed-{file}"  # theirs may have the usual name
     return f"oomdoctor export 1 --to {program} --run {shlex.quote(run)} > {file}"
 

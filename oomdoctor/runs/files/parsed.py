@@ -17,7 +17,7 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.user_training import Document
 from oomdoctor.runs.jobs.host import python_path
-from oomdoctor.stacks.formats import BY_NAME
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.system.environment import worker_environment
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute

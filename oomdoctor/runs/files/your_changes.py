@@ -18,7 +18,7 @@ from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, YourRung
 from oomdoctor.runs.files.user_training import write_change
-from oomdoctor.stacks.names.programs import table_of
+from oomdoctor.stacks.programs import table_of
 from oomdoctor.stacks.writing.patch import NotPatchedError
 from oomdoctor.units import format_bytes
 

@@ -14,6 +14,8 @@ from oomdoctor.stacks.partial_config import PartialConfig
 
 Read = Callable[[object], PartialConfig]
 Write = Callable[[TrainConfig], object]
+Settings = dict[str, Any]
+"""A file's settings as plain values: tables inside tables, lists, words and numbers."""
 LEFT_OUT: object = object()
 """What a `write` returns if the setting is not needed in the file."""
 
@@ -89,9 +91,9 @@ def written(table: Table, config: TrainConfig) -> dict[str, object]:
     return {name: value for name, value in found.items() if value is not LEFT_OUT}
 
 
-def nested(settings: Mapping[str, object]) -> dict[str, Any]:
+def nested(settings: Mapping[str, object]) -> Settings:
     """Dotted paths as mappings inside mappings."""
-    tree: dict[str, Any] = {}
+    tree: Settings = {}
     for name, value in settings.items():
         *path, last = name.split(".")
         place = tree

@@ -6,10 +6,18 @@
 from __future__ import annotations
 
 from oomdoctor.stacks.names.peft import bits, quant_type, storage, upcast_adapters
-from oomdoctor.stacks.names.row import NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row
-from oomdoctor.stacks.names.transformers import LENGTH
-from oomdoctor.stacks.names.values import dtype, flag, integer, names_in, switch, targets, text_of
+from oomdoctor.stacks.names.values import (
+    dtype,
+    flag,
+    integer,
+    names_in,
+    number,
+    switch,
+    targets,
+    text_of,
+)
 from oomdoctor.stacks.partial_config import PartialConfig
 
 
@@ -44,6 +52,12 @@ def _whole(value: object) -> PartialConfig:
 def _vision(value: object) -> PartialConfig:
     return {"vision": "trained" if flag(value) else "frozen"}
 
+
+# What scripts of others call the length of a row; TrainingArguments has no such setting.
+LENGTH = Table(
+    (number("max_seq_length", "sequence_length", "block_size", "model_max_length", "max_length",
+            "max_seq_len", "sequence_length", write=lambda _: LEFT_OUT),)
+)  # fmt: skip
 
 SCRIPT = LENGTH | Table(
     (
@@ -107,3 +121,5 @@ SIZES = {
 }  # fmt: skip
 # Those that the arguments of a trainer may leave to the data.
 OUTSIDE_ARGUMENTS = frozenset({"max_length", "completion_length"})
+# Settings that scripts of transformers' examples have, which share others with TRL.
+OF_EXAMPLES = listed("block_size dataset_config_name train_file validation_file max_source_length")

@@ -40,7 +40,7 @@ def integer(value: object) -> int:
 def decimal(value: object) -> float:
     """A number; YAML reads 1e-5 as text."""
     try:
-        return float(str(value))
+        return float(value if isinstance(value, int | float) else str(value))
     except ValueError:
         raise ValueError(f"must be a number, not {value!r}") from None
 
@@ -49,7 +49,11 @@ def names_in(value: object) -> list[str]:
     """Names: a list, or text with commas between."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
-    return [str(one) for one in value] if isinstance(value, list | tuple) else []
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    if value:
+        raise ValueError(f"must be a list of names, not {value!r}")
+    return []
 
 
 def dtype(value: object) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.user_training import Document, NotTaken, Said
-from oomdoctor.stacks.formats import Format
+from oomdoctor.stacks.names.flatten import flat, shown
 from oomdoctor.stacks.names.row import NotTakenError, Table, in_names
 from oomdoctor.stacks.names.values import is_auto
 from oomdoctor.stacks.partial_config import PartialConfig
-from oomdoctor.stacks.reading.flatten import flat, shown
+from oomdoctor.stacks.programs.program import Program
 
 # Values with which a setting does nothing.
 _OFF: tuple[object, ...] = (None, False, 0, 0.0, "", [])
@@ -26,7 +26,7 @@ class Taken:
     """
 
     document: Document
-    format: Format
+    program: Program
     table: Table
     values: PartialConfig = field(default_factory=PartialConfig)
     said: dict[str, Said] = field(default_factory=dict)
@@ -35,13 +35,13 @@ class Taken:
     defaults: PartialConfig = field(default_factory=PartialConfig)
 
 
-def apply(document: Document, form: Format, table: Table) -> Taken:
+def apply(document: Document, program: Program, table: Table) -> Taken:
     """Read every setting of a document.
 
     Raises:
         OomDoctorError: a value is one that the program refuses (exit 2).
     """
-    taken = Taken(document, form, table)
+    taken = Taken(document, program, table)
     for name, value in flat(document.values):
         _take(taken, name, value)
     taken.not_taken += document.left_out
@@ -53,7 +53,7 @@ def _take(taken: Taken, name: str, value: object) -> None:
     row, document = taken.table.row(name), taken.document
     line = document.lines.get(name)
     if row is None:
-        reason, matters = _why(taken.table, name, taken.format)
+        reason, matters = _why(taken.table, name, taken.program)
         if matters and any(value == off and type(value) is type(off) for off in _OFF):
             reason, matters = "is off", False
         _leave(taken, name, value, line, reason, matters)
@@ -93,16 +93,16 @@ def _leave(
     taken.not_taken.append(NotTaken(name, shown(value), taken.document.path, line, reason, matters))
 
 
-def _why(table: Table, name: str, form: Format) -> tuple[str, bool]:
+def _why(table: Table, name: str, program: Program) -> tuple[str, bool]:
     """Why a setting without a row is not taken, and whether it matters."""
     known = {head: len(head) for head in filter(None, (
         in_names(name, table.neutral), in_names(name, table.reasons)))}  # fmt: skip
     if not known and in_names(name, table.published):
         return "a rung has no such setting", True
     if not known and table.published:
-        return f"{form.package} {form.version} has no such setting", True
+        return f"{program.package} {program.version} has no such setting", True
     if not known:
-        return f"not a setting of {form.title} that oomdoctor knows", True
+        return f"not a setting of {program.title} that oomdoctor knows", True
     head = max(known, key=lambda one: known[one])
     if head in table.neutral:
         return "does not change memory or speed", False

@@ -5,14 +5,12 @@ Each rule is one that a program follows when it builds the training from its set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.stacks.names.torchtune import lora_targets
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, picked, without
-from oomdoctor.stacks.reading.adapters import adapter_dtype
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
 
-Rule = Callable[[PartialConfig, RungKeys, Collection[str], str, str], tuple[str, str]]
 # Keys of a rung that the programs' tables decide alone, in the order in which they are told.
 _AS_SAID = (
     "optimizer", "attention", "compile", "loss", "lora_rank", "lora_alpha",
@@ -28,17 +26,14 @@ _VLLM_SHARE = 0.3  # TRL's default
 _USUAL_BATCH = 16  # where no file says how many rows a step has
 
 
-def conclude(values: PartialConfig, program: str, said: Collection[str]) -> RungKeys:
+def conclude(values: PartialConfig, program: Program, said: Collection[str]) -> RungKeys:
     """The keys of `TrainConfig` behind the values of a main program and its launcher.
 
     `said` are the keys that the files decide; the others have the programs' defaults.
     """
     given = values.copy()
-    _of_tune(given)
-    _of_first_version(given, said)
-    _projected(given)
-    if program == "unsloth":
-        given["library"] = "unsloth"
+    if program.prepare is not None:
+        program.prepare(given, said)
     found: RungKeys = picked(given, _AS_SAID)
     found |= method_of(given)
     found |= _engine(given, program)
@@ -49,23 +44,22 @@ def conclude(values: PartialConfig, program: str, said: Collection[str]) -> Rung
     found |= _padding(given, found)
     if not str(found.get("sharding", "")).startswith(("fsdp", "hybrid")):
         found.pop("fsdp_version", None)
-    _of_generations(given, found, program)
     if given.get("fp8_on"):
         found["fp8"] = given.get("fp8_backend", "torchao")
     if found.get("sharding") == "ddp" and "bucket_mib" in given:
         wide = found.get("weights_dtype") == "float32"
         found["bucket_elements"] = (given["bucket_mib"] << 20) // (4 if wide else 2)
     if given.get("activation_offloading"):
-        if program in ("torchtune", "axolotl") and given.get("checkpointing"):
+        if program.offloads_checkpoints and given.get("checkpointing"):
             found["activation_checkpointing"] = "offload"
         else:
             found["offload"] = "activations"
-    if program == "llama-factory" and "lora_alpha" not in found:
-        found["lora_alpha"] = 2 * found.get("lora_rank", 8)
+    if program.decide is not None:
+        found |= program.decide(given, found)
     if found["method"] == "full":
         of_adapters = [key for key in found if key.startswith("lora_") or key in _OF_ADAPTERS]
         found = without(found, of_adapters)
-    found |= adapter_dtype(given, found, program, said)
+    found |= _adapter_dtype(given, found, program, said)
     if found.get("quantization") != "nf4":
         found.pop("double_quant", None)
         found.pop("quant_storage", None)
@@ -86,39 +80,7 @@ def method_of(given: PartialConfig) -> RungKeys:
     return {"method": "qlora", "quantization": "nf4" if bits == 4 else "int8"}
 
 
-def _of_tune(given: PartialConfig) -> None:
-    """What torchtune says in two settings each: its optimizer, and where adapters go."""
-    if given.get("tune_fused") and given.get("optimizer") == "adamw_torch":
-        given["optimizer"] = "adamw_torch_fused"
-    if "tune_modules" in given:
-        given["lora_targets"] = lora_targets(
-            given["tune_modules"], mlp=given.get("tune_mlp", False)
-        )
-
-
-def _of_first_version(given: PartialConfig, said: Collection[str]) -> None:
-    """LLaMA-Factory's new engine trains all weights unless a file names an adapter."""
-    if given.get("first_version"):
-        given["method"] = given.get("method_of_first", "full")
-        if "mixed_bfloat16" not in said:
-            given["mixed_bfloat16"] = True
-        if "micro_batch_size" not in said:
-            given["micro_batch_size"] = 1
-
-
-def _projected(given: PartialConfig) -> None:
-    """LLaMA-Factory's switches for GaLore and APOLLO, around the optimizer that it has."""
-    name = given.get("projected")
-    if not name:
-        return
-    own = str(given.get("optimizer", "adamw_torch"))
-    kind = "adafactor" if own == "adafactor" else "adamw_8bit" if "8bit" in own else "adamw"
-    word = f"{name}_{kind if name == 'galore' else 'adamw'}"
-    given["optimizer"] = f"{word}_layerwise" if given.get("layerwise") else word
-    given["optimizer_rank"] = given.get("projected_rank", 16)
-
-
-def _engine(given: PartialConfig, program: str) -> RungKeys:
+def _engine(given: PartialConfig, program: Program) -> RungKeys:
     """How the training is spread over GPUs; a stage of ZeRO comes before FSDP."""
     world = given.get("world_size", 1)
     stage = given.get("zero_stage", 0)
@@ -130,7 +92,7 @@ def _engine(given: PartialConfig, program: str) -> RungKeys:
         elif given.get("zero_offload_optimizer"):
             found["offload"] = "optimizer"
         return found
-    alone = program == "torchtune" and world > 1  # its distributed recipes shard
+    alone = program.shards_alone and world > 1
     if given.get("fsdp") or alone:
         found = {"sharding": fsdp_sharding(given)}
         return found | {"offload": "parameters"} if given.get("fsdp_offload") else found
@@ -145,7 +107,7 @@ def fsdp_sharding(given: PartialConfig) -> str:
 
 
 def _precision(
-    given: PartialConfig, found: RungKeys, program: str, said: Collection[str]
+    given: PartialConfig, found: RungKeys, program: Program, said: Collection[str]
 ) -> RungKeys:
     weights, mixed = dtypes_of(given, found, program, said)
     if str(found.get("sharding", "")).startswith("zero") and mixed != "none":
@@ -155,14 +117,14 @@ def _precision(
 
 
 def dtypes_of(
-    given: PartialConfig, found: RungKeys, program: str | None, said: Collection[str]
+    given: PartialConfig, found: RungKeys, program: Program | None, said: Collection[str]
 ) -> tuple[str, str]:
     """The dtypes of the weights and of autocast, by the rule of a program if it has one."""
     mixed = "bfloat16" if given.get("mixed_bfloat16") else "none"
     if given.get("mixed_float16"):
         mixed = "float16"
     weights = given.get("weights_dtype", "auto")
-    rule = _RULES.get(str(program))
+    rule = None if program is None else program.precision
     return (weights, mixed) if rule is None else rule(given, found, said, weights, mixed)
 
 
@@ -185,14 +147,6 @@ def _of_objective(given: PartialConfig, found: RungKeys, said: Collection[str]) 
         found.pop("reference", None)
         found.pop("completion_length", None)
         found.pop("num_generations", None)
-
-
-def _of_generations(given: PartialConfig, found: RungKeys, program: str) -> None:
-    """Unsloth makes a micro-batch of all completions of a prompt, if it is not several of them."""
-    count = found.get("num_generations", 8)
-    size = found.get("micro_batch_size", 1) * given.get("accumulation_steps", 1)
-    if program == "unsloth" and found.get("objective") == "grpo" and size % count:
-        found["micro_batch_size"] = count
 
 
 def _packing(given: PartialConfig) -> RungKeys:
@@ -240,39 +194,19 @@ def _batch(given: PartialConfig, found: RungKeys, said: Collection[str]) -> Rung
     return {"effective_batch_size": micro * given.get("accumulation_steps", 1) * world}
 
 
-def _of_axolotl(
-    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
-) -> tuple[str, str]:
-    """Weights are loaded in the dtype of the computation (`resolve_dtype`)."""
-    if given.get("mixed_float16") and "mixed_bfloat16" not in said:
-        mixed = "float16"  # bf16: auto gives way
-    if weights == "float32" and "mixed_bfloat16" not in said:
-        return "float32", "none" if mixed == "bfloat16" else mixed
-    if mixed != "none":
-        return mixed, mixed
-    return ("float32" if weights == "auto" else weights), "none"
-
-
-def _of_llama_factory(
-    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
-) -> tuple[str, str]:
-    """Weights are loaded in 16 bits; those that are trained become fp32, unless pure."""
-    if given.get("pure_bf16"):
-        return "bfloat16", "none"
-    if found["method"] == "full" and mixed != "none" and found.get("sharding") != "zero3":
-        return "float32", mixed
-    return (mixed if mixed != "none" else weights), mixed
-
-
-def _of_torchtune(
-    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
-) -> tuple[str, str]:
-    """It never uses autocast."""
-    return weights, "none"
-
-
-_RULES: dict[str, Rule] = {
-    "axolotl": _of_axolotl,
-    "llama-factory": _of_llama_factory,
-    "torchtune": _of_torchtune,
-}
+def _adapter_dtype(
+    given: PartialConfig, found: RungKeys, program: Program, said: Collection[str]
+) -> RungKeys:
+    """The `adapter_dtype` of a rung with adapters, if the program has not the usual one."""
+    if found["method"] == "full" or found.get("sharding") in ("zero1", "zero2"):
+        return {}
+    if "adapter_dtype" in said:
+        return {"adapter_dtype": given["adapter_dtype"]}
+    if found.get("library") == "unsloth":
+        return {}  # it leaves out TRL's cast
+    own = None if program.adapters is None else program.adapters(given, found)
+    if own is not None:
+        return {"adapter_dtype": own}
+    if given.get("autocast_adapters") is False and found["method"] != "qlora":
+        return {"adapter_dtype": OF_WEIGHTS}  # peft has no such option for quantized weights
+    return {}

@@ -12,11 +12,11 @@ from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.rung.unsloth import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
+from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.peft import DEFAULT_TARGETS
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
-from oomdoctor.stacks.reading.adapters import OF_WEIGHTS, REASONS
+from oomdoctor.stacks.programs.program import OF_WEIGHTS
 from oomdoctor.stacks.reading.conclude import conclude
-from oomdoctor.stacks.reading.flatten import shown
 from oomdoctor.stacks.reading.merge import Draft
 from oomdoctor.stacks.reading.trl_loss import in_chunks
 from oomdoctor.stacks.reading.within import within
@@ -67,7 +67,7 @@ def finished(
         values["batch_of_micro"] = draft.values["micro_batch_size"]
     filled = without(draft.defaults, values)
     known = filled | values
-    settings = conclude(known, draft.main.format.name, draft.values)
+    settings = conclude(known, draft.main.program, draft.values)
     assumed = _assumed(draft, settings, filled)
     settings |= _of_model(settings, model_config or dict, assumed)
     if settings.get("adapter_dtype") == OF_WEIGHTS:
@@ -86,7 +86,7 @@ def finished(
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
     config = without_usual_dtype(_with_library(_config(settings), assumed))
     if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:
-        reason = REASONS.get(draft.main.format.name)
+        reason = draft.main.program.why_adapters
         assumed |= {} if reason is None else {"adapter_dtype": reason}
     behind = {
         key: [one for name in names if (one := draft.said.get(name)) is not None]
@@ -97,7 +97,7 @@ def finished(
     names = {field.name for field in fields(TrainConfig)}
     return UserTraining(
         files=tuple(
-            TrainingFile(one.document.path, one.format.name, one.document.parser)
+            TrainingFile(one.document.path, one.program.name, one.document.parser)
             for one in draft.taken
         ),
         model=draft.model,

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from oomdoctor.errors import usage_error
-from oomdoctor.records.user_training import Document, FormatName, NotTaken, Said
-from oomdoctor.stacks.formats import BY_NAME, FORMATS
-from oomdoctor.stacks.names.programs import LAUNCHERS, TABLES, table_of
+from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.programs import BY_NAME, PROGRAMS, recognize, table_of
 from oomdoctor.stacks.reading.apply import Taken, apply
-from oomdoctor.stacks.reading.recognize import recognize
 
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
@@ -47,13 +46,13 @@ def draft_of(documents: Sequence[Document]) -> Draft:
             (exit 2).
     """
     taken = tuple(_applied(document) for document in documents)
-    mains = [one for one in taken if one.format.name not in LAUNCHERS]
+    mains = [one for one in taken if not one.program.is_launcher]
     if len(mains) > 1:
         first, second = mains[0], mains[1]
         raise usage_error(
             "two_trainings",
-            f"--from: {first.document.path} ({first.format.name}) and {second.document.path} "
-            f"({second.format.name}) both describe a training",
+            f"--from: {first.document.path} ({first.program.name}) and {second.document.path} "
+            f"({second.program.name}) both describe a training",
             "pass one of them, with the files of its launcher (accelerate, DeepSpeed)",
         )
     main = mains[0] if mains else taken[0]
@@ -110,7 +109,7 @@ def _applied(document: Document) -> Taken:
 
 def unknown_format(path: str) -> Exception:
     """The error that a file is of no known program."""
-    known = ", ".join(row.name for row in FORMATS if row.name in TABLES)
+    known = ", ".join(program.name for program in PROGRAMS if program.names is not None)
     return usage_error(
         "unknown_format",
         f"--from: {path}: no setting here tells which program reads it",

@@ -10,21 +10,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from oomdoctor.records.user_training import FormatName
-from oomdoctor.stacks.names.axolotl import AXOLOTL
+from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.stacks.names.beside import BESIDE
-from oomdoctor.stacks.names.engines.accelerate import ACCELERATE
-from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED
-from oomdoctor.stacks.names.llama_factory import LLAMA_FACTORY
-from oomdoctor.stacks.names.others import OTHERS
-from oomdoctor.stacks.names.programs import SCRIPTED, TABLES
+from oomdoctor.stacks.names.flatten import flat
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, in_names
-from oomdoctor.stacks.names.torchtune import TORCHTUNE
+from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.partial_config import PartialConfig, only
-from oomdoctor.stacks.reading.flatten import flat
+from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
+from oomdoctor.stacks.programs.trl import TRL
+from oomdoctor.stacks.reading.others import OTHERS
 
 # Where several programs have a name, the first one's meaning counts.
-_ORDER = (SCRIPTED["unsloth"], OTHERS, AXOLOTL, LLAMA_FACTORY, ACCELERATE, DEEPSPEED, TORCHTUNE)
+_ORDER = (
+    TRL | SCRIPT,
+    OTHERS,
+    *(program.names for program in sorted(PROGRAMS, key=lambda program: program.is_launcher)
+      if program.names is not None and program.name not in ("trainer", "trl")),
+)  # fmt: skip
+_NAMES_BESIDE = {
+    one.key: {*(program.name_of(one) for program in PROGRAMS), one.name, *one.aliases}
+    for one in BESIDE
+}
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ def partial_of(settings: Mapping[str, object], program: FormatName | None) -> Pa
     for path, value in flat(settings):
         hits += _hits(path, value, program)
         for one in BESIDE:
-            if path.rpartition(".")[2] in one.all_names() or path in one.all_names():
+            if {path, path.rpartition(".")[2]} & _NAMES_BESIDE[one.key]:
                 found.beside.setdefault(one.key, value)
     read: set[str] = set()
     for hit in sorted(hits, key=lambda one: (one.rank, one.depth)):
@@ -72,7 +78,7 @@ def partial_of(settings: Mapping[str, object], program: FormatName | None) -> Pa
 
 def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit]:
     """The rows that may read a setting, the best first; a program's own names are its own."""
-    own = None if program is None else TABLES.get(program)
+    own = None if program is None else BY_NAME[program].names
     if own is not None and _knows(own, path):
         row = own.row(path)
         if row is not None:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
-from oomdoctor.stacks.reading.flatten import shown
 from oomdoctor.stacks.reading.python_values import Source, UnreadError, name_of
 from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script, Unread
 from oomdoctor.stacks.reading.script_names import (

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from oomdoctor.records.user_training import FormatName
+from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.stacks.names.beside import BESIDE, Scalar
-from oomdoctor.stacks.reading.flatten import flat
+from oomdoctor.stacks.names.flatten import flat
+from oomdoctor.stacks.names.row import Settings
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.rung import StackRung
 
 Named = dict[str, tuple[str, Scalar]]
 """Settings by their keys, each with its name in the file."""
 # A script has options for these, whose defaults they become.
 OPTIONS = frozenset({"learning_rate", "epochs", "output_dir"})
-_WHOLE_EPOCHS = frozenset({"pytorch", "torchtune"})
-_FROM_SCRIPTS: Mapping[FormatName, FormatName] = {"unsloth": "trl", "pytorch": "trl"}
 
 
 def beside_of(values: Mapping[str, object], program: FormatName, objective: str) -> Named:
@@ -23,7 +22,7 @@ def beside_of(values: Mapping[str, object], program: FormatName, objective: str)
     told = dict(flat(values))
     found: Named = {}
     for one in BESIDE:
-        name = one.name_in(_FROM_SCRIPTS.get(program, program))
+        name = BY_NAME[program].name_of(one)
         if name is None or one.objective not in (None, objective):
             continue
         value = one.value(told.get(name))
@@ -51,11 +50,11 @@ def carried(rung: StackRung, target: FormatName) -> dict[str, Scalar]:
     """What a target can say of the settings that the rung brings along, by its own names."""
     found: dict[str, Scalar] = {}
     for one in BESIDE:
-        name = one.name_in(_FROM_SCRIPTS.get(target, target))
+        name = BY_NAME[target].name_of(one)
         if name is None or one.key not in rung.beside:
             continue
         value = rung.beside[one.key]
-        if one.key == "epochs" and target in _WHOLE_EPOCHS and value != int(float(value)):
+        if one.key == "epochs" and BY_NAME[target].whole_epochs and value != int(float(value)):
             continue
         if target != "pytorch" or one.key in OPTIONS:
             found[name] = value
@@ -65,15 +64,13 @@ def carried(rung: StackRung, target: FormatName) -> dict[str, Scalar]:
 def not_carried(rung: StackRung, target: FormatName) -> frozenset[str]:
     """The keys that a target cannot say."""
     held = carried(rung, target)
-    names = {one.key: one.name_in(_FROM_SCRIPTS.get(target, target)) for one in BESIDE}
+    names = {one.key: BY_NAME[target].name_of(one) for one in BESIDE}
     return frozenset(key for key in rung.beside if names[key] not in held)
 
 
-def with_carried(
-    settings: Mapping[str, object], rung: StackRung, target: FormatName
-) -> dict[str, Any]:
+def with_carried(settings: Mapping[str, object], rung: StackRung, target: FormatName) -> Settings:
     """The settings of a file, where those of the user replace the examples."""
-    found: dict[str, Any] = {
+    found: Settings = {
         key: dict(one) if isinstance(one, dict) else one for key, one in settings.items()
     }
     for name, value in carried(rung, target).items():

@@ -7,8 +7,8 @@ from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.user_training import ChangedLine, Said, TrainingFile, UserTraining
-from oomdoctor.stacks.names.programs import LAUNCHERS, table_of
 from oomdoctor.stacks.names.row import LEFT_OUT, Row
+from oomdoctor.stacks.programs import BY_NAME, table_of
 from oomdoctor.stacks.writing.yaml_text import scalar
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -62,7 +62,7 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
 
 def main_file(training: UserTraining) -> TrainingFile:
     """The file that describes the training itself; the others launch or shard it."""
-    mains = [file for file in training.files if file.format not in LAUNCHERS]
+    mains = [file for file in training.files if not BY_NAME[file.format].is_launcher]
     return (mains or list(training.files))[0]
 
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Mapping
 
-from oomdoctor.records.user_training import FormatName
+from oomdoctor.stacks.programs.program import Program
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.carried import with_carried
-from oomdoctor.stacks.writing.lost import Lost, lost
+from oomdoctor.stacks.writing.lost import Lost, lost, settings_of
 from oomdoctor.stacks.writing.yaml_text import scalar, yaml_text
 
 _WIDTH = 98
 
 
-def yaml_file(
-    rung: StackRung, program: FormatName, title: str, command: str, settings: Mapping[str, object]
-) -> str:
-    """The text of a YAML file with comments above the settings."""
-    settings = with_carried(settings, rung, program)
-    missing = lost(rung.config, program, settings)
-    notes = [f"{title}: {rung.label}.", *rung.origin, f"Start it with: {command}"]
+def file_text(rung: StackRung, program: Program) -> str:
+    """The text of a program's configuration file, with comments above its settings in YAML.
+
+    Raises:
+        OomDoctorError: the program cannot express the rung (exit 3).
+    """
+    settings = settings_of(rung.config, program.name)
+    if program.complete is not None:
+        settings = program.complete(rung, settings)
+    settings = with_carried(settings, rung, program.name)
+    if program.file.endswith(".json"):  # JSON has no comments
+        return json.dumps(settings, indent=2) + "\n"
+    missing = lost(rung.config, program.name, settings)
+    notes = [f"{program.brand or program.name}: {rung.label}.", *rung.origin]
+    if program.command is not None:
+        notes.append(f"Start it with: {program.command(rung.config)}")
     notes += [f"Not in this file: {text}" for text in map(_said, missing)]
     head = "\n".join(
         line for text in notes for line in textwrap.wrap(text, _WIDTH, subsequent_indent="  ")

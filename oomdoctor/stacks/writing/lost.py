@@ -9,23 +9,13 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig, is_zero, scored_tokens
 from oomdoctor.records.rung.adapters import without_usual_dtype
+from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.records.rung.keys import KEYS, settled
-from oomdoctor.records.user_training import Document, FormatName
-from oomdoctor.stacks.names.programs import TABLES
-from oomdoctor.stacks.names.row import listed, nested, written
+from oomdoctor.records.user_training import Document
+from oomdoctor.stacks.names.row import Settings, nested, written
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
-
-# Launchers hold only these keys; the training's own settings hold the others.
-_HELD: Mapping[str, frozenset[str]] = {
-    "accelerate": listed("sharding world_size offload fsdp_version prefetch compile fp8"),
-    "deepspeed": listed(
-        """
-        sharding offload bucket_elements reduce_dtype prefetch micro_batch_size
-        effective_batch_size world_size
-        """
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +37,7 @@ def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, object
     except OomDoctorError as error:
         return [Lost("sharding", config.sharding, "none", error.message)]
     wanted, found = comparable(config), comparable(found)
-    held = _HELD.get(program)
+    held = BY_NAME[program].held
     return [
         Lost(name, getattr(wanted, name), getattr(found, name), KEYS[name].elsewhere)
         for name in (field.name for field in fields(TrainConfig))
@@ -55,9 +45,11 @@ def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, object
     ]
 
 
-def settings_of(config: TrainConfig, program: FormatName) -> dict[str, Any]:
-    """The settings of a rung as a program nests them."""
-    return nested(written(TABLES[program], config))
+def settings_of(config: TrainConfig, program: FormatName) -> Settings:
+    """The settings of a rung as a program, which has a table of names, nests them."""
+    table = BY_NAME[program].names
+    assert table is not None, program
+    return nested(written(table, config))
 
 
 def comparable(config: TrainConfig) -> TrainConfig:

@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.stacks.names.transformers import ARGUMENTS
-from oomdoctor.stacks.names.trl import OBJECTIVES, SFT_CONFIG
+from oomdoctor.stacks.programs.arguments import ARGUMENTS
+from oomdoctor.stacks.programs.trl import OBJECTIVES, SFT_CONFIG
 from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script

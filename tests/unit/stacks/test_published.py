@@ -19,10 +19,9 @@ from stack_rungs import RUNGS
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
-from oomdoctor.stacks.formats import BY_NAME
-from oomdoctor.stacks.names.programs import TABLES
-from oomdoctor.stacks.names.torchtune import builder_of
-from oomdoctor.stacks.reading.flatten import flat
+from oomdoctor.stacks.names.flatten import flat
+from oomdoctor.stacks.programs import BY_NAME
+from oomdoctor.stacks.programs.torchtune import builder_of
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.lost import settings_of
 
@@ -127,7 +126,8 @@ def test_torchtune_builds_base_models_too(model: str, builder: str | None) -> No
 @pytest.mark.parametrize("program", ("axolotl", "llama-factory", "torchtune"))
 def test_defaults_are_the_published_ones(program: str) -> None:
     known = published(program)["settings"]
-    table = TABLES[program]
+    table = BY_NAME[program].names
+    assert table is not None
     compared = 0
     for row in table.rows:
         default = known.get(row.name, {}).get("default")

@@ -16,7 +16,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.user_training import Document
 from oomdoctor.stacks.export import export
-from oomdoctor.stacks.formats import BY_NAME
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.rung import StackRung

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
-from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
-from oomdoctor.stacks.names.engines.fsdp import FSDP_CONFIG, FSDP_WORD
+from oomdoctor.stacks.names.fsdp import FSDP_CONFIG, FSDP_WORD
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, listed
 from oomdoctor.stacks.names.techniques import LOW_RANK
 from oomdoctor.stacks.names.values import (
@@ -24,6 +23,7 @@ from oomdoctor.stacks.names.values import (
     text_of,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
 
 _KERNELS = {
     "kernels-community/flash-attn": "flash_attention_2",
@@ -267,9 +267,3 @@ ARGUMENTS = Table(
     },
     source="the default of transformers 5.23",
 )
-
-# What scripts of others call the length of a row; TrainingArguments has no such setting.
-LENGTH = Table(
-    (number("max_seq_length", "sequence_length", "block_size", "model_max_length", "max_length",
-            "max_seq_len", "sequence_length", write=lambda _: LEFT_OUT),)
-)  # fmt: skip

@@ -18,14 +18,13 @@ from oomdoctor.records.rung.choices import (
     Quantization,
     Sharding,
 )
-from oomdoctor.stacks.names.engines.accelerate import ACCELERATE
-from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED
 from oomdoctor.stacks.names.row import Read, Row, Table
-from oomdoctor.stacks.names.scripts import SCRIPT, SIZES
-from oomdoctor.stacks.names.transformers import LENGTH
-from oomdoctor.stacks.names.trl import TRL
+from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT, SIZES
 from oomdoctor.stacks.names.values import flag, number, words
 from oomdoctor.stacks.partial_config import only
+from oomdoctor.stacks.programs.accelerate import ACCELERATE
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
+from oomdoctor.stacks.programs.trl import TRL
 
 # A name -> the name in the tables of TRL and of scripts that means the same.
 _MEANS = {

@@ -8,9 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oomdoctor.records.config import TrainConfig, is_zero
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, Write, listed
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    NotTakenError,
+    Read,
+    Row,
+    Settings,
+    Table,
+    Write,
+    listed,
+)
 from oomdoctor.stacks.names.values import flag, integer, is_auto, number, optimizer
 from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.rung import StackRung, not_in
 
 _OPTIMIZERS = {
     "adam": "adamw_torch",
@@ -225,3 +236,42 @@ def under(head: str, table: Table, holds: Callable[[TrainConfig], bool]) -> tupl
         )
         for row in table.rows
     )
+
+
+def _complete(rung: StackRung, settings: Settings) -> Settings:
+    """With what DeepSpeed needs for optimizers and clipping of the training around it.
+
+    Raises:
+        OomDoctorError: DeepSpeed does not shard the rung (exit 3).
+    """
+    if not is_zero(rung.config):
+        what = f"sharding = {rung.config.sharding}"
+        raise not_in("deepspeed", what, "choose a rung with zero1, zero2 or zero3")
+    return settings | {
+        "gradient_clipping": 1.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+PROGRAM = Program(
+    "deepspeed",
+    title="DeepSpeed configuration",
+    package="deepspeed",
+    version="0.19.8",
+    file="ds.json",
+    names=DEEPSPEED,
+    marks=listed(
+        """
+        zero_optimization train_micro_batch_size_per_gpu train_batch_size zero_optimization.stage
+        """
+    ),
+    complete=_complete,
+    beside={"max_grad_norm": "gradient_clipping"},
+    held=listed(
+        """
+        sharding offload bucket_elements reduce_dtype prefetch micro_batch_size
+        effective_batch_size world_size
+        """
+    ),
+)

@@ -5,14 +5,15 @@ Names are those of LLaMA-Factory 0.9.5.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.images import frozen_vision, side_of_pixels
 from oomdoctor.stacks.names.llama_factory_v1 import FIRST_VERSION
 from oomdoctor.stacks.names.peft import adapted, share, variants
 from oomdoctor.stacks.names.published import LLAMA_FACTORY as PUBLISHED
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, Table, listed
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row, projected
-from oomdoctor.stacks.names.transformers import ARGUMENTS, computes
 from oomdoctor.stacks.names.values import (
     flag,
     integer,
@@ -24,7 +25,10 @@ from oomdoctor.stacks.names.values import (
     text_of,
     words,
 )
-from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
+from oomdoctor.stacks.programs.arguments import ARGUMENTS, computes
+from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
 _ATTENTION = {
     "sdpa": "sdpa",
@@ -230,3 +234,114 @@ LLAMA_FACTORY = ARGUMENTS | Table(
     source="the default of LLaMA-Factory 0.9.5",
     published=PUBLISHED,
 )  # fmt: skip
+
+# Data sets of its own that are of the right form.
+_DATA = {"default": "alpaca_en_demo", "dpo": "dpo_en_demo", "reward": "dpo_en_demo"}
+
+
+def _complete(rung: StackRung, settings: Settings) -> Settings:
+    """The data set, its template and the learning rate are examples to replace.
+
+    Raises:
+        OomDoctorError: LLaMA-Factory has no such objective (exit 3).
+    """
+    objective = rung.config.objective
+    if objective not in _DATA:
+        raise not_in("llama-factory", f"objective = {objective}", "use --to trl or --to axolotl")
+    head: Settings = {"model_name_or_path": rung.model}
+    if rung.revision:
+        head["model_revision"] = rung.revision
+    if rung.trust_remote_code:
+        head["trust_remote_code"] = True
+    settings = head | settings
+    if objective == "dpo":
+        settings |= {"pref_beta": 0.1, "pref_loss": "sigmoid"}
+    settings |= {
+        "do_train": True,
+        "dataset": _DATA[objective],
+        "template": "default",
+        "output_dir": "./outputs",
+        "num_train_epochs": 1,
+        "learning_rate": learning_rate(rung.config),
+        "lr_scheduler_type": "cosine",
+    }
+    return settings
+
+
+def _command(config: TrainConfig) -> str:
+    several = "FORCE_TORCHRUN=1 " if config.world_size > 1 else ""
+    return f"{several}llamafactory-cli train train.yaml"
+
+
+def _prepare(given: PartialConfig, said: Collection[str]) -> None:
+    _of_first_version(given, said)
+    _of_projection(given)
+
+
+def _of_first_version(given: PartialConfig, said: Collection[str]) -> None:
+    """LLaMA-Factory's new engine trains all weights unless a file names an adapter."""
+    if given.get("first_version"):
+        given["method"] = given.get("method_of_first", "full")
+        if "mixed_bfloat16" not in said:
+            given["mixed_bfloat16"] = True
+        if "micro_batch_size" not in said:
+            given["micro_batch_size"] = 1
+
+
+def _of_projection(given: PartialConfig) -> None:
+    """LLaMA-Factory's switches for GaLore and APOLLO, around the optimizer that it has."""
+    name = given.get("projected")
+    if not name:
+        return
+    own = str(given.get("optimizer", "adamw_torch"))
+    kind = "adafactor" if own == "adafactor" else "adamw_8bit" if "8bit" in own else "adamw"
+    word = f"{name}_{kind if name == 'galore' else 'adamw'}"
+    given["optimizer"] = f"{word}_layerwise" if given.get("layerwise") else word
+    given["optimizer_rank"] = given.get("projected_rank", 16)
+
+
+def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
+    """The scale of adapters is twice their rank."""
+    return {} if "lora_alpha" in found else {"lora_alpha": 2 * found.get("lora_rank", 8)}
+
+
+def _precision(
+    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+) -> tuple[str, str]:
+    """Weights are loaded in 16 bits; those that are trained become fp32, unless pure."""
+    if given.get("pure_bf16"):
+        return "bfloat16", "none"
+    if found["method"] == "full" and mixed != "none" and found.get("sharding") != "zero3":
+        return "float32", mixed
+    return (mixed if mixed != "none" else weights), mixed
+
+
+def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
+    """Its trainers cast nothing, so those for pairs differ from TRL's."""
+    pure = given.get("pure_bf16") or given.get("first_version")
+    pure = pure or (found.get("sharding") == "zero3" and found["method"] != "qlora")
+    return None if pure and found.get("modules_to_save") else "float32"
+
+
+PROGRAM = Program(
+    "llama-factory",
+    title="llamafactory-cli train",
+    package="llamafactory",
+    version="0.9.5",
+    file="train.yaml",
+    brand="LLaMA-Factory",
+    names=LLAMA_FACTORY,
+    marks=listed(
+        """
+        finetuning_type model_class dist_config cutoff_len template stage quantization_bit pure_bf16
+        """
+    ),
+    prepare=_prepare,
+    decide=_decide,
+    precision=_precision,
+    adapters=_adapters,
+    why_adapters="LLaMA-Factory trains in float32, without pure_bf16",
+    complete=_complete,
+    command=_command,
+    beside={"beta_of_dpo": "pref_beta", "beta_of_grpo": None},
+)

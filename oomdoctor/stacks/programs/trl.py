@@ -16,7 +16,7 @@ from oomdoctor.stacks.names.peft import (
     variants,
 )
 from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Table, Write, listed
-from oomdoctor.stacks.names.transformers import ARGUMENTS, FROM_PRETRAINED
+from oomdoctor.stacks.names.scripts import OF_EXAMPLES, SCRIPT
 from oomdoctor.stacks.names.values import (
     decimal,
     flag,
@@ -26,7 +26,9 @@ from oomdoctor.stacks.names.values import (
     target_words,
     targets,
 )
-from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
+from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED
+from oomdoctor.stacks.programs.program import Program
 
 
 def _uses_peft(value: object) -> PartialConfig:
@@ -262,3 +264,35 @@ SFT_CONFIG = ARGUMENTS | Table(
     source="the default of TRL 1.16",
 )
 TRL = SFT_CONFIG | OBJECTIVES | MODEL_CONFIG
+
+
+def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
+    """It casts those of a quantized model; with float16, the gradient scaler stops at the cast."""
+    scaled = found.get("autocast_dtype") == "float16"
+    return "bfloat16" if found["method"] == "qlora" and not scaled else None
+
+
+BESIDE_OF_TRL = {"warmup_ratio": "warmup_steps"}
+PROGRAM = Program(
+    "trl",
+    title="TRL (trl sft --config)",
+    package="trl",
+    version="1.16.0",
+    file="train.py",
+    names=TRL,
+    script=TRL | SCRIPT,
+    marks=listed(
+        """
+        lora_r lora_target_modules use_peft max_length packing dataset_text_field padding_free
+        assistant_only_loss completion_only_loss model_init_kwargs use_bnb_nested_quant
+        dataset_train_split dataset_name dataset_mixture dataset_mixer dataset_kwargs beta
+        max_prompt_length num_generations max_completion_length loss_type precompute_ref_log_probs
+        chat_template_path
+        """
+    ),
+    not_with=OF_EXAMPLES,
+    adapters=_adapters,
+    why_adapters="TRL casts the adapters of a quantized model",
+    script_writer="oomdoctor.stacks.scripts.trl",
+    beside=BESIDE_OF_TRL,
+)

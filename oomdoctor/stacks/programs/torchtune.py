@@ -7,16 +7,19 @@ architecture in transformers.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.names.images import side, trainable_vision
 from oomdoctor.stacks.names.peft import adapted, share, variants
 from oomdoctor.stacks.names.published import TORCHTUNE as PUBLISHED
 from oomdoctor.stacks.names.published import TORCHTUNE_MODELS
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Table, listed
 from oomdoctor.stacks.names.techniques import fp8_row
 from oomdoctor.stacks.names.values import dtype, flag, names_in, number, only_if, optimizer, switch
-from oomdoctor.stacks.partial_config import PartialConfig
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
+from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
 _HEAD = "torchtune.models."
 _BUILDER = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+)")
@@ -214,4 +217,141 @@ TORCHTUNE = Table(
     },
     source="the default of torchtune 0.6.1",
     published=PUBLISHED,
+)  # fmt: skip
+
+# By the room of a model's builder: its tokenizer, the tokenizer's files, and its model_type.
+_TOKENIZERS = {
+    "llama2": ("llama2.llama2_tokenizer", {"path": "tokenizer.model"}, "LLAMA2"),
+    "code_llama2": ("llama2.llama2_tokenizer", {"path": "tokenizer.model"}, "LLAMA2"),
+    "llama3": ("llama3.llama3_tokenizer", {"path": "original/tokenizer.model"}, "LLAMA3"),
+    "llama3_1": ("llama3.llama3_tokenizer", {"path": "original/tokenizer.model"}, "LLAMA3"),
+    "llama3_2": ("llama3.llama3_tokenizer", {"path": "original/tokenizer.model"}, "LLAMA3_2"),
+    "llama3_3": ("llama3.llama3_tokenizer", {"path": "original/tokenizer.model"}, "LLAMA3"),
+    "qwen2": ("qwen2.qwen2_tokenizer",
+              {"path": "vocab.json", "merges_file": "merges.txt"}, "QWEN2"),
+    "qwen2_5": ("qwen2_5.qwen2_5_tokenizer",
+                {"path": "vocab.json", "merges_file": "merges.txt"}, "QWEN2"),
+    "gemma": ("gemma.gemma_tokenizer", {"path": "tokenizer.model"}, "GEMMA"),
+    "gemma2": ("gemma.gemma_tokenizer", {"path": "tokenizer.model"}, "GEMMA2"),
+    "mistral": ("mistral.mistral_tokenizer", {"path": "tokenizer.model"}, "MISTRAL"),
+    "phi3": ("phi3.phi3_mini_tokenizer", {"path": "tokenizer.model"}, "PHI3_MINI"),
+    "phi4": ("phi4.phi4_tokenizer",
+             {"vocab_path": "vocab.json", "merges_path": "merges.txt"}, "PHI4"),
+}  # fmt: skip
+
+
+def _complete(rung: StackRung, settings: Settings) -> Settings:
+    """Paths, data set and learning rate are examples to replace.
+
+    Raises:
+        OomDoctorError: torchtune has no such model, optimizer or objective (exit 3).
+    """
+    config = rung.config
+    if config.objective != "default":
+        raise not_in("torchtune", f"objective = {config.objective}", "use --to trl or --to axolotl")
+    builder = builder_of(config, rung.model)
+    if builder is None:
+        raise not_in("torchtune", f"the model {rung.model}", "use --to trl or --to axolotl")
+    if "_component_" not in settings.get("optimizer", {}):
+        raise not_in("torchtune", f"the optimizer {config.optimizer}")
+    folder = f"/tmp/{rung.model.rpartition('/')[2]}"
+    tokenizer, files, kind = _TOKENIZERS[builder.split(".")[2]]
+    settings["model"] = {"_component_": builder} | settings.get("model", {})
+    settings["tokenizer"] = (
+        {"_component_": f"torchtune.models.{tokenizer}"}
+        | {name: f"{folder}/{file}" for name, file in files.items()}
+        | settings.get("tokenizer", {})
+    )
+    settings["optimizer"] |= {"lr": learning_rate(config)}
+    settings["dataset"] = {"_component_": "torchtune.datasets.alpaca_dataset"} | settings["dataset"]
+    settings |= _rest(folder, kind)
+    return settings
+
+
+def _rest(folder: str, kind: str) -> dict[str, object]:
+    return {
+        "output_dir": "./outputs",
+        "checkpointer": {
+            "_component_": "torchtune.training.FullModelHFCheckpointer",
+            "checkpoint_dir": folder,
+            "checkpoint_files": ["model.safetensors"],  # the files of that folder
+            "recipe_checkpoint": None,
+            "output_dir": "./outputs",
+            "model_type": kind,
+        },
+        "resume_from_checkpoint": False,
+        "seed": None,
+        "shuffle": True,
+        "epochs": 1,
+        "max_steps_per_epoch": None,
+        "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
+        "device": "cuda",
+        "metric_logger": {
+            "_component_": "torchtune.training.metric_logging.DiskLogger",
+            "log_dir": "./outputs/logs",
+        },
+        "log_every_n_steps": 1,
+        "log_peak_memory_stats": True,
+    }
+
+
+def _command(config: TrainConfig) -> str:
+    kind = "full" if config.method == "full" else "lora"
+    if config.world_size == 1:
+        return f"tune run {kind}_finetune_single_device --config train.yaml"
+    gpus = f"--nproc_per_node {config.world_size}"
+    return f"tune run {gpus} {kind}_finetune_distributed --config train.yaml"
+
+
+def _prepare(given: PartialConfig, said: Collection[str]) -> None:
+    """What torchtune says in two settings each: its optimizer, and where adapters go."""
+    if given.get("tune_fused") and given.get("optimizer") == "adamw_torch":
+        given["optimizer"] = "adamw_torch_fused"
+    if "tune_modules" in given:
+        given["lora_targets"] = lora_targets(
+            given["tune_modules"], mlp=given.get("tune_mlp", False)
+        )
+
+
+def _precision(
+    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+) -> tuple[str, str]:
+    """It never uses autocast."""
+    return weights, "none"
+
+
+def _adapters(given: PartialConfig, found: RungKeys) -> str:
+    return OF_WEIGHTS
+
+
+PROGRAM = Program(
+    "torchtune",
+    title="torchtune (tune run)",
+    package="torchtune",
+    version="0.6.1",
+    file="train.yaml",
+    names=TORCHTUNE,
+    marks=listed("model._component_ optimizer._component_ tokenizer._component_"),
+    prepare=_prepare,
+    precision=_precision,
+    adapters=_adapters,
+    why_adapters="torchtune keeps adapters in the dtype of the model",
+    shards_alone=True,  # its distributed recipes do
+    offloads_checkpoints=True,
+    complete=_complete,
+    command=_command,
+    beside={
+        "learning_rate": "optimizer.lr",
+        "epochs": "epochs",
+        "weight_decay": "optimizer.weight_decay",
+        "adam_epsilon": "optimizer.eps",
+        "max_grad_norm": "clip_grad_norm",
+        "logging_steps": "log_every_n_steps",
+        "beta_of_dpo": "loss.beta",
+        **dict.fromkeys(
+            ("max_steps", "warmup_steps", "warmup_ratio", "schedule", "adam_beta1", "adam_beta2",
+             "beta_of_grpo", "eval_batch_size", "eval_accumulation_steps", "workers")
+        ),
+    },
+    whole_epochs=True,
 )  # fmt: skip

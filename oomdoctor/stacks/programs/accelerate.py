@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
-from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, offloads
-from oomdoctor.stacks.names.engines.fsdp import NEUTRAL, rows
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, Write, listed
+from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Table, Write, listed
 from oomdoctor.stacks.names.techniques import backend_row
-from oomdoctor.stacks.names.transformers import computes
 from oomdoctor.stacks.names.values import is_auto, named_file, number
 from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.programs.arguments import computes
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, offloads
+from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.rung import StackRung
 
 _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 _KINDS: dict[str, PartialConfig] = {
@@ -150,3 +152,41 @@ ACCELERATE = Table(
     defaults={"world_size": 1, "fsdp_version": 1},
     source="the default of accelerate 1.15",
 )  # fmt: skip
+
+
+def _complete(rung: StackRung, settings: Settings) -> Settings:
+    """It says how many GPUs there are and how they share the training."""
+    head: Settings = {"compute_environment": "LOCAL_MACHINE", "debug": False}
+    settings = head | settings
+    settings |= {"machine_rank": 0, "main_training_function": "main", "rdzv_backend": "static",
+                 "same_network": True, "use_cpu": False}  # fmt: skip
+    if is_fsdp(rung.config):
+        settings["fsdp_config"] |= {
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+        if rung.config.fsdp_version == 1:
+            settings["fsdp_config"] |= {
+                "fsdp_sync_module_states": True,
+                "fsdp_use_orig_params": True,
+            }
+    return settings
+
+
+PROGRAM = Program(
+    "accelerate",
+    title="accelerate launch --config_file",
+    package="accelerate",
+    version="1.15.0",
+    file="accelerate.yaml",
+    names=ACCELERATE,
+    marks=listed(
+        """
+        compute_environment distributed_type num_processes main_training_function num_machines
+        """
+    ),
+    complete=_complete,
+    command=lambda _: "accelerate launch --config_file accelerate.yaml train.py",
+    held=listed("sharding world_size offload fsdp_version prefetch compile fp8"),
+)

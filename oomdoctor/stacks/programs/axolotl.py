@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_tokens
-from oomdoctor.stacks.names.engines.deepspeed import DEEPSPEED, under
-from oomdoctor.stacks.names.engines.fsdp import NEUTRAL, rows
+from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
 from oomdoctor.stacks.names.images import frozen_vision, side
 from oomdoctor.stacks.names.peft import (
     adapted,
@@ -15,10 +16,8 @@ from oomdoctor.stacks.names.peft import (
     variants,
 )
 from oomdoctor.stacks.names.published import AXOLOTL as PUBLISHED
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, Table, listed
 from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row
-from oomdoctor.stacks.names.transformers import attention
-from oomdoctor.stacks.names.trl import beta, beta_of, precomputed
 from oomdoctor.stacks.names.values import (
     flag,
     integer,
@@ -32,7 +31,12 @@ from oomdoctor.stacks.names.values import (
     targets,
     text_of,
 )
-from oomdoctor.stacks.partial_config import PartialConfig
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.programs.arguments import attention
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
+from oomdoctor.stacks.programs.trl import beta, beta_of, precomputed
+from oomdoctor.stacks.rung import StackRung, learning_rate
 
 _ADAPTERS = {"lora": "lora", "qlora": "qlora"}
 _OPTIMIZERS = {"ao_adamw_4bit": "adamw_torch_4bit", "ao_adamw_8bit": "adamw_torch_8bit"}
@@ -322,3 +326,99 @@ AXOLOTL = Table(
     source="the default of axolotl 0.19",
     published=PUBLISHED,
 )  # fmt: skip
+
+# Data sets of the right form, which the user replaces, and what the objective needs beside them.
+_SFT: dict[str, object] = {"datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}]}
+_OBJECTIVES: dict[str, dict[str, object]] = {
+    "dpo": {
+        "datasets": [{"path": "Intel/orca_dpo_pairs", "split": "train", "type": "chatml.intel"}]
+    },
+    "reward": {
+        "model_type": "AutoModelForSequenceClassification",
+        "num_labels": 1,
+        "remove_unused_columns": False,
+        "datasets": [
+            {"path": "argilla/distilabel-intel-orca-dpo-pairs",
+             "type": "bradley_terry.chat_template"}
+        ],
+    },
+    "grpo": {
+        "datasets": [
+            {"path": "openai/gsm8k", "name": "main", "type": "rewards.oai_gsm8k_transform"}
+        ]
+    },
+}  # fmt: skip
+_REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the user's own
+
+
+def _complete(rung: StackRung, settings: Settings) -> Settings:
+    """The data set and the learning rate are examples to replace."""
+    head: Settings = {"base_model": rung.model}
+    settings = head | settings
+    if is_fsdp(rung.config):
+        settings["fsdp_config"] = {
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "state_dict_type": "FULL_STATE_DICT",
+        } | settings.get("fsdp_config", {})
+    if rung.revision:
+        settings["model_revision"] = rung.revision
+    if rung.trust_remote_code:
+        settings["trust_remote_code"] = True
+    if rung.config.objective == "grpo":
+        settings["trl"]["reward_funcs"] = _REWARDS
+    settings |= {
+        **_OBJECTIVES.get(rung.config.objective, _SFT),
+        "output_dir": "./outputs",
+        "num_epochs": 1,
+        "learning_rate": learning_rate(rung.config),
+        "lr_scheduler": "cosine",
+    }
+    return settings
+
+
+def _command(config: TrainConfig) -> str:
+    several = f" --num-processes {config.world_size}" if config.world_size > 1 else ""
+    return f"axolotl train train.yaml{several}"
+
+
+def _precision(
+    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+) -> tuple[str, str]:
+    """Weights are loaded in the dtype of the computation (`resolve_dtype`)."""
+    if given.get("mixed_float16") and "mixed_bfloat16" not in said:
+        mixed = "float16"  # bf16: auto gives way
+    if weights == "float32" and "mixed_bfloat16" not in said:
+        return "float32", "none" if mixed == "bfloat16" else mixed
+    if mixed != "none":
+        return mixed, mixed
+    return ("float32" if weights == "auto" else weights), "none"
+
+
+def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
+    """`ensure_dtype` casts them where FSDP shards pairs and generations."""
+    sharded = str(found.get("sharding", "")).startswith(("fsdp", "hybrid"))
+    return OF_WEIGHTS if sharded and found.get("objective") in ("dpo", "grpo") else None
+
+
+PROGRAM = Program(
+    "axolotl",
+    title="axolotl train",
+    package="axolotl",
+    version="0.19.0",
+    file="train.yaml",
+    names=AXOLOTL,
+    marks=frozenset({"base_model", "sequence_len"}),
+    precision=_precision,
+    adapters=_adapters,
+    offloads_checkpoints=True,
+    complete=_complete,
+    command=_command,
+    beside={
+        "epochs": "num_epochs",
+        "schedule": "lr_scheduler",
+        "beta_of_dpo": "rl_beta",
+        "beta_of_grpo": "trl.beta",
+        "eval_batch_size": "eval_batch_size",
+        "eval_accumulation_steps": None,
+    },
+)

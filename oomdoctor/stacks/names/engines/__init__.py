@@ -1,1 +1,0 @@
-"""Names of what launches and shards a training: accelerate, FSDP and DeepSpeed."""

@@ -1,0 +1,74 @@
+"""What a program is: how its files are recognized, read and written, in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.stacks.names.beside import Beside
+from oomdoctor.stacks.names.row import Settings, Table
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.rung import StackRung
+
+OF_WEIGHTS = "weights"
+"""Instead of an adapter's dtype: that of the weights, which the model may decide."""
+Precision = Callable[[PartialConfig, RungKeys, Collection[str], str, str], tuple[str, str]]
+"""The dtypes of weights and autocast, from what is said, the keys of the rung so far, the keys that
+the files decide, and both dtypes without the program's rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program whose files can be read and written.
+
+    Its names: `title` is what reads a file, and `brand` how the program is written in texts.
+    `package` parses its files, and `version` is the release from which the names were taken.
+    `marks` are names that only its files have; with one of `not_with` they are another program's.
+
+    Reading: `names` are the settings of its files, and `script` those of its scripts. `prepare`
+    applies what several of its settings say together, before the common rules, and `decide` what
+    it decides otherwise, after them. `precision` is its rule about dtypes, and `adapters` its
+    `adapter_dtype`, or none for peft's, for the reason `why_adapters`. `shards_alone` is whether
+    several GPUs mean FSDP, and `offloads_checkpoints` whether its offloading of activations moves
+    the inputs of checkpoints, if there are any.
+
+    Writing: `file` is a usual name. A script is written by the module `script_writer`. `complete`
+    adds to the settings of a rung what a file needs beside them, and `command` starts it.
+    `beside` are its names of `names.beside`, where they differ; None for those that it does not
+    have. `held` are the keys that the file of a launcher holds; None if it describes a training.
+    """
+
+    name: FormatName
+    title: str
+    package: str
+    version: str
+    file: str
+    brand: str = ""
+    names: Table | None = None
+    script: Table | None = None
+    marks: frozenset[str] = frozenset()
+    not_with: frozenset[str] = frozenset()
+    prepare: Callable[[PartialConfig, Collection[str]], None] | None = None
+    decide: Callable[[PartialConfig, RungKeys], RungKeys] | None = None
+    precision: Precision | None = None
+    adapters: Callable[[PartialConfig, RungKeys], str | None] | None = None
+    why_adapters: str | None = None
+    shards_alone: bool = False
+    offloads_checkpoints: bool = False
+    script_writer: str | None = None
+    complete: Callable[[StackRung, Settings], Settings] | None = None
+    command: Callable[[TrainConfig], str] | None = None
+    beside: Mapping[str, str | None] = field(default_factory=dict)
+    whole_epochs: bool = False
+    held: frozenset[str] | None = None
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether it only starts or shards a training that another file describes."""
+        return self.held is not None
+
+    def name_of(self, setting: Beside) -> str | None:
+        """What it calls a setting that no rung has; None if it has no such setting."""
+        return self.beside.get(setting.key, None if self.is_launcher else setting.name)

@@ -1,0 +1,47 @@
+"""transformers' Trainer: the files and scripts of its examples, with its `TrainingArguments`."""
+
+from __future__ import annotations
+
+from oomdoctor.stacks.names.row import Table, listed
+from oomdoctor.stacks.names.scripts import LENGTH, OF_EXAMPLES, SCRIPT
+from oomdoctor.stacks.programs.arguments import ARGUMENTS
+from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.trl import MODEL_CONFIG, SFT_CONFIG
+
+# A Trainer's script has arguments for the model as well, mostly with the names that TRL uses.
+_SCRIPT = Table(
+    MODEL_CONFIG.rows,
+    MODEL_CONFIG.neutral
+    | SFT_CONFIG.neutral
+    | listed(
+        """
+        dataset_config_name train_file validation_file test_file preprocessing_num_workers
+        overwrite_cache max_train_samples max_eval_samples max_predict_samples tokenizer_name
+        validation_split_percentage use_fast_tokenizer cache_dir low_cpu_mem_usage token
+        keep_linebreaks text_column summary_column source_prefix ignore_pad_token_for_loss
+        """
+    ),
+    MODEL_CONFIG.reasons,
+    {"use_peft": False},
+)
+TRAINER = _SCRIPT | LENGTH | ARGUMENTS
+
+PROGRAM = Program(
+    "trainer",
+    title="transformers TrainingArguments",
+    package="transformers",
+    version="5.23.0",
+    file="train.py",
+    names=TRAINER,
+    script=TRAINER | SCRIPT,
+    marks=OF_EXAMPLES
+    | listed(
+        """
+        per_device_train_batch_size optim gradient_checkpointing learning_rate output_dir
+        num_train_epochs bf16 fp16 model_name_or_path gradient_accumulation_steps save_steps
+        activation_checkpointing warmup_steps warmup_ratio
+        """
+    ),
+    script_writer="oomdoctor.stacks.scripts.trainer",
+    beside={"warmup_ratio": "warmup_steps", "beta_of_dpo": None, "beta_of_grpo": None},
+)

@@ -1,0 +1,36 @@
+"""Unsloth: scripts with TRL's trainers, whose model it loads and patches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from oomdoctor.stacks.names.scripts import SCRIPT
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.trl import BESIDE_OF_TRL, TRL
+
+
+def _prepare(given: PartialConfig, said: Collection[str]) -> None:
+    given["library"] = "unsloth"
+
+
+def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
+    """It makes a micro-batch of all completions of a prompt, if it is not several of them."""
+    count = found.get("num_generations", 8)
+    size = found.get("micro_batch_size", 1) * given.get("accumulation_steps", 1)
+    split = found.get("objective") == "grpo" and size % count
+    return {"micro_batch_size": count} if split else {}
+
+
+PROGRAM = Program(
+    "unsloth",
+    title="Unsloth script",
+    package="unsloth",
+    version="2025.11",
+    file="train.py",
+    script=TRL | SCRIPT,
+    prepare=_prepare,
+    decide=_decide,
+    script_writer="oomdoctor.stacks.scripts.unsloth",
+    beside=BESIDE_OF_TRL,
+)
