@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,17 +20,23 @@ def _hunks() -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
-            if line.startswith("--- a/"):
-                found.append((line.removeprefix("--- a/"), []))
-            elif not line.startswith("+++ "):
+            if line.startswith("+++ b/"):
+                found.append((line.removeprefix("+++ b/"), []))
+            elif not line.startswith("--- "):
                 found[-1][1].append(line)
     return found
 
 
+def _text(lines: list[str], without: str) -> str:
+    """The lines of a part, without those that it adds ("+") or takes away ("-")."""
+    return "\n".join(line[1:] for line in lines if not line.startswith(without))
+
+
 @pytest.mark.parametrize(("file", "lines"), _hunks(), ids=lambda value: str(value)[:50])
 def test_the_context_is_in_the_file(file: str, lines: list[str]) -> None:
-    before = "\n".join(line[1:] for line in lines if not line.startswith("+"))
-    assert before in (ROOT / file).read_text(encoding="utf-8")
+    before = _text(lines, "+")
+    place = ROOT / file
+    assert before in place.read_text(encoding="utf-8") if before else not place.exists()
     assert any(line.startswith("+") for line in lines)
 
 
@@ -34,3 +44,48 @@ def test_each_table_has_a_diff() -> None:
     files = {file for file, _ in _hunks()}
     tables = {"optimizers", "dtypes", "attention", "architectures", "unsupported"}
     assert {f"oomdoctor/records/facts/{name}.py" for name in tables} <= files
+
+
+PROGRAM = "litgpt"
+_A_FILE = """
+checkpoint_dir: Qwen/Qwen2.5-7B
+precision: 32-true
+train: {micro_batch_size: 2, global_batch_size: 8, max_seq_length: 1024}
+"""
+_BOTH_WAYS = f"""
+import yaml
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.user_training import Document
+from oomdoctor.stacks.export import export, target_names
+from oomdoctor.stacks.reading.finish import finished
+from oomdoctor.stacks.reading.merge import draft_of
+from oomdoctor.stacks.rung import StackRung
+
+def read(text):
+    found = finished(draft_of([Document("train.yaml", yaml.safe_load(text))]))
+    return found.files[0].format, found.model, found.config
+
+own = TrainConfig(weights_dtype="float32", optimizer="adamw_torch_fused", micro_batch_size=2,
+                  effective_batch_size=8, sequence_length=1024)
+expected = ({PROGRAM!r}, "Qwen/Qwen2.5-7B", own)
+assert read({_A_FILE!r}) == expected
+assert {PROGRAM!r} in target_names()
+assert read(export(StackRung(own, "full", "Qwen/Qwen2.5-7B"), {PROGRAM!r})) == expected
+"""
+
+
+def test_a_program_is_few_files_and_works_both_ways(tmp_path: Path) -> None:
+    """The diff of the example, applied to a copy: its file is recognized, read and written."""
+    hunks = _hunks()
+    start = next(i for i, (_, lines) in enumerate(hunks) if f'+    "{PROGRAM}",' in lines)
+    end = next(i for i, (file, _) in enumerate(hunks) if file.endswith(f"/{PROGRAM}.py")) + 1
+    assert len({file for file, _ in hunks[start:end]}) <= 4
+    shutil.copytree(ROOT / "oomdoctor", tmp_path / "oomdoctor",
+                    ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+    for file, lines in hunks[start:end]:
+        place = tmp_path / file
+        before, after = _text(lines, "+"), _text(lines, "-")
+        text = place.read_text(encoding="utf-8").replace(before, after, 1) if before else after
+        place.write_text(text, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", _BOTH_WAYS], check=True, env=environment, cwd=tmp_path)

@@ -14,13 +14,13 @@ from oomdoctor.records.rung.choices import AUTO, FormatName
 from oomdoctor.records.rung.label import label_of
 from oomdoctor.records.user_training import YOURS, UserTraining
 from oomdoctor.runs.files.user_training import read_user_training
+from oomdoctor.stacks.carried import beside_of, not_carried
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.stacks.reading.merge import recognized
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts.data import data_of
-from oomdoctor.stacks.writing.carried import beside_of, not_carried
 from oomdoctor.stacks.writing.changed_lines import main_file
 from oomdoctor.system.training_files.documents import read_documents
 from oomdoctor.units import format_bytes

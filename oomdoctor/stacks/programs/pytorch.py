@@ -1,4 +1,4 @@
-"""Plain PyTorch: a script with a loop of its own."""
+"""Plain PyTorch: a script whose loop is the training step."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.rung.keys import low_rank
+from oomdoctor.stacks.carried import carried
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts.code import call, literal, literal_lines, mapping
@@ -14,7 +15,6 @@ from oomdoctor.stacks.scripts.model import (
     renamed_checkpointing,
     version_of,
 )
-from oomdoctor.stacks.writing.carried import carried
 
 _ROOM = 88  # columns for the value of an argument
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 
+from oomdoctor.stacks.carried import with_carried
 from oomdoctor.stacks.programs.program import Program
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.carried import with_carried
 from oomdoctor.stacks.writing.lost import Lost, lost, settings_of
 from oomdoctor.stacks.writing.yaml_text import scalar, yaml_text
 
