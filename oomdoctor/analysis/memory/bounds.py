@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.closed_form import (
     Term,
-    constant_bytes,
-    packed_bytes,
     product,
+    quantized_terms,
     state_width,
 )
 from oomdoctor.records.config import TrainConfig, has_reference_model, steps_in_backward
-from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
+from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.model import ParameterCounts
 
 
@@ -115,18 +114,7 @@ def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
         if not has_reference_model(config):
             return [own]
         return [own, product("reference model", counts.total, each)]
-    # peft's preparation casts everything that is not quantised to float32.
-    rest = FLOAT32_BYTES if config.kbit_prepare == "peft" else each
-    others = product("other weights", counts.total - counts.linear, rest)
-    packed = packed_bytes(counts.linear, config.quantization)
-    if config.quantization == "int8":
-        return [product("8-bit weights", packed, 1), others]
-    scales = constant_bytes(counts.linear, config.quantization, double_quant=config.double_quant)
-    return [
-        Term("4-bit weights", packed, f"{counts.linear:,} x 0.5 byte"),
-        Term("block constants", scales, f"{scales:,} bytes"),
-        others,
-    ]
+    return quantized_terms(config, counts.linear, counts.total - counts.linear)
 
 
 def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> list[Term]:

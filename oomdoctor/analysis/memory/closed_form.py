@@ -67,6 +67,24 @@ def constant_bytes(count: int, quantization: str, *, double_quant: bool = True) 
     return blocks + FLOAT32_BYTES * (blocks // _NF4_NESTED_BLOCK)
 
 
+def quantized_terms(config: TrainConfig, linear: int, others: int) -> list[Term]:
+    """The frozen weights of QLoRA; `linear` parameters are quantized, `others` are not.
+
+    peft's preparation (`prepare_model_for_kbit_training`) casts what is not quantized to float32.
+    """
+    each = FLOAT32_BYTES if config.kbit_prepare == "peft" else dtype_bytes(config.weights_dtype)
+    rest = product("other weights", others, each)
+    packed = packed_bytes(linear, config.quantization)
+    if config.quantization == "int8":
+        return [product("8-bit weights", packed, 1), rest]
+    scales = constant_bytes(linear, config.quantization, double_quant=config.double_quant)
+    return [
+        Term("4-bit weights", packed, f"{linear:,} x 0.5 byte"),
+        Term("block constants", scales, f"{scales:,} bytes"),
+        rest,
+    ]
+
+
 def state_width(optimizer: str, weight_bytes: int, *, offloaded: bool = False) -> int | None:
     """Bytes of optimizer state on the device for each trained parameter; None if not known.
 

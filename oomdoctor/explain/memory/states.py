@@ -5,15 +5,14 @@ from __future__ import annotations
 from oomdoctor.analysis.memory.closed_form import (
     ADAPTER_BYTES,
     Term,
-    constant_bytes,
-    packed_bytes,
     product,
+    quantized_terms,
     state_width,
     trained_bytes,
 )
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
+from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
 
 # An unknown optimizer counts as Adam in 32 bits.
@@ -24,17 +23,16 @@ _MASTER_STATE_BYTES = 12
 
 def weights(sizes: Sizes, training: Training) -> Term:
     """The weights of the model on one device, without adapters."""
-    each = dtype_bytes(training.config.weights_dtype)
     if training.config.method == "qlora":
         rest = sizes.embedding_parameters
         if training.stacked_experts:
             rest += sizes.expert_parameters
-        linear, kind = sizes.parameters - rest, training.config.quantization
-        if kind == "nf4" and training.config.kbit_prepare == "peft":
-            each = FLOAT32_BYTES  # prepare_model_for_kbit_training casts what is not quantized
-        packed = packed_bytes(linear, kind) + constant_bytes(linear, kind)
-        text = f"{linear:,} x {packed / max(1, linear):.3g} byte + {rest:,} x {each} bytes"
-        return Term("quantized weights", packed + rest * each, text)
+        linear = sizes.parameters - rest
+        *quantized, others = quantized_terms(training.config, linear, rest)
+        packed = sum(term.size_bytes for term in quantized)
+        text = f"{linear:,} x {packed / max(1, linear):.3g} byte + {others.arithmetic}"
+        return Term("quantized weights", packed + others.size_bytes, text)
+    each = dtype_bytes(training.config.weights_dtype)
     return product(
         "weights", sizes.parameters, each, training.config.world_size * (training.stage >= 3)
     )

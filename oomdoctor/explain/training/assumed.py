@@ -170,6 +170,8 @@ def training_of(
     stacked = experts_stacked(str(text.get("model_type")), transformers)
     if method == "qlora" and stacked is None and size_in(text, "experts"):
         assumed.append(f"experts not quantized, as with transformers {EXPERTS_STACKED_SINCE}")
+    if method == "qlora" and framework == "trl":
+        assumed.append("embeddings stay in 16 bits, as in TRL (peft's preparation has 32 bits)")
     if method != "full" and setup.lora_targets is None:
         assumed.append("adapters on all linear layers")
     autocast = setup.autocast_dtype or "none"

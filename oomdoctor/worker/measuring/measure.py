@@ -163,9 +163,9 @@ def _trace_step(
     def watch(phase: str) -> None:
         trace.enter(phase)
         trace.tape.enter("steady", phase)
+        trace.adopt(optimizers.kept_gradients(optimizer), GRADIENTS)
         if phase == "optimizer":
             trace.adopt(gradients(setup), GRADIENTS)
-            trace.adopt(optimizers.kept_gradients(optimizer), GRADIENTS)
 
     marks.listen(watch)
     kernels = KernelPeaks(trace)

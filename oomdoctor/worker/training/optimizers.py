@@ -135,10 +135,10 @@ def updated_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def kept_gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """The gradients of this rank's part, which ZeRO keeps in its buffers."""
+    """The gradients of this rank's part that ZeRO keeps in its buffers."""
     for own in _each(optimizer):
         kept = [getattr(own, "grad_partitions_flat_buffer", None)]  # of ZeRO-3
-        for group in getattr(own, "averaged_gradients", {}).values():
+        for group in getattr(own, "all_grad_tensors", {}).values():  # of ZeRO-2, between batches
             kept += group or ()
         yield from (one for one in kept if hasattr(one, "untyped_storage"))
 

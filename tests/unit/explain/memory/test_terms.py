@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from explain_make import LLAMA_8B
 
+from oomdoctor.analysis.memory.bounds import weights_bytes
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.activations import activations, layer_bytes_per_token, logits
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
@@ -12,6 +13,7 @@ from oomdoctor.explain.memory.moments import moments
 from oomdoctor.explain.memory.states import gradients, optimizer_states, trainable, weights
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup
+from oomdoctor.records.model import ParameterCounts
 from oomdoctor.units import GIB
 
 GPT2 = {
@@ -154,6 +156,18 @@ def test_qlora_weights() -> None:
     # TRL leaves the embeddings in 16 bits.
     norms = prepared.changed(kbit_prepare="norms")
     assert weights(_llama(), norms).size_bytes == pytest.approx(5.31 * GIB, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"quantization": "int8"}, {"kbit_prepare": "none"}, {"double_quant": False}],
+    ids=str,
+)
+def test_frozen_weights_are_those_of_the_lower_bound_of_a_plan(changes: dict[str, object]) -> None:
+    sizes, training = _llama(), _training(method="qlora").changed(**changes)
+    quantized = sizes.parameters - sizes.embedding_parameters
+    counts = ParameterCounts(sizes.parameters, quantized, sizes.embedding_parameters, 0, 0)
+    assert weights(sizes, training).size_bytes == weights_bytes(training.config, counts)
 
 
 @pytest.mark.parametrize(
