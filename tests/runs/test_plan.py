@@ -15,7 +15,7 @@ from tiny_models import tiny_folder
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.plan import PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run_plan import run_plan
@@ -222,6 +222,25 @@ def test_the_largest_length_that_fits_is_confirmed_by_simulations(
             (row,) = again.results
             assert (row.outcome == "fits") is (value == line.largest)
             assert row.peak_device_bytes == peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "values"), [("sequence_length", (128, 16_384)), ("micro_batch_size", (1, 4096))]
+)
+def test_a_sweep_finds_the_limit_that_is_solved_for(
+    ask: Callable[..., SurveyRequest], tmp_path: Path, key: SweptKey, values: tuple[int, ...]
+) -> None:
+    cards = ("600MiB", "900MiB")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text()) | {"max_position_embeddings": values[-1]}
+    file.write_text(json.dumps(config))
+    swept, _ = plan(ask(PlanRequest(cards, sweep=Sweep(key, values)), RUNGS[0]))
+    solved, _ = plan(ask(PlanRequest(cards, solve=key), RUNGS[0]))
+    assert swept.sweep is not None and solved.solve is not None
+    limits = [line.crossed_at for line in swept.sweep.lines]
+    assert limits == [line.largest for line in solved.solve.lines]
+    assert None not in limits
 
 
 @pytest.mark.slow

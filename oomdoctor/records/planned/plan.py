@@ -209,9 +209,9 @@ class SweptPeak:
 class SweepLine:
     """A rung on a card at all values of the sweep.
 
-    `largest_fitting` is the largest value predicted to fit. `crossed_at` is where the straight line
-    from the peak of a value that fits to that of the next one reaches the usable memory, None if it
-    never does.
+    `largest_fitting` is the largest of the sweep's values that fits. `crossed_at` is the largest
+    value of all that fits, found by simulation between these, as `--solve` does; None if all or
+    none of them fit, or if it was not searched for. In reports of version 0.1 it is interpolated.
     `reason` says why nothing was predicted.
     """
 

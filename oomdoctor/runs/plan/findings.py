@@ -65,6 +65,7 @@ class Findings(Ledger):
         self.simulated: dict[str, str | None] = {}  # by key of the rung: when, if in an earlier run
         self.limits: tuple[LengthLimit, ...] = ()
         self.solution: SolveAnswer | None = None
+        self.crossings: dict[Key, int] = {}  # in a sweep: the largest value that fits
         self.remedies: tuple[PlanRemedy, ...] = ()
         self.fewest: FewestAnswer | None = None
         self.not_run: dict[Key, str] = {}  # why an engine did not run

@@ -51,7 +51,7 @@ def report(
         interrupted=interrupted,
         judged=tuple(row for found in rows.values() for row in found),
         cards=in_order(cards, known.plan),
-        sweep=sweep_answer(known.plan, known.ladder, known.cards, known.attempts),
+        sweep=sweep_answer(known),
         why=why_of(known.plan, one, rows, known.predictions, known.inspection),
         lengths=lengths,
         simulations=_simulations(known),

@@ -54,7 +54,7 @@ from oomdoctor.runs.plan.sharded.route import (
 )
 from oomdoctor.runs.plan.sharded.times import estimate_times
 from oomdoctor.runs.plan.solving.longest_row import find_limits, lengths_answer
-from oomdoctor.runs.plan.solving.solve import solve
+from oomdoctor.runs.plan.solving.solve import find_crossings, solve
 from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
 from oomdoctor.runs.plan.yours import find_yours
@@ -186,6 +186,7 @@ def _predict(
     for card in known.cards:
         estimate_times(known, card, simulators, on_event)
     _simulate(known, simulators, on_event)
+    find_crossings(known, simulators, on_event)
     if known.request.snapshot is not None:
         record_snapshot(known, simulators, folder)
     known.keep_limits(find_limits(known, simulators))

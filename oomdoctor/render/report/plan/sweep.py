@@ -8,8 +8,8 @@ from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes
 
 _LEGEND = (
-    "(brackets): does not fit; the size is what it needs. The limit is interpolated between the "
-    "last value that fits and the next one."
+    "(brackets): does not fit; the size is what it needs on a larger card. The limit is the "
+    "largest value that fits, found as --solve does: near it the allocator gives memory back."
 )
 
 
@@ -64,7 +64,7 @@ def _up_to(line: SweepLine) -> str:
 
 
 def _crossing(line: SweepLine) -> str:
-    return f"~{line.crossed_at:,}" if line.crossed_at is not None else DASH
+    return f"{line.crossed_at:,}" if line.crossed_at is not None else DASH
 
 
 def _peak(peak: SweptPeak) -> str:

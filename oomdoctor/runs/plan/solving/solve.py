@@ -1,6 +1,7 @@
-"""`plan --solve`: the largest value of one setting that fits, for each rung on each card.
+"""The largest value of one setting that fits, for each rung on each card.
 
-All searches advance together, one value at a time, so that their simulations run side by side. A
+`plan --solve` asks for it, and `plan --sweep` between the values that it simulates. All
+searches advance together, one value at a time, so that their simulations run side by side. A
 simulation serves every card that needs the value.
 """
 
@@ -15,14 +16,17 @@ from oomdoctor.analysis.search.ladder import too_big
 from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
 from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.capability import cannot_run
+from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.planned.solve import SolveAnswer, SolvedKey, SolveLine
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.sweep import swept_attempts
 from oomdoctor.runs.plan.tasks import Task
 
+_MOST_CROSSINGS = 32
 _SHOWN = {
     "sequence_length": "{:,} tokens",
     "micro_batch_size": "micro-batch {:,}",
@@ -60,11 +64,8 @@ def solve(known: Findings, key: SolvedKey, simulators: Simulators, on_event: Lis
     searches = [
         _search(known, key, card, rung) for card in known.cards for rung in known.ladder(card)
     ]
-    done = 0
     try:
-        while wanted := _wanted(searches):
-            _simulate(known, simulators, wanted, done, on_event)
-            done += len(wanted)
+        _finish(known, simulators, searches, on_event)
     finally:
         chosen = {}
         for search in searches:
@@ -75,6 +76,46 @@ def solve(known: Findings, key: SolvedKey, simulators: Simulators, on_event: Lis
             chosen[search.card.name, search.rung.config.key()] = search.at(shown)
         lines = tuple(_line(known, search) for search in searches)
         known.keep_solution(SolveAnswer(key, lines), chosen)
+
+
+def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) -> None:
+    """Find where the rungs of a sweep stop to fit, as `solve` does, and keep it.
+
+    Only where one of the swept values fits and a larger one does not, and for a few rungs and
+    cards: each search takes some simulations.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    sweep = known.plan.sweep
+    if sweep is None:
+        return
+    searches = []
+    for card in known.cards:
+        for rung in known.ladder(card):
+            search = _search(known, sweep.key, card, rung)
+            for value, attempt in sorted(swept_attempts(known, card, rung).items()):
+                if attempt.measurement is not None:
+                    _take(search, value, attempt.measurement, fits=attempt.outcome == "fits")
+            if search.values.largest is not None and search.values.smallest_miss is not None:
+                searches.append(search)
+    if len(searches) > _MOST_CROSSINGS:
+        return
+    _finish(known, simulators, searches, on_event)
+    for search in searches:
+        if search.reason is None and search.values.largest is not None:
+            where = search.card.name, search.rung.config.key()
+            known.crossings[where] = search.values.largest
+
+
+def _finish(
+    known: Findings, simulators: Simulators, searches: Sequence[_Search], on_event: Listener
+) -> None:
+    """Simulate until every search is at its end."""
+    done = 0
+    while wanted := _wanted(searches):
+        _simulate(known, simulators, wanted, done, on_event)
+        done += len(wanted)
 
 
 def _search(known: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
@@ -165,15 +206,19 @@ def _taken(known: Findings, search: _Search, value: int) -> tuple[Attempt, ...]:
         search.reason = row.reason or "the simulation failed without a reason"
         search.missed_by_bytes = row.missed_by_bytes
     else:
-        staying = gradients = None
-        parts = measured.breakdown
-        if parts is not None and search.key != "lora_rank":
-            gradients = parts.gradients_bytes
-            staying = parts.weights_bytes + gradients + parts.optimizer_bytes
-            staying += measured.overhead_bytes or 0
-        tensors = measured.peak_allocated_bytes + (measured.overhead_bytes or 0)
-        search.values.take(value, Tried(row.outcome == "fits", tensors, staying, gradients))
+        _take(search, value, measured, fits=row.outcome == "fits")
     return known.attempts.get((search.card.name, search.at(value).config.key()), ())
+
+
+def _take(search: _Search, value: int, measured: Measurement, *, fits: bool) -> None:
+    staying = gradients = None
+    parts = measured.breakdown
+    if parts is not None and search.key != "lora_rank":
+        gradients = parts.gradients_bytes
+        staying = parts.weights_bytes + gradients + parts.optimizer_bytes
+        staying += measured.overhead_bytes or 0
+    tensors = measured.peak_allocated_bytes + (measured.overhead_bytes or 0)
+    search.values.take(value, Tried(fits, tensors, staying, gradients))
 
 
 def _row(known: Findings, search: _Search, value: int) -> ProbeResult:

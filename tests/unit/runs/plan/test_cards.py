@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from analysis_make import request as survey_request
@@ -218,7 +219,9 @@ def test_what_fits_lacks_nothing():
 KEPT = 1 << 20  # what the allocator keeps beside the tensors
 
 
-def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
+def lines(
+    sweep: Sweep, needed: dict[int, tuple[float, bool] | None], crossed: int | None = None
+):
     """The line of one rung whose peaks in GiB, and whether they fit, are given by length."""
     plan = PlanRequest(("10GiB",), sweep=sweep)
     (card,) = cards_of(plan, 0.0)
@@ -235,7 +238,14 @@ def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
                 config, outcome, measured(round(size * GIB), kept=KEPT), None, None, None, 0.0
             )
         attempts[key] = (attempt,)
-    answer = sweep_answer(plan, lambda _: (RUNG,), (card,), attempts)
+    known = SimpleNamespace(
+        plan=plan,
+        cards=(card,),
+        ladder=lambda _: (RUNG,),
+        attempts=attempts,
+        crossings={(card.name, RUNG.config.key()): crossed} if crossed else {},
+    )
+    answer = sweep_answer(known)
     assert answer is not None
     return answer.lines[0]
 
@@ -243,22 +253,17 @@ def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None]):
 LENGTHS = Sweep("sequence_length", (512, 1024, 2048))
 
 
-def test_the_line_is_crossed_between_two_values():
-    line = lines(LENGTHS, {512: (4, True), 1024: (8, True), 2048: (16, False)})
-    assert (line.largest_fitting, line.crossed_at) == (1024, 1280)
+def test_the_limit_is_the_one_that_was_searched_for():
+    line = lines(LENGTHS, {512: (4, True), 1024: (8, True), 2048: (16, False)}, 1408)
+    assert (line.largest_fitting, line.crossed_at) == (1024, 1408)
     assert [peak.fits for peak in line.peaks] == [True, True, False]
     assert line.micro_batch_size == 1
 
 
-def test_a_line_that_is_never_crossed():
+def test_a_limit_that_nothing_was_searched_for():
     assert lines(LENGTHS, {512: (4, True), 1024: (5, True), 2048: (6, True)}).crossed_at is None
     none = lines(LENGTHS, {512: (14, False), 1024: (15, False), 2048: (16, False)})
     assert (none.largest_fitting, none.crossed_at) == (None, None)
-
-
-def test_a_peak_at_the_limit_crosses_at_its_own_value():
-    line = lines(LENGTHS, {512: (10, True), 1024: (11, False), 2048: (16, False)})
-    assert (line.largest_fitting, line.crossed_at) == (512, 512)
 
 
 def test_a_sweep_has_the_peak_of_the_device_and_the_lower_bound():
