@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oomdoctor.records.curve import MemoryCurve
+from oomdoctor.records.facts.categories import BREAKDOWN
 
 PhaseName = Literal["init", "load", "forward", "backward", "optimizer", "eval", "done"]
 
@@ -32,6 +33,10 @@ class Breakdown:
     activations_bytes: int
     logits_bytes: int
     other_bytes: int
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes by category, in the order of tables."""
+        return {name: getattr(self, f"{name}_bytes") for name in BREAKDOWN}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
 from oomdoctor.records.measurement import Breakdown
 
 
@@ -12,12 +13,7 @@ def breakdown(parts: Mapping[str, int], peak: int) -> Breakdown:
 
     Those are inputs, temporaries, rounding, blocks that are not split, and workspaces of libraries.
     """
-    rest = peak - sum(parts.values())
-    return Breakdown(
-        weights_bytes=parts["weights"],
-        gradients_bytes=parts["gradients"],
-        optimizer_bytes=parts["optimizer"],
-        activations_bytes=parts["activations"],
-        logits_bytes=parts["logits"],
-        other_bytes=parts["inputs"] + parts["temporary"] + rest,
-    )
+    sizes = dict.fromkeys(BREAKDOWN, 0) | {OTHER: peak - sum(parts.values())}
+    for name, size in parts.items():
+        sizes[TABLE[name].within or name] += size
+    return Breakdown(**{f"{name}_bytes": size for name, size in sizes.items()})

@@ -11,6 +11,7 @@ from __future__ import annotations
 from oomdoctor.analysis.memory.bounds import weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.categories import ACTIVATIONS, INPUTS, LOGITS, TEMPORARY
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ParameterCounts
@@ -48,7 +49,7 @@ def formula_view(
     if width is not None:
         states = state_width(config.optimizer, width, offloaded=config.offload == "optimizer")
     terms.append(_term("optimizer states", states, trainable, simulated.get("optimizer")))
-    for name in ("activations", "logits", "inputs", "temporary"):
+    for name in (ACTIVATIONS, LOGITS, INPUTS, TEMPORARY):
         terms.append(FormulaTerm(name, None, None, None, simulated.get(name)))
     total = sum(term.formula_bytes or 0 for term in terms)
     rule = RULE_BYTES * counts.total
@@ -87,7 +88,7 @@ def _remarks(
             f"the rule assumes float32; here weights, gradients and states are in "
             f"{config.weights_dtype}"
         )
-    grown = {name: peak.by_category.get(name, 0) for name in ("activations", "logits", "temporary")}
+    grown = {name: peak.by_category.get(name, 0) for name in (ACTIVATIONS, LOGITS, TEMPORARY)}
     unseen = sum(grown.values())
     largest = max(grown, key=lambda name: grown[name])
     if unseen:

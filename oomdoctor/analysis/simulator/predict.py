@@ -120,8 +120,8 @@ class _Predictor:
     def run(self) -> tuple[PredictedSize, ...]:
         """Predict from the largest size down, and only the smallest if nothing can fit.
 
-        Once a size fits every device, only faster sizes among the smaller ones are replayed, unless
-        every size is of interest.
+        Once a size fits every device, only faster sizes among the smaller ones are replayed, and
+        the smallest, at which rungs are compared, unless every size is of interest.
         """
         out_of_reach = self.limit is not None and self.at.least_bytes > self.limit
         if out_of_reach and not self.request.every_size:
@@ -132,7 +132,8 @@ class _Predictor:
         for size in reversed(self._possible()):
             rate = self._rate(size)
             decides = not self.targets or bool(waiting) or rate > best
-            predicted = self._predict(size, plays=decides or self.request.every_size)
+            compares = self.request.every_size or size == self.sizes[0]
+            predicted = self._predict(size, plays=decides or compares)
             fits = {device.target for device in predicted.devices if device.fits}
             waiting -= fits
             if fits:

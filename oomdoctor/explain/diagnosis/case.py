@@ -28,9 +28,9 @@ from oomdoctor.records.diagnosis import (
     SettingValue,
     Tensor,
 )
+from oomdoctor.records.facts.phases import OF_A_STEP
 from oomdoctor.system.catalogue import find_gpu
 
-TRAINING_PHASES = frozenset({"forward", "loss", "backward", "clip", "optimizer"})
 _SERVERS = frozenset({"vllm", "llamacpp"})
 
 
@@ -210,7 +210,7 @@ class Case:
         """Whether gradients are involved, judging by phase and frames."""
         if self.phase in ("optimizer", "clip", "backward"):
             return True
-        return self.phase in TRAINING_PHASES and self.grads
+        return self.phase in OF_A_STEP and self.grads
 
     @property
     def grads(self) -> bool:

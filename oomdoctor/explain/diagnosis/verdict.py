@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from oomdoctor.explain.diagnosis.case import TRAINING_PHASES, Case
+from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.tensors.requested import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
-from oomdoctor.records.facts.outcomes import PHASE_WORDS, RESOURCE_WORDS
+from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
+from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
 from oomdoctor.units import MIB, format_bytes
 
 # Messages whose "allocated" counts what PyTorch gave to tensors.
@@ -16,7 +17,7 @@ def verdict(case: Case) -> str:
     """What ran out, when, on which rank, and by how much."""
     incident = case.incident
     text = RESOURCE_WORDS[incident.resource]
-    place = [PHASE_WORDS[case.phase]] if case.phase in PHASE_WORDS else []
+    place = [PHASES[case.phase].when] if case.phase in PHASES else []
     if incident.recomputing:
         place.append("(recomputing a checkpoint)")
     if case.step is not None:
@@ -84,11 +85,7 @@ def _unlike_the_model(case: Case) -> list[str]:
     if allocated is None or moment is None or case.dialect not in _TOLD:
         return []
     shown = format_bytes(allocated)
-    if (
-        weights is not None
-        and case.phase in TRAINING_PHASES
-        and allocated < 0.98 * weights.size_bytes
-    ):
+    if weights is not None and case.phase in OF_A_STEP and allocated < 0.98 * weights.size_bytes:
         return [
             f"only {shown} was allocated when it failed, less than the weights of this model "
             f"({format_bytes(weights.size_bytes)}): they are quantized, sharded or offloaded, or "

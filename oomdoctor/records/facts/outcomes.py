@@ -22,18 +22,3 @@ RESOURCE_WORDS: dict[Resource, str] = {
     "shm": "out of shared memory (/dev/shm)",
     "none": "out of memory",
 }
-
-PHASE_WORDS = {
-    "init": "during startup",
-    "load": "while loading the weights",
-    "forward": "in the forward pass",
-    "loss": "while computing the loss",
-    "backward": "in the backward pass",
-    "clip": "while clipping the gradients",
-    "optimizer": "in the optimizer step",
-    "eval": "during evaluation",
-    "generate": "during generation",
-    "save": "while saving",
-    "data": "while loading data",
-}
-"""When something happened, by the phase of training."""

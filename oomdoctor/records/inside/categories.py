@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
+
+from oomdoctor.records.facts.categories import OTHER, TABLE
 
 BlockCategory = Literal[
     "weights", "gradients", "optimizer", "activations", "logits", "temporary", "other"
 ]
 
 CATEGORY_WORDS: Mapping[BlockCategory, str] = MappingProxyType(
-    {
-        "weights": "weights",
-        "gradients": "gradients",
-        "optimizer": "optimizer states",
-        "activations": "activations",
-        "logits": "logits",
-        "temporary": "temporary",
-        "other": "not known",
-    }
+    {name: TABLE[name].words for name in get_args(BlockCategory)} | {OTHER: "not known"}
 )
-"""Each category as people read it, everywhere."""
+"""Each category as people read it; a snapshot cannot say what other blocks are."""
 
 
 @dataclass(frozen=True, slots=True)

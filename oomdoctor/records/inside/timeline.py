@@ -12,18 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.facts.categories import STACKED
 from oomdoctor.records.inside.categories import BlockCategory
 
-CATEGORIES: tuple[BlockCategory, ...] = (
-    "weights",
-    "optimizer",
-    "gradients",
-    "activations",
-    "logits",
-    "temporary",
-    "other",
-)
-"""From the bottom to the top: what stays first, so that the bands above it move little."""
+CATEGORIES: tuple[BlockCategory, ...] = tuple(sorted(get_args(BlockCategory), key=STACKED.index))
+"""From the bottom to the top."""
 PHASES: tuple[ReadPhase, ...] = get_args(ReadPhase)
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 UNKNOWN = -1

@@ -12,25 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal[
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "logits",
-    "other",
-    "reserved",
-    "context",
-    "whole",
-    "full",
-    "lora",
-    "qlora",
-    "ink",
-    "faint",
-    "line",
-    "page",
-    "alarm",
-]
+from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
+
+Role = str
+"""A category of memory, or a key of `COLORS` beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +27,7 @@ class Color:
 
 
 COLORS: dict[Role, Color] = {
-    "weights": Color("#2866b0", "#4a86d0"),
-    "gradients": Color("#12876f", "#1fa588"),
-    "optimizer": Color("#e39a2d", "#e39a2d"),
-    "activations": Color("#d98cc4", "#d98cc4"),
-    "logits": Color("#a83a17", "#cf5a34"),
-    "other": Color("#f2e7a6", "#e6dc9d"),
+    **{name: Color(TABLE[name].light, TABLE[name].dark) for name in BREAKDOWN},
     "reserved": Color("#bcc5d1", "#5d6774"),
     "context": Color("#3a424e", "#98a3b1"),
     "whole": Color("#7e93ad", "#8398b3"),

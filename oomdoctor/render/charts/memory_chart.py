@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,14 @@ from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, patch, tick_text
 from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
 from oomdoctor.render.charts.look import SMALL, TEXT, Role, ink
-from oomdoctor.render.charts.parts import PART_WORDS, Peak, parts_in, peaks_of
+from oomdoctor.render.charts.parts import (
+    PART_WORDS,
+    Peak,
+    least_at_one,
+    parts_in,
+    peaks_of,
+    sizes_differ,
+)
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import counted
 from oomdoctor.units import DASH, format_bytes
@@ -47,21 +54,34 @@ def _says(peaks: Sequence[Peak], budget: Budget | None) -> str:
         text += f", beside the {format_bytes(budget.usable_bytes)} that are usable"
     if len(peaks) > _MOST:
         text += f"; the first {_MOST} are drawn"
-    return f"{text}."
+    return " ".join((f"{text}.", *_at_one_size(peaks)))
+
+
+def _at_one_size(peaks: Sequence[Peak]) -> Iterator[str]:
+    """What compares the rungs: their peaks at micro-batch size 1."""
+    if sizes_differ(peaks):
+        yield "Each bar is at its own micro-batch size (mb)."
+    least = least_at_one(peaks)
+    if least is not None:
+        yield least
 
 
 def _grid(peaks: Sequence[Peak]) -> Grid:
     roles = parts_in(peaks)
     columns = (
         Column("rung"),
+        Column("micro-batch", right=True),
         *(Column(PART_WORDS[role], right=True) for role in roles),
         Column("peak", right=True),
+        Column("peak at micro-batch 1", right=True),
     )
     rows = tuple(
         (
             peak.label + " (predicted)" * peak.expected,
+            DASH if peak.micro_batch_size is None else str(peak.micro_batch_size),
             *(_size(dict(peak.parts).get(role)) for role in roles),
             format_bytes(peak.total),
+            format_bytes(peak.at_one),
         )
         for peak in peaks
     )
@@ -77,7 +97,30 @@ def _row(size: Size) -> int:
 
 
 def _lines(peaks: Sequence[Peak], size: Size) -> int:
-    return -(-len(parts_in(peaks)) // _LEGEND_COLUMNS[size])
+    return -(-len(_legend(peaks)[1]) // _LEGEND_COLUMNS[size])
+
+
+def _legend(peaks: Sequence[Peak]) -> tuple[list[Any], list[str]]:
+    """What stands for the parts, and for the mark at the peak at micro-batch size 1; its words."""
+    roles = parts_in(peaks)
+    handles, words = [patch(role) for role in roles], [PART_WORDS[role] for role in roles]
+    if any(_is_marked(peak) for peak in peaks):
+        handles.append(_mark())
+        words.append("at micro-batch 1")
+    return handles, words
+
+
+def _is_marked(peak: Peak) -> bool:
+    return peak.at_one is not None and peak.micro_batch_size != 1
+
+
+def _mark() -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D(
+        [], [], marker="D", markersize=7, linestyle="none", color=ink("page"),
+        markeredgecolor=ink("ink"), markeredgewidth=1.2,
+    )  # fmt: skip
 
 
 def _height(peaks: Sequence[Peak], size: Size) -> int:
@@ -101,20 +144,23 @@ def _draw(peaks: Sequence[Peak], budget: Budget | None, figure: Any, size: Size)
     ticks = byte_ticks(top, 9, axes.bbox.width)
     axes.set_xticks(ticks, list(map(tick_text, ticks)))
     frame(axes, grid="x")
+    _mark_size_one(axes, peaks, size)
     _label(axes, peaks, top, size)
     if budget is not None and budget.usable_bytes < top:
         _mark_usable(axes, budget.usable_bytes, top, size)
-    roles = parts_in(peaks)
-    legend(
-        figure, [patch(role) for role in roles], [PART_WORDS[r] for r in roles],
-        _LEGEND_COLUMNS[size], 1 - 4 / height,
-    )  # fmt: skip
+    legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], 1 - 4 / height)
 
 
 def _left(peaks: Sequence[Peak]) -> float:
     """Room for the labels; the letters of the font that is measured are at most so wide."""
-    longest = max(len(elided(one_line(peak.label), _LABELS["wide"])) for peak in peaks)
+    longest = max(len(_name(peak, "wide")) for peak in peaks)
     return longest * TEXT * 0.62 + 12
+
+
+def _name(peak: Peak, size: Size) -> str:
+    """The label with the micro-batch size: `lora-r16+ckpt, mb 4`."""
+    about = f", {peak.size_words}" if peak.size_words else ""
+    return elided(one_line(peak.label), _LABELS[size] - len(about)) + about
 
 
 def _top(peaks: Sequence[Peak], budget: Budget | None) -> float:
@@ -150,13 +196,24 @@ def _bars(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
         ends = [end + s for end, s in zip(ends, drawn, strict=True)]
 
 
+def _mark_size_one(axes: Any, peaks: Sequence[Peak], size: Size) -> None:
+    """A mark where the peak at micro-batch size 1 is, which compares rungs like with like."""
+    shift = 0.0 if size == "wide" else 0.2
+    marked = [(number, peak.at_one) for number, peak in enumerate(peaks) if _is_marked(peak)]
+    axes.plot(
+        [at for _, at in marked], [number + shift for number, _ in marked], marker="D",
+        markersize=7, linestyle="none", color=ink("page"), markeredgecolor=ink("ink"),
+        markeredgewidth=1.2, zorder=3,
+    )  # fmt: skip
+
+
 def _hatch(role: Role) -> str | None:
     return "////" if role == "reserved" else None
 
 
 def _label(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
     for number, peak in enumerate(peaks):
-        name = elided(one_line(peak.label), _LABELS[size])
+        name = _name(peak, size)
         total = format_bytes(peak.total)
         color = ink("ink" if peak.fits else "alarm")
         text = f"~{total}" if peak.expected else total

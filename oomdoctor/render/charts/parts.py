@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.inside.categories import CATEGORY_WORDS
+from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.charts.look import Role
+from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results
+from oomdoctor.units import format_bytes
 
 PART_WORDS: dict[Role, str] = {
-    "weights": CATEGORY_WORDS["weights"],
-    "gradients": CATEGORY_WORDS["gradients"],
-    "optimizer": CATEGORY_WORDS["optimizer"],
-    "activations": CATEGORY_WORDS["activations"],
-    "logits": CATEGORY_WORDS["logits"],
-    "other": "other",
+    **{name: TABLE[name].words for name in BREAKDOWN},
     "whole": "tensors",
     "reserved": "cached",
     "context": "CUDA and libraries",
@@ -32,7 +29,9 @@ PART_WORDS: dict[Role, str] = {
 class Peak:
     """The peak of a rung. `parts` add up to `total`; `fits` is None if the rung did not run.
 
-    A peak that is only `expected` is a prediction for a rung that ran out of memory.
+    A peak that is only `expected` is a prediction for a rung that ran out of memory. It is that of
+    `micro_batch_size`, None if unknown; `at_one` is the peak at micro-batch size 1, None if unknown
+    or if it does not fit.
     """
 
     key: str
@@ -41,6 +40,13 @@ class Peak:
     total: int
     parts: tuple[tuple[Role, int], ...]
     expected: bool = False
+    micro_batch_size: int | None = None
+    at_one: int | None = None
+
+    @property
+    def size_words(self) -> str:
+        """`mb 4`: the micro-batch size; empty if it is unknown."""
+        return f"mb {self.micro_batch_size}" if self.micro_batch_size is not None else ""
 
 
 def peaks_of(report: Report) -> list[Peak]:
@@ -63,7 +69,52 @@ def _peak(result: ProbeResult) -> Peak | None:
         if expected is None or fits:
             return None
         return Peak(result.key, result.label, False, expected, (("whole", expected),), True)
-    return Peak(result.key, result.label, fits, total, _parts(result, total))
+    size = result.micro_batch_size
+    return Peak(
+        result.key,
+        result.label,
+        fits,
+        total,
+        _parts(result, total),
+        micro_batch_size=size,
+        at_one=total if size == 1 else peak_at(result, 1),
+    )
+
+
+def peak_at(result: ProbeResult, size: int) -> int | None:
+    """The peak of a rung at a micro-batch size that fits; None if it is not known exactly."""
+    return next(
+        (
+            one.peak_bytes
+            for one in result.tries
+            if one.micro_batch_size == size
+            and one.outcome == "fits"
+            and not one.peak_is_lower_bound
+        ),
+        None,
+    )
+
+
+def least_at_one(peaks: Sequence[Peak]) -> str | None:
+    """Which rung that fits needs the least memory at micro-batch size 1, as a sentence.
+
+    None if that is not known of all that fit: at the sizes that were chosen, a lean rung may have
+    the higher peak.
+    """
+    fitting = {peak.label: peak.at_one for peak in peaks if peak.fits}
+    known = {label: size for label, size in fitting.items() if size is not None}
+    if len(known) < max(2, len(fitting)):
+        return None
+    least = min(known, key=known.__getitem__)
+    return (
+        f"At micro-batch size 1, {one_line(least)} needs the least memory, "
+        f"{format_bytes(known[least])}."
+    )
+
+
+def sizes_differ(peaks: Sequence[Peak]) -> bool:
+    """Whether the peaks are those of different micro-batch sizes."""
+    return len({peak.micro_batch_size for peak in peaks}) > 1
 
 
 def _parts(result: ProbeResult, total: int) -> tuple[tuple[Role, int], ...]:
@@ -71,13 +122,6 @@ def _parts(result: ProbeResult, total: int) -> tuple[tuple[Role, int], ...]:
     parts = result.breakdown
     tensors: tuple[tuple[Role, int], ...] = (("whole", allocated),)
     if parts is not None:
-        tensors = (
-            ("weights", parts.weights_bytes),
-            ("gradients", parts.gradients_bytes),
-            ("optimizer", parts.optimizer_bytes),
-            ("activations", parts.activations_bytes),
-            ("logits", parts.logits_bytes),
-            ("other", parts.other_bytes),
-        )
+        tensors = tuple(parts.sizes().items())
     held = allocated if reserved is None else max(reserved, allocated)
     return (*tensors, ("reserved", held - allocated), ("context", max(0, total - held)))

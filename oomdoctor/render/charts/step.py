@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from oomdoctor.records.curve import MemoryCurve
+from oomdoctor.records.facts.categories import OTHER, STACKED
+from oomdoctor.records.facts.phases import PHASES, STEPS
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
@@ -21,22 +23,8 @@ from oomdoctor.render.words import ranked_results
 from oomdoctor.units import DASH, format_bytes, format_percent
 
 _MOST = 12  # charts of a page; each takes some 30 KiB
-_ROLES: tuple[Role, ...] = (
-    "weights",
-    "optimizer",
-    "gradients",
-    "activations",
-    "logits",
-    "other",
-)
-"""From the bottom: what stays comes first, so that what comes and goes is on top."""
-_STEPS = {"load": "load", "first": "first step", "steady": "each later step", "eval": "evaluation"}
-_PHASES = {
-    "forward": "forward pass",
-    "backward": "backward pass",
-    "optimizer": "optimizer step",
-}
-_SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+_ROLES = tuple(role for role in STACKED if role in PART_WORDS)
+"""From the bottom; the last one is "other"."""
 _HEIGHTS: dict[Size, int] = {"wide": 420, "narrow": 400}
 _LEGEND_COLUMNS: dict[Size, int] = {"wide": 4, "narrow": 2}
 _NEAR = 1.35  # a limit that is higher than the peak by more is not drawn
@@ -126,7 +114,7 @@ def _edges(curve: MemoryCurve) -> tuple[float, ...]:
 
 def _sizes(curve: MemoryCurve) -> dict[Role, tuple[int, ...]]:
     """Bytes by role; what is neither of the five is other."""
-    known = {role: curve.by_category.get(role) for role in _ROLES[:-1]}
+    known = {role: curve.by_category.get(role) for role in _ROLES if role != OTHER}
     sizes: dict[Role, tuple[int, ...]] = {role: own for role, own in known.items() if own}
     rest = [
         total - sum(own[moment] for own in sizes.values())
@@ -149,8 +137,8 @@ def _span_at(bands: Bands, moment: int) -> Span:
 
 
 def _moment_words(span: Span) -> str:
-    step = _STEPS.get(span.step, span.step)
-    phase = _PHASES.get(span.phase, span.phase)
+    step = STEPS.get(span.step, span.step)
+    phase = PHASES[span.phase].noun if span.phase in PHASES else span.phase
     return step if span.step == span.phase else f"{phase}, {step}"
 
 
@@ -205,7 +193,7 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     axes.set_xlim(bands.edges[0], bands.edges[-1])
     axes.set_ylim(0, max(1, top) * 1.12)
     _fill(axes, bands, roles)
-    _mark_phases(axes, bands, size)
+    _mark_phases(axes, bands)
     if limited and bands.limit is not None:
         _mark_limit(axes, bands, bands.limit, size)
     _mark_peak(axes, bands, beside=limited)
@@ -239,7 +227,7 @@ def _fill(axes: Any, bands: Bands, roles: Sequence[Role]) -> None:
     axes.plot(at, below, color=ink("ink"), linewidth=0.9)
 
 
-def _mark_phases(axes: Any, bands: Bands, size: Size) -> None:
+def _mark_phases(axes: Any, bands: Bands) -> None:
     """A line where a phase begins, and above the names of phases and steps that have room."""
     whole = bands.edges[-1] - bands.edges[0]
     room = axes.bbox.width / whole
@@ -251,7 +239,8 @@ def _mark_phases(axes: Any, bands: Bands, size: Size) -> None:
             axes.axvline(span.begins, color=ink("line"), linewidth=1, zorder=0.5)
         if span.phase == span.step:
             continue
-        for name in (span.phase, _SHORT.get(span.phase, span.phase)):
+        short = PHASES[span.phase].short if span.phase in PHASES else None
+        for name in (span.phase, short or span.phase):
             if len(name) * SMALL * 0.6 < (span.ends - span.begins) * room - 6:
                 axes.text(
                     (span.begins + span.ends) / 2, 1.02, name, transform=over, ha="center",
@@ -264,8 +253,7 @@ def _mark_phases(axes: Any, bands: Bands, size: Size) -> None:
                 [begins, begins], [0, 1.16], transform=over, color=ink("faint"), linewidth=1,
                 clip_on=False, zorder=0.6,
             )  # fmt: skip
-        name = _STEPS.get(step, step)
-        name = name.removeprefix("each ") if size == "narrow" else name
+        name = STEPS.get(step, step)
         if len(name) * SMALL * 0.6 < (ends - begins) * room:
             axes.text(
                 (begins + ends) / 2, 1.09, name, transform=over, ha="center", va="bottom",

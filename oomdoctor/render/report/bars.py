@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Column, Grid, Look, Note, Section, Sized
 from oomdoctor.render.charts.look import Role
@@ -14,12 +15,7 @@ from oomdoctor.render.charts.parts import PART_WORDS, Peak, parts_in, peaks_of
 from oomdoctor.units import DASH, format_bytes
 
 SIGNS: dict[Role, str] = {
-    "weights": "w",
-    "gradients": "g",
-    "optimizer": "o",
-    "activations": "a",
-    "logits": "l",
-    "other": "+",
+    **{name: TABLE[name].sign for name in BREAKDOWN},
     "whole": "t",
     "reserved": "-",
     "context": "c",
@@ -67,9 +63,24 @@ def bar(parts: Sequence[tuple[Role, int]], scale: int, cells: int) -> str:
 
 
 def _bars(peaks: Sequence[Peak], scale: int, cells: int, name: str) -> Grid:
-    columns = (Column("rung"), Column("peak", right=True), Column(name, 1))
-    rows = tuple((peak.label, _total(peak), bar(_joined(peak), scale, cells)) for peak in peaks)
+    columns = (Column("rung"), *_SIZE_COLUMNS, Column(name, 1))
+    rows = tuple(
+        (peak.label, *_size_cells(peak), bar(_joined(peak), scale, cells)) for peak in peaks
+    )
     return Grid(columns, rows)
+
+
+_SIZE_COLUMNS = (
+    Column("mb", right=True),
+    Column("peak", right=True),
+    Column("at mb 1", right=True),
+)
+
+
+def _size_cells(peak: Peak) -> tuple[str, str, str]:
+    """The micro-batch size, the peak at it, and at size 1, which compares rungs."""
+    size = peak.micro_batch_size
+    return str(size) if size is not None else DASH, _total(peak), format_bytes(peak.at_one)
 
 
 def _joined(peak: Peak) -> list[tuple[Role, int]]:
@@ -85,7 +96,7 @@ def _legend(peaks: Sequence[Peak], scale: int) -> str:
     words = [f"{SIGNS[role]} {PART_WORDS[role]}" for role in parts_in(peaks)]
     if any(peak.total < scale for peak in peaks):
         words.append(f"{_FREE} free")
-    return f"{', '.join(words)}."
+    return f"{', '.join(words)}; mb is the micro-batch size."
 
 
 def _sizes(peaks: Sequence[Peak]) -> Grid:
@@ -93,12 +104,12 @@ def _sizes(peaks: Sequence[Peak]) -> Grid:
     roles = parts_in(peaks)
     columns = (
         Column("rung"),
-        Column("peak", right=True),
+        *_SIZE_COLUMNS,
         *(Column(PART_WORDS[role], right=True) for role in roles),
     )
     rows = []
     for peak in peaks:
         sizes = dict(peak.parts)
         cells = [format_bytes(sizes[role]) if sizes.get(role) else DASH for role in roles]
-        rows.append((peak.label, _total(peak), *cells))
+        rows.append((peak.label, *_size_cells(peak), *cells))
     return Grid(columns, tuple(rows))

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.facts.categories import TABLE
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
-from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.measurement import Breakdown, Measurement
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.words import estimate
 from oomdoctor.units import format_bytes, format_percent
-
-_BREAKDOWN = (
-    ("weights_bytes", CATEGORY_WORDS["weights"]),
-    ("gradients_bytes", CATEGORY_WORDS["gradients"]),
-    ("optimizer_bytes", CATEGORY_WORDS["optimizer"]),
-    ("activations_bytes", CATEGORY_WORDS["activations"]),
-    ("logits_bytes", CATEGORY_WORDS["logits"]),
-    ("other_bytes", "other"),
-)
 
 
 def try_table(result: ProbeResult) -> Grid:
@@ -68,13 +59,14 @@ def phase_table(measured: Measurement) -> Grid:
 
 def breakdown_table(parts: Breakdown) -> Grid:
     """What was in memory at the peak."""
-    total = sum(getattr(parts, name) for name, _ in _BREAKDOWN)
+    sizes = parts.sizes()
+    total = sum(sizes.values())
     rows = tuple(
         (
-            word,
-            format_bytes(getattr(parts, name)),
-            format_percent(getattr(parts, name) / total if total else None),
+            TABLE[name].words,
+            format_bytes(size),
+            format_percent(size / total if total else None),
         )
-        for name, word in _BREAKDOWN
+        for name, size in sizes.items()
     )
     return Grid((Column("at peak"), Column("size", right=True), Column("share", right=True)), rows)

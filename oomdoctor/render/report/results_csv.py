@@ -8,11 +8,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.phases import MEASURED
 from oomdoctor.records.measurement import Breakdown, OomEvent, PhaseMemory
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import Failure, ProbeResult
 
-_PHASES = ("load", "forward", "backward", "optimizer", "eval")
 _SCALARS = (str, int, float, bool)
 
 
@@ -37,7 +37,7 @@ def _paths() -> Iterator[tuple[str, ...]]:
                 if inner.name != "log_tail":
                     yield field.name, inner.name
         elif field.name == "phases":
-            for phase in _PHASES:
+            for phase in MEASURED:
                 for inner in fields(PhaseMemory):
                     yield field.name, phase, inner.name
         elif field.name == "notes" or _is_scalar(get_type_hints(ProbeResult)[field.name]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomdoctor.records.facts.outcomes import PHASE_WORDS
+from oomdoctor.records.facts.phases import PHASES
 from oomdoctor.records.inside.categories import CATEGORY_WORDS, CategoryBytes
 from oomdoctor.records.inside.snapshot import (
     HeldBlocks,
@@ -133,7 +133,7 @@ def _facts(device: SnapshotDevice) -> list[tuple[str, str]]:
 
 
 def _moment(peak: SnapshotPeak) -> str:
-    text = PHASE_WORDS.get(peak.phase, "in an unknown phase")
+    text = PHASES[peak.phase].when if peak.phase in PHASES else "in an unknown phase"
     if peak.phase == "backward" and peak.where is None and not _is_module(peak.blocks):
         text += " (torch runs it in C++)"
     step = "" if peak.step is None else f", optimizer step {peak.step}"

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+from oomdoctor.records.facts.categories import TABLE
 from oomdoctor.records.inside.categories import BlockCategory
+from oomdoctor.records.inside.timeline import CATEGORIES
 
-LIGHT: dict[BlockCategory, tuple[int, int, int]] = {
-    "weights": (212, 52, 56),
-    "gradients": (168, 48, 42),
-    "optimizer": (35, 78, 55),
-    "activations": (322, 38, 62),
-    "logits": (10, 68, 56),
-    "temporary": (52, 70, 56),
-    "other": (220, 8, 62),
-}
+LIGHT: dict[BlockCategory, tuple[int, int, int]] = {name: TABLE[name].hsl for name in CATEGORIES}
 """Hue, saturation and lightness of each category on white."""
 
 

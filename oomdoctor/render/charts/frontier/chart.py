@@ -13,6 +13,7 @@ from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
 from oomdoctor.render.charts.frontier.labels import name_points
 from oomdoctor.render.charts.frontier.points import METHODS, Point, front, points_of
 from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.render.charts.parts import Peak, least_at_one, peaks_of
 from oomdoctor.units import format_bytes, format_count, format_rate
 
 _HEIGHTS: dict[Size, int] = {"wide": 440, "narrow": 360}
@@ -28,25 +29,21 @@ def frontier_chart(report: Report) -> Chart | None:
     return Chart(
         "frontier",
         "Memory against throughput",
-        _says(points, best),
+        _says(points, peaks_of(report)),
         _grid(points, best),
         partial(_draw, points, best, usable),
         _HEIGHTS.__getitem__,
     )
 
 
-def _says(points: Sequence[Point], best: Sequence[Point]) -> str:
-    low, high = best[0], best[-1]
-    if low is high:
-        return (
-            f"{low.label} is both the fastest, at {low.shown_speed} tokens/s, and the one that "
-            f"needs the least memory, {format_bytes(low.memory)}."
-        )
-    return (
-        f"The fastest is {high.label} at {high.shown_speed} tokens/s with "
-        f"{format_bytes(high.memory)}; the one with the least memory is {low.label} with "
-        f"{format_bytes(low.memory)} at {low.shown_speed} tokens/s."
+def _says(points: Sequence[Point], peaks: Sequence[Peak]) -> str:
+    """The fastest point, and the rung with the least memory at the same size for all."""
+    fastest = max(points, key=lambda point: point.speed)
+    text = (
+        f"The fastest is {fastest.label} at {fastest.shown_speed} tokens/s with "
+        f"{format_bytes(fastest.memory)}, at micro-batch size {fastest.micro_batch}."
     )
+    return " ".join(filter(None, (text, least_at_one(peaks))))
 
 
 def _grid(points: Sequence[Point], best: Sequence[Point]) -> Grid:

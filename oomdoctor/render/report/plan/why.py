@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.inside.categories import CATEGORY_WORDS
+from oomdoctor.records.facts.categories import CATEGORIES, TABLE
+from oomdoctor.records.facts.phases import STEPS
 from oomdoctor.records.planned.plan import FormulaView, Why
 from oomdoctor.records.simulation import PhasePeak
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent
 
-_CATEGORIES = (
-    ("weights", CATEGORY_WORDS["weights"]),
-    ("gradients", CATEGORY_WORDS["gradients"]),
-    ("optimizer", CATEGORY_WORDS["optimizer"]),
-    ("activations", CATEGORY_WORDS["activations"]),
-    ("logits", CATEGORY_WORDS["logits"]),
-    ("inputs", "inputs"),
-    ("temporary", CATEGORY_WORDS["temporary"]),
-)
 _OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # tensors that no module made
 _NEGLIGIBLE = 0.01  # share of the peak; a category that never exceeds it has no column
-_STEPS = {"load": "", "first": "first step", "steady": "later steps"}
 
 
 def why_sections(why: Why, *, verbose: bool) -> list[Section]:
@@ -46,8 +37,8 @@ def why_sections(why: Why, *, verbose: bool) -> list[Section]:
 
 
 def _moment(phase: PhasePeak) -> str:
-    step = _STEPS.get(phase.step, phase.step)
-    return f"{phase.phase}, {step}" if step else phase.phase
+    step = STEPS.get(phase.step, phase.step)
+    return phase.phase if phase.step == phase.phase else f"{phase.phase}, {step}"
 
 
 def _sum(why: Why) -> list[tuple[str, str]]:
@@ -70,8 +61,8 @@ def _sum(why: Why) -> list[tuple[str, str]]:
 def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
     least = peak.peak_allocated_bytes * _NEGLIGIBLE
     categories = [
-        (name, word)
-        for name, word in _CATEGORIES
+        (name, TABLE[name].words)
+        for name in CATEGORIES
         if max(phase.by_category.get(name, 0) for phase in phases) > least
     ]
     rows = tuple(

@@ -219,9 +219,7 @@ def test_what_fits_lacks_nothing():
 KEPT = 1 << 20  # what the allocator keeps beside the tensors
 
 
-def lines(
-    sweep: Sweep, needed: dict[int, tuple[float, bool] | None], crossed: int | None = None
-):
+def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None], crossed: int | None = None):
     """The line of one rung whose peaks in GiB, and whether they fit, are given by length."""
     plan = PlanRequest(("10GiB",), sweep=sweep)
     (card,) = cards_of(plan, 0.0)

@@ -1,0 +1,49 @@
+"""The phases of a training: one row each, in the order in which they happen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase: when something happened, its name as a noun, and a short one for pictures.
+
+    `of_step` is a part of a training step. `measured` phases have peaks of their own.
+    """
+
+    name: str
+    when: str
+    noun: str
+    short: str | None = None
+    of_step: bool = False
+    measured: bool = False
+
+
+PHASES = {
+    phase.name: phase
+    for phase in (
+        Phase("init", "during startup", "startup"),
+        Phase("load", "while loading the weights", "load", measured=True),
+        Phase(
+            "forward", "in the forward pass", "forward pass", "fwd", of_step=True, measured=True
+        ),
+        Phase("loss", "while computing the loss", "loss", of_step=True),
+        Phase(
+            "backward", "in the backward pass", "backward pass", "bwd", of_step=True, measured=True
+        ),
+        Phase("clip", "while clipping the gradients", "gradient clipping", of_step=True),
+        Phase(
+            "optimizer", "in the optimizer step", "optimizer step", "opt",
+            of_step=True, measured=True,
+        ),
+        Phase("eval", "during evaluation", "evaluation", measured=True),
+        Phase("generate", "during generation", "generation"),
+        Phase("save", "while saving", "saving"),
+        Phase("data", "while loading data", "data loading"),
+    )
+}  # fmt: skip
+OF_A_STEP = frozenset(name for name, phase in PHASES.items() if phase.of_step)
+MEASURED = tuple(name for name, phase in PHASES.items() if phase.measured)
+STEPS = {"load": "load", "first": "first step", "steady": "later steps", "eval": "evaluation"}
+"""The steps that are watched: the first one makes the optimizer states."""
