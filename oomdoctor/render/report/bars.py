@@ -22,7 +22,7 @@ SIGNS: dict[Role, str] = {
 }
 _FREE = "."
 _MORE = ">"
-_CELLS = (72, 60, 48, 36, 24)
+_CELLS = (72, 60, 48, 36, 24, 16)
 _BEYOND = 8  # a bar that does not fit goes on for at most so many cells
 _MOST = 16  # rungs; the bars of more would make the page long
 _FAR = 3  # if so much more is usable than any rung needs, the highest peak is the scale
@@ -63,24 +63,30 @@ def bar(parts: Sequence[tuple[Role, int]], scale: int, cells: int) -> str:
 
 
 def _bars(peaks: Sequence[Peak], scale: int, cells: int, name: str) -> Grid:
-    columns = (Column("rung"), *_SIZE_COLUMNS, Column(name, 1))
+    columns = (Column("rung"), *_size_columns(peaks), Column(name, 1))
     rows = tuple(
-        (peak.label, *_size_cells(peak), bar(_joined(peak), scale, cells)) for peak in peaks
+        (peak.label, *_size_cells(peak, peaks), bar(_joined(peak), scale, cells)) for peak in peaks
     )
     return Grid(columns, rows)
 
 
-_SIZE_COLUMNS = (
-    Column("mb", right=True),
-    Column("peak", right=True),
-    Column("at mb 1", right=True),
-)
+def _size_columns(peaks: Sequence[Peak]) -> tuple[Column, ...]:
+    """The micro-batch size, the peak, and where it is another one the peak at size 1."""
+    columns = (Column("mb", right=True), Column("peak", right=True))
+    if not _are_compared(peaks):
+        return columns
+    return (*columns, Column("at mb 1", 2, right=True, detail="at mb 1: {}"))
 
 
-def _size_cells(peak: Peak) -> tuple[str, str, str]:
-    """The micro-batch size, the peak at it, and at size 1, which compares rungs."""
+def _size_cells(peak: Peak, peaks: Sequence[Peak]) -> tuple[str, ...]:
     size = peak.micro_batch_size
-    return str(size) if size is not None else DASH, _total(peak), format_bytes(peak.at_one)
+    cells = (str(size) if size is not None else DASH, _total(peak))
+    return (*cells, format_bytes(peak.at_one)) if _are_compared(peaks) else cells
+
+
+def _are_compared(peaks: Sequence[Peak]) -> bool:
+    """Whether peaks at size 1 say more than the peaks."""
+    return any(peak.at_one is not None and peak.micro_batch_size != 1 for peak in peaks)
 
 
 def _joined(peak: Peak) -> list[tuple[Role, int]]:
@@ -104,12 +110,12 @@ def _sizes(peaks: Sequence[Peak]) -> Grid:
     roles = parts_in(peaks)
     columns = (
         Column("rung"),
-        *_SIZE_COLUMNS,
+        *_size_columns(peaks),
         *(Column(PART_WORDS[role], right=True) for role in roles),
     )
     rows = []
     for peak in peaks:
         sizes = dict(peak.parts)
         cells = [format_bytes(sizes[role]) if sizes.get(role) else DASH for role in roles]
-        rows.append((peak.label, *_size_cells(peak), *cells))
+        rows.append((peak.label, *_size_cells(peak, peaks), *cells))
     return Grid(columns, tuple(rows))
