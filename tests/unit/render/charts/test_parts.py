@@ -10,10 +10,14 @@ import pytest
 from example_gpu import gpu_report
 from example_plans import plan_report
 from example_reports import cpu_report
+from oomdoctor.render.charts.memory_chart import memory_chart
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
+from oomdoctor.records.result import ProbeResult, Try
+from oomdoctor.render.charts.frontier.chart import frontier_chart
 from oomdoctor.render.charts.parts import PART_WORDS, parts_in, peaks_of
+from oomdoctor.units import GIB
 
 REPORTS = Path(__file__).parents[4] / "docs" / "reports"
 
@@ -58,3 +62,28 @@ def test_without_a_breakdown_tensors_are_one_part() -> None:
     peaks = peaks_of(replace(report, results=bare))
     assert "whole" in parts_in(peaks) and "weights" not in parts_in(peaks)
     assert all(sum(size for _, size in peak.parts) == peak.total for peak in peaks)
+
+
+def test_rungs_are_compared_at_one_micro_batch_size() -> None:
+    """A lean rung that was given a larger micro-batch size may have the higher bar."""
+    first, *others = (r for r in plan_report().results if r.outcome == "fits")
+    second = others[0]
+
+    def at(result: ProbeResult, size: int, peak: int, alone: int | None) -> ProbeResult:
+        known = ((size, peak), (1, alone))
+        tries = tuple(Try(s, "fits", p, 1.0, None) for s, p in known if p is not None)
+        return replace(result, micro_batch_size=size, peak_device_bytes=peak, tries=tries)
+
+    lean, other = at(first, 16, 20 * GIB, 13 * GIB), at(second, 4, 19 * GIB, 18 * GIB)
+    report = replace(plan_report(), results=(lean, other), ranking=(lean.key, other.key))
+    peaks = peaks_of(report)
+    assert [peak.size_words for peak in peaks] == ["mb 16", "mb 4"]
+    assert [peak.at_one for peak in peaks] == [13 * GIB, 18 * GIB]
+    told = f"At micro-batch size 1, {lean.label} needs the least memory, 13.0 GiB."
+    for make in (memory_chart, frontier_chart):
+        chart = make(report)
+        assert chart is not None and told in chart.says
+    unknown = replace(report, results=(at(first, 16, 20 * GIB, None), other))
+    for make in (memory_chart, frontier_chart):
+        chart = make(unknown)
+        assert chart is not None and "least" not in chart.says

@@ -17,7 +17,7 @@ from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import SkipRung
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.dataset import CountedRows
+from oomdoctor.records.dataset import CountedRows, LengthsRequest
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.report import SurveyRequest, Warn
@@ -128,6 +128,7 @@ def test_counted_rows_change_request_and_rungs_together(
     counted: Callable[[int], CountedRows],
 ) -> None:
     state = state_of(LONG, SHORT)
+    state.request = replace(state.request, lengths=LengthsRequest("rows.jsonl"))
     state.take_rows(counted(300))
     assert {rung.config.sequence_length for rung in state.rungs} == {300}
     assert state.request.recipe.rungs == state.rungs
