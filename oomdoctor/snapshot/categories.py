@@ -12,6 +12,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.phases import Meanings
@@ -25,7 +26,6 @@ class Named(NamedTuple):
 
 
 _SETTING_UP: tuple[ReadPhase, ...] = ("init", "load")
-_PASSES: tuple[ReadPhase, ...] = ("forward", "loss", "eval", "generate")
 _LOSSES = ("cross_entropy", "log_softmax", "nll_loss")
 _WORKSPACES = 2  # of one line: one for each stream
 _LEAST_LOGITS = 1 << 20  # bytes; smaller ones do not matter
@@ -58,7 +58,7 @@ class Categories:
         phases = [meanings.phase(stack) for stack in lives.blocks.stack]
         end = len(lives.allocated)
         born = zip(lives.blocks.born, phases, strict=True)
-        first_pass = min((at for at, phase in born if phase in _PASSES and at >= 0), default=end)
+        first_pass = min((at for at, phase in born if phase in FORWARD and at >= 0), default=end)
         self._training = _Training(end, first_pass, steps)
         self._phases = phases
         self._shallow = 0
@@ -67,12 +67,12 @@ class Categories:
         self._kept_of = Counter(
             lives.blocks.stack[block]
             for block, phase in enumerate(phases)
-            if phase in _PASSES and self._lasts(block)
+            if phase in FORWARD and self._lasts(block)
         )
         self._workspaces = {
             lives.blocks.size[block]
             for block, phase in enumerate(phases)
-            if phase in _PASSES and self._is_kept(block)
+            if phase in FORWARD and self._is_kept(block)
         }
 
     def of(self, block: int) -> Named:
@@ -92,12 +92,12 @@ class Categories:
             outlives = lasts or (step is not None and died >= step[1])
             return Named("optimizer" if outlives else "temporary", "high")
         if self._blocks.size[block] in self._logits and (
-            phase in ("loss", "backward") or (phase in _PASSES and self._is_shallow(block))
+            phase in ("loss", "backward") or (phase in FORWARD and self._is_shallow(block))
         ):
             return Named("logits", "medium")
         if phase == "backward":
             return self._of_backward(block)
-        if phase in _PASSES:
+        if phase in FORWARD:
             if self._is_kept(block):
                 return Named("other", "medium")
             return Named("activations", "high")

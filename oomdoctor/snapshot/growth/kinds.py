@@ -8,6 +8,7 @@ from itertools import accumulate, takewhile
 
 from oomdoctor.analysis.frames.phase import is_own
 from oomdoctor.records.diagnosis import ReadPhase
+from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import GrowthKind
 from oomdoctor.snapshot.growth.levels import Levels, Line
@@ -16,7 +17,6 @@ from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import Frame
 
-PASSES: tuple[ReadPhase, ...] = ("forward", "loss", "eval", "generate")
 _CACHE_FILE = re.compile(r"cache_utils\.py$|kv_?cache|past_key", re.IGNORECASE)
 _WHOLE_GRAPH = 0.4  # of what a pass has alive at once that stays
 _GRAPH_LINES = 3
@@ -38,7 +38,7 @@ def kind_of(
         return "optimizer"
     if any(_is_cache(meaning) for meaning, *_ in grown) or phases[main] == "generate":
         return "kv_cache"
-    passed = sum(size for meaning, _, size in grown if phases[meaning] in PASSES)
+    passed = sum(size for meaning, _, size in grown if phases[meaning] in FORWARD)
     if passed < total / 2 or (main.depth == 0 and phases[main] in ("forward", "unknown")):
         return "tensors"
     if len(grown) >= _GRAPH_LINES and _keeps_a_graph(history, moments):
@@ -115,7 +115,7 @@ def _keeps_a_graph(history: History, moments: Moments) -> bool:
     for block, born in enumerate(blocks.born):
         if not first <= born < after:
             continue
-        if history.meanings.phase(blocks.stack[block]) not in PASSES:
+        if history.meanings.phase(blocks.stack[block]) not in FORWARD:
             continue
         size, died = blocks.size[block], blocks.died[block]
         changes[born] = changes.get(born, 0) + size

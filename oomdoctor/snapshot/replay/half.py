@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.order import Order
 
 _SHRINK = frozenset(("activations", "logits"))
-_FORWARD = frozenset(("forward", "loss", "eval", "generate"))
 # A copy of a weight in another precision, from 4 bits to 4 bytes for each number.
 _COPIES = tuple(Fraction(2) ** power for power in range(-3, 4))
 _LEAST = 4096  # bytes of a weight; smaller ones say nothing
@@ -43,8 +43,8 @@ def half_sizes(history: History, order: Order) -> tuple[list[int], list[int]] | 
     for block, (category, stack) in enumerate(zip(named, stacks, strict=True)):
         size, phase = order.sizes[block], history.meanings.phase(stack)
         of_the_rows = category in _SHRINK or category == "temporary"
-        if of_the_rows and (phase in _FORWARD or phase == "backward"):
+        if of_the_rows and (phase in FORWARD or phase == "backward"):
             perhaps[block] = -(-size // 2)
-            if category in _SHRINK and phase in _FORWARD and size not in weights:
+            if category in _SHRINK and phase in FORWARD and size not in weights:
                 surely[block] = perhaps[block]
     return (surely, perhaps) if surely != order.sizes else None
