@@ -43,10 +43,23 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 if TYPE_CHECKING:
     from oomdoctor.records.report import Status
 
-COMMANDS = (
-    *("probe", "plan", "run", "watch", "explain", "triage", "snapshot"),
-    *("show", "export", "runs", "diff", "recipes", "env", "gpus", "models"),
+_VERBS = (
+    (probe.probe, probe.EPILOG),
+    (plan.plan, plan.EPILOG),
+    (running.run, running.EPILOG),
+    (watch.watch, watch.EPILOG),
+    (explain.explain, explain.EPILOG),
+    (triage.triage, triage.EPILOG),
+    (snapshot.snapshot, snapshot.EPILOG),
+    (show.show, show.EPILOG),
+    (runs.runs, runs.EPILOG),
+    (export.export, export.EPILOG),
+    (diff.diff, diff.EPILOG),
+    (env.env, env.EPILOG),
+    (facts.gpus, facts.GPUS_EPILOG),
+    (facts.models, facts.MODELS_EPILOG),
 )
+COMMANDS = (*(verb.__name__ for verb, _ in _VERBS), "recipes")
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
 # Options that another command has.
 _ELSEWHERE = {
@@ -74,21 +87,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("probe", cls=Command, epilog=probe.EPILOG)(probe.probe)
-app.command("plan", cls=Command, epilog=plan.EPILOG)(plan.plan)
-app.command("run", cls=Wrapper, epilog=running.EPILOG)(running.run)
-app.command("watch", cls=Command, epilog=watch.EPILOG)(watch.watch)
-app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
-app.command("triage", cls=Command, epilog=triage.EPILOG)(triage.triage)
-app.command("snapshot", cls=Command, epilog=snapshot.EPILOG)(snapshot.snapshot)
-app.command("show", cls=Command, epilog=show.EPILOG)(show.show)
-app.command("runs", cls=Command, epilog=runs.EPILOG)(runs.runs)
-app.command("export", cls=Command, epilog=export.EPILOG)(export.export)
-app.command("diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
+for _verb, _text in _VERBS:
+    _class = Wrapper if _verb is running.run else Command
+    app.command(_verb.__name__, cls=_class, epilog=_text)(_verb)
 app.add_typer(recipes.app, name="recipes")
-app.command("env", cls=Command, epilog=env.EPILOG)(env.env)
-app.command("gpus", cls=Command, epilog=facts.GPUS_EPILOG)(facts.gpus)
-app.command("models", cls=Command, epilog=facts.MODELS_EPILOG)(facts.models)
 
 
 def _show_version(asked: bool) -> None:

@@ -13,6 +13,7 @@ import pytest
 import typer
 from example_reports import error_report
 
+from oomdoctor.cli.main import COMMANDS as VERBS
 from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.explaining import ExplainOptions
@@ -28,24 +29,8 @@ from oomdoctor.records.result import WeightsChoice
 
 COMMANDS = [
     ("--help",),
-    ("probe", "--help"),
-    ("plan", "--help"),
-    ("explain", "--help"),
-    ("triage", "--help"),
-    ("run", "--help"),
-    ("watch", "--help"),
-    ("snapshot", "--help"),
-    ("show", "--help"),
-    ("runs", "--help"),
-    ("export", "--help"),
-    ("diff", "--help"),
-    ("recipes", "--help"),
-    ("recipes", "show", "--help"),
-    ("recipes", "copy", "--help"),
-    ("recipes", "check", "--help"),
-    ("env", "--help"),
-    ("gpus", "--help"),
-    ("models", "--help"),
+    *((verb, "--help") for verb in VERBS),
+    *(("recipes", part, "--help") for part in ("show", "copy", "check")),
 ]
 OPTIONS = {
     "probe": "from recipe gpus ranks nodes rung device emulate vram headroom seq-len "
@@ -91,11 +76,7 @@ OURS = {
     "oomdoctor.cli",
     "oomdoctor.cli.commands",
     "oomdoctor.cli.verbs",
-    "oomdoctor.cli.verbs.diff",
-    "oomdoctor.cli.verbs.env",
-    "oomdoctor.cli.verbs.explain",
-    "oomdoctor.cli.verbs.export",
-    "oomdoctor.cli.verbs.facts",
+    *(f"oomdoctor.cli.verbs.{'facts' if verb in ('gpus', 'models') else verb}" for verb in VERBS),
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
     "oomdoctor.cli.options.answer",
@@ -115,20 +96,11 @@ OURS = {
     "oomdoctor.cli.options.snapshotting",
     "oomdoctor.cli.options.triaging",
     "oomdoctor.cli.options.watching",
-    "oomdoctor.cli.verbs.triage",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.signals",
     "oomdoctor.cli.streams.report",
-    "oomdoctor.cli.verbs.plan",
-    "oomdoctor.cli.verbs.probe",
-    "oomdoctor.cli.verbs.recipes",
-    "oomdoctor.cli.verbs.run",
     "oomdoctor.cli.streams.running",
-    "oomdoctor.cli.verbs.runs",
-    "oomdoctor.cli.verbs.show",
-    "oomdoctor.cli.verbs.snapshot",
-    "oomdoctor.cli.verbs.watch",
     "oomdoctor.errors",
     "oomdoctor.render",
     "oomdoctor.render.formats",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from oomdoctor.render.formats import format_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,12 +84,41 @@ def test_a_program_is_few_files_and_works_both_ways(tmp_path: Path) -> None:
     start = next(i for i, (_, lines) in enumerate(hunks) if f'+    "{PROGRAM}",' in lines)
     end = next(i for i, (file, _) in enumerate(hunks) if file.endswith(f"/{PROGRAM}.py")) + 1
     assert len({file for file, _ in hunks[start:end]}) <= 4
-    shutil.copytree(ROOT / "oomdoctor", tmp_path / "oomdoctor",
+    _applied(hunks[start:end], tmp_path)
+    _run(tmp_path, "-c", _BOTH_WAYS)
+
+
+def test_a_verb_is_few_files_and_has_a_page_in_every_format(tmp_path: Path) -> None:
+    """The diff of the example, applied to a copy: the verb runs, and its page is everywhere."""
+    hunks = _hunks()
+    start = next(i for i, (_, lines) in enumerate(hunks) if "+    size," in lines)
+    end = next(i for i, (file, _) in enumerate(hunks) if file.endswith("/size_page.py")) + 1
+    assert len({file for file, _ in hunks[start:end]}) <= 4
+    _applied(hunks[start:end], tmp_path)
+    said = {name: _run(tmp_path, "-m", "oomdoctor", "size", "24GiB", "--format", name)
+            for name in format_names()}  # fmt: skip
+    assert "24.0 GiB" in said["table"] and "25,769,803,776" in said["markdown"]
+    assert said["csv"] == "bytes\n25769803776\n"
+    assert json.loads(said["json"])["command"] == "size"
+    assert "24.0 GiB" in said.get("html", "24.0 GiB")
+    assert "size" in _run(tmp_path, "-m", "oomdoctor", "--help")
+
+
+def _applied(hunks: Sequence[tuple[str, list[str]]], folder: Path) -> None:
+    """Copy the package to a folder, and apply parts of diffs to it."""
+    shutil.copytree(ROOT / "oomdoctor", folder / "oomdoctor",
                     ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
-    for file, lines in hunks[start:end]:
-        place = tmp_path / file
+    for file, lines in hunks:
+        place = folder / file
         before, after = _text(lines, "+"), _text(lines, "-")
         text = place.read_text(encoding="utf-8").replace(before, after, 1) if before else after
         place.write_text(text, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", _BOTH_WAYS], check=True, env=environment, cwd=tmp_path)
+
+
+def _run(folder: Path, *words: str) -> str:
+    """What Python prints with the package of a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, check=True, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True
+    ).stdout
