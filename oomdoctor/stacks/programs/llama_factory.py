@@ -9,8 +9,7 @@ from collections.abc import Collection
 
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.images import frozen_vision, side_of_pixels
-from oomdoctor.stacks.names.llama_factory_v1 import FIRST_VERSION
-from oomdoctor.stacks.names.peft import adapted, share, variants
+from oomdoctor.stacks.names.peft import adapted, share, trained_whole, variants
 from oomdoctor.stacks.names.published import LLAMA_FACTORY as PUBLISHED
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, Table, listed
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row, projected
@@ -116,6 +115,59 @@ def _layerwise(value: object) -> PartialConfig:
 def _four(config: TrainConfig) -> bool:
     return config.quantization == "nf4"
 
+
+# The files of its new engine (USE_V1=1), whose names differ from its usual ones.
+_V1_ENGINES: dict[str, PartialConfig] = {
+    "fsdp2": {"fsdp": True, "fsdp_version": 2, "distributed": "fsdp"},
+}
+
+
+def _v1_model(value: object) -> PartialConfig:
+    return {"first_version": True, "model": str(value)} if value else {"first_version": True}
+
+
+def _v1_adapter(value: object) -> PartialConfig:
+    word = str(value).strip().lower()
+    if word not in ("lora", "freeze"):
+        raise NotTakenError(f"a rung has no method {value}")
+    return {"method_of_first": "lora"} if word == "lora" else {"freezes": True}
+
+
+def _v1_layers(value: object) -> PartialConfig:
+    return {} if value is None else {"trainable_layers": integer(value)}
+
+
+def _v1_engine(value: object) -> PartialConfig:
+    word = str(value).strip().lower()
+    if word not in _V1_ENGINES:
+        raise NotTakenError(f"a rung does not have the engine {value} of this file")
+    return _V1_ENGINES[word]
+
+
+def _v1_bits(value: object) -> PartialConfig:
+    return {} if value is None else only(f"bits_{integer(value)}", True)
+
+
+FIRST_VERSION = (
+    Row("model", ("model",), _v1_model),
+    Row("peft_config.name", ("method_of_first",), _v1_adapter),
+    Row("peft_config.r", ("lora_rank",), number("", "lora_rank").read),
+    Row("peft_config.lora_alpha", ("lora_alpha",), number("", "lora_alpha").read),
+    Row("peft_config.lora_dropout", ("lora_dropout",), share),
+    Row("peft_config.target_modules", ("lora_targets",), targets),
+    Row("peft_config.modules_to_save", ("modules_to_save",), trained_whole),
+    Row("peft_config.use_dora", ("use_dora",), lambda value: {"use_dora": flag(value)}),
+    Row("peft_config.use_rslora", ("use_rslora",), lambda value: {"use_rslora": flag(value)}),
+    Row("peft_config.freeze_trainable_layers", ("trainable_layers",), _v1_layers),
+    Row("micro_batch_size", ("micro_batch_size",), number("", "micro_batch_size").read),
+    Row("global_batch_size", ("effective_batch_size",), number("", "effective_batch_size").read),
+    Row("enable_activation_checkpointing", ("checkpointing",),
+        switch("", "checkpointing", True, False).read),
+    Row("quant_config.quantization_bit", ("bits_4", "bits_8"), _v1_bits),
+    Row("quant_config.double_quantization", ("double_quant",),
+        lambda value: {"double_quant": flag(value)}),
+    Row("dist_config.name", ("fsdp",), _v1_engine),
+)  # fmt: skip
 
 LLAMA_FACTORY = ARGUMENTS | Table(
     (

@@ -16,9 +16,9 @@ from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.peft import DEFAULT_TARGETS
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS
+from oomdoctor.stacks.programs.trl import in_chunks
 from oomdoctor.stacks.reading.conclude import conclude
 from oomdoctor.stacks.reading.merge import Draft
-from oomdoctor.stacks.reading.trl_loss import in_chunks
 from oomdoctor.stacks.reading.within import within
 
 _LENGTH = 2048

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.config import TrainConfig, is_zero, scored_tokens
+from oomdoctor.records.rung.adapters import without_usual_dtype
+from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.rung.keys import KEYS, settled
+from oomdoctor.records.user_training import Document
 from oomdoctor.stacks.carried import with_carried
+from oomdoctor.stacks.names.row import Settings, nested, written
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.reading.finish import Overrides, finished
+from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.lost import Lost, lost, settings_of
 from oomdoctor.stacks.writing.yaml_text import scalar, yaml_text
 
 _WIDTH = 98
@@ -41,3 +53,50 @@ def _said(one: Lost) -> str:
     if one.reason is not None:
         return f"{one.key} = {scalar(one.value)} ({one.reason})"
     return f"{one.key} = {scalar(one.value)}; this program has {scalar(one.read)} instead"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A key whose value a file does not hold. `read` is what it says instead."""
+
+    key: str
+    value: object
+    read: object
+    reason: str | None
+
+
+def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, object]) -> list[Lost]:
+    """The keys that a program would read otherwise from `settings`, its nested file."""
+    document = Document("", settings, asked=program)
+    overrides = Overrides(gpus=config.world_size if config.world_size > 1 else None)
+    try:
+        found = finished(draft_of([document]), dict, overrides).config
+    except OomDoctorError as error:
+        return [Lost("sharding", config.sharding, "none", error.message)]
+    wanted, found = comparable(config), comparable(found)
+    held = BY_NAME[program].held
+    return [
+        Lost(name, getattr(wanted, name), getattr(found, name), KEYS[name].elsewhere)
+        for name in (field.name for field in fields(TrainConfig))
+        if getattr(wanted, name) != getattr(found, name) and (held is None or name in held)
+    ]
+
+
+def settings_of(config: TrainConfig, program: FormatName) -> Settings:
+    """The settings of a rung as a program, which has a table of names, nests them."""
+    table = BY_NAME[program].names
+    assert table is not None, program
+    return nested(written(table, config))
+
+
+def comparable(config: TrainConfig) -> TrainConfig:
+    """The configuration without values that mean nothing in the file of a program."""
+    settings: dict[str, Any] = {}
+    if config.sharding != "hybrid":
+        settings["gpus_per_node"] = KEYS["gpus_per_node"].default()  # the host's, not the file's
+    if config.objective in ("dpo", "grpo"):
+        settings["completion_length"] = scored_tokens(config)  # 0 is half of the sequence
+    if is_zero(config) and config.autocast_dtype != "none":
+        # DeepSpeed makes the weights 16-bit itself.
+        settings |= {"weights_dtype": config.autocast_dtype, "autocast_dtype": "none"}
+    return without_usual_dtype(replace(settled(config), **settings))

@@ -16,7 +16,7 @@ from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.lost import lost, settings_of
+from oomdoctor.stacks.writing.file import lost, settings_of
 
 LORA: dict[str, Any] = {"library": "unsloth", "method": "lora"}
 

@@ -13,7 +13,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.user_training import Document, UserTraining
 from oomdoctor.stacks.export import export
-from oomdoctor.stacks.names.patterns import names_of
+from oomdoctor.stacks.names.values import names_of
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script

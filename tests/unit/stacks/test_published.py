@@ -23,7 +23,7 @@ from oomdoctor.stacks.names.flatten import flat
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.programs.torchtune import builder_of
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.lost import settings_of
+from oomdoctor.stacks.writing.file import settings_of
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "stacks" / "published"
 MODEL = "meta-llama/Meta-Llama-3.1-8B-Instruct"

@@ -88,9 +88,15 @@ def test_options_replace_what_the_files_say():
     assert replaced.reason == "--seq-len says 1024"
 
 
-def test_a_wrong_value_names_its_line():
-    document = Document("a.yaml", TRL | {"lora_r": "many"}, {"lora_r": 7})
-    with pytest.raises(OomDoctorError, match=r"a.yaml:7: lora_r must be a whole number"):
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [("lora_r", "many", "must be a whole number"),
+     ("lora_modules_to_save", True, "must be a list of names"),
+     ("lora_target_modules", 4, "must be a list of names")],
+)  # fmt: skip
+def test_a_wrong_value_names_its_line(name, value, fault):
+    document = Document("a.yaml", TRL | {name: value}, {name: 7})
+    with pytest.raises(OomDoctorError, match=rf"a.yaml:7: {name} {fault}"):
         draft_of([document])
 
 

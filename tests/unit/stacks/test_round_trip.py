@@ -20,7 +20,7 @@ from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.lost import Lost, comparable, lost, settings_of
+from oomdoctor.stacks.writing.file import Lost, comparable, lost, settings_of
 
 # Beside the number of GPUs, which the launcher sets, and what no program has in a file.
 NOBODY = {"allocator", "gpus_per_node", "document_length", "frozen_layers"}

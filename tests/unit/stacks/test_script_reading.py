@@ -17,7 +17,7 @@ from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.lost import comparable
+from oomdoctor.stacks.writing.file import comparable
 
 DOCS = Path(__file__).parents[3] / "docs"
 

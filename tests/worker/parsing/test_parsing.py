@@ -13,7 +13,7 @@ from oomdoctor.runs.files.parsed import checked
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.lost import settings_of
+from oomdoctor.stacks.writing.file import settings_of
 from oomdoctor.worker.parsing import parsers
 from oomdoctor.worker.parsing.faults import ParserError
 

@@ -102,8 +102,16 @@ def test_logits_vanish_with_the_fused_loss() -> None:
     whole = logits(sizes, training)
     assert whole is not None
     assert whole.size_bytes == 2 * 2048 * 128256 * 14
-    fused = logits(sizes, training.changed(loss="liger"))
-    assert fused is not None and fused.size_bytes == 0
+    for loss in ("liger", "chunked"):
+        fused = logits(sizes, training.changed(loss=loss))
+        assert fused is not None and fused.size_bytes == 0
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "parameters"])
+def test_states_move_with_what_is_offloaded(offload: str) -> None:
+    sizes, training = _llama(), _training(sharding="fsdp", world_size=2)
+    assert optimizer_states(sizes, training).size_bytes > 0
+    assert optimizer_states(sizes, training.changed(offload=offload)).size_bytes == 0
 
 
 def test_what_depends_on_the_batch_is_unknown_without_one() -> None:
