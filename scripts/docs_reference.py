@@ -27,7 +27,7 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
 from oomdoctor.records.rung.keys import KEYS, Group
-from oomdoctor.system import environment, evidence
+from oomdoctor.system import catalogue, environment
 
 sys.path.append(str(Path(__file__).parent / "evaluation"))
 from claims import page as claims_page
@@ -229,7 +229,7 @@ def memory_errors() -> str:
             f"{r.absolute_median:.3%}",
             f"{r.p95:.3%}",
         )
-        for r in evidence.peak_errors()
+        for r in catalogue.peak_errors()
         if r.reference == "emulated" and r.torch and not r.compute_capability
     ]
     head = ("method", "peak", "torch", "rungs", "median error", "95% within")
@@ -240,7 +240,7 @@ def speed_errors() -> str:
     """How far estimated times were off, by what was slower."""
     rows = [
         (r.compute_capability, r.slower, str(r.count), f"{r.absolute_median:.1%}", f"{r.p95:.1%}")
-        for r in evidence.speed_errors()
+        for r in catalogue.speed_errors()
     ]
     head = ("compute capability", "slower side", "runs", "median error", "95% within")
     return table(head, rows)

@@ -128,7 +128,7 @@ class MemoryWatch:
 
     def failed(self, error: BaseException) -> None:
         """Take note that a step raised an exception, if memory ran out and torch did not say so."""
-        from oomdoctor.monitor.guarding.recognized import is_out_of_memory
+        from oomdoctor.monitor.guarding.diagnosed import is_out_of_memory
 
         if self._failed_at != self._step and is_out_of_memory(error):
             self.note("oom", str(error).partition("\n")[0][:1000])

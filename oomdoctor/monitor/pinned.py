@@ -7,6 +7,7 @@ are looked at: who refers to them, up to a variable or an attribute.
 from __future__ import annotations
 
 import gc
+import inspect
 import linecache
 import re
 import sys
@@ -19,7 +20,6 @@ from typing import Any
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.monitor.alerts import Alert
-from oomdoctor.monitor.frame_locals import variables
 from oomdoctor.units import format_bytes
 
 _CONTAINERS = (list, tuple, dict, set, deque)
@@ -188,3 +188,22 @@ def _filled(name: str, file: str, lines: range, now: int) -> Keeper:
     )
     found = next((at for at in lines if filling.search(linecache.getline(file, at))), now)
     return Keeper(name, file, found)
+
+
+def is_copied(frame: FrameType) -> bool:
+    """Whether f_locals is a copy, as it is for functions before Python 3.13."""
+    return sys.version_info < (3, 13) and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def drop_copies(frame: FrameType, values: Any) -> None:
+    """Empty the copy in `values`: the frame keeps it, and so all that it refers to."""
+    if is_copied(frame):
+        values.clear()
+
+
+def variables(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame by name."""
+    values = frame.f_locals
+    found = dict(values)
+    drop_copies(frame, values)
+    return found

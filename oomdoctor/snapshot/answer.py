@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotOom
+from collections.abc import Iterator
+
+from oomdoctor.records.inside.snapshot import (
+    SnapshotDevice,
+    SnapshotFragmentation,
+    SnapshotOom,
+    SnapshotRetries,
+)
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.composition import composition, place
-from oomdoctor.snapshot.fragmentation import fragmentation_of
 from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.reading.events import ALLOC, OOM
-from oomdoctor.snapshot.retries import retries_of
+from oomdoctor.snapshot.reading.events import ALLOC, OOM, Events
+from oomdoctor.snapshot.reading.snapshot import HeldSegment
+from oomdoctor.snapshot.releases import releases_of
+from oomdoctor.snapshot.replay.order import order_of
+from oomdoctor.snapshot.replay.replays import Runs
 
 
 def device_of(history: History) -> SnapshotDevice:
@@ -64,3 +73,45 @@ def _oom(history: History) -> SnapshotOom | None:
         where=place(meaning.where or meaning.line),
         held=composition(history, at),
     )
+
+
+def fragmentation_of(history: History) -> SnapshotFragmentation:
+    """The fragmentation at the end, and the reserved peak of a replay with expandable segments."""
+    device = history.device
+    free = [gap for segment in device.segments for gap in _free(segment)]
+    held_open = sum(
+        sum(_free(segment))
+        for segment in device.segments
+        if any(block.requested for block in segment.blocks)
+    )
+    return SnapshotFragmentation(
+        free_in_segments_bytes=sum(free),
+        largest_free_bytes=max(free, default=0),
+        held_open_bytes=held_open,
+        with_expandable_segments_bytes=_with_expandable(history),
+    )
+
+
+def _free(segment: HeldSegment) -> Iterator[int]:
+    return (block.size for block in segment.blocks if not block.requested)
+
+
+def _with_expandable(history: History) -> int | None:
+    lives = history.lives
+    if not max(lives.reserved, default=0):
+        return None
+    if history.settings.expandable_segments or lives.began_reserved:
+        return None
+    runs = Runs(history, order_of(history))
+    return runs.needed(expandable=True) if runs.note is None and runs.can() else None
+
+
+def retries_of(events: Events, lives: Lives) -> SnapshotRetries | None:
+    """How often, what was given back, and how long that took; None if it never happened."""
+    found = [(one.event, one.after) for one in releases_of(events, lives) if one.is_retry]
+    if not found:
+        return None
+    released = sum(events.size[at] for first, end in found for at in range(first, end))
+    timed = all(events.at_us[first] >= 0 for first, _ in found)
+    spent = sum(events.at_us[end] - events.at_us[first] for first, end in found) / 1e6
+    return SnapshotRetries(len(found), released, spent if timed else None)

@@ -2,6 +2,11 @@
 
 The package's data files are read on first use; `scripts/build_catalogue.py` makes them. Neither the
 network nor a device is used.
+
+The recorded prediction errors, from the package's data files.
+
+`scripts/evaluation/peak_errors.py --write` makes the file of peaks, `speed.py --write` that of
+times.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from importlib import resources
 from typing import Any
 
 from oomdoctor.records.codec import from_json
+from oomdoctor.records.evidence import PeakErrorRecord, SpeedErrorRecord
 from oomdoctor.records.machine import GpuFacts
 
 # Names that are less similar than this are not worth suggesting.
@@ -215,3 +221,20 @@ def _memory(gpu: GpuFacts) -> int:
 
 def _may_report(gpu: GpuFacts, total_bytes: int) -> bool:
     return abs(_memory(gpu) - total_bytes) <= _memory(gpu) * _MEMORY_TOLERANCE
+
+
+@cache
+def peak_errors() -> tuple[PeakErrorRecord, ...]:
+    """The errors of every kind of predicted peak, and those of the emulated GPU."""
+    return tuple(from_json(PeakErrorRecord, row) for row in _error_rows("peak_errors.json"))
+
+
+@cache
+def speed_errors() -> tuple[SpeedErrorRecord, ...]:
+    """The error of every kind of predicted speed that was compared with measurements."""
+    return tuple(from_json(SpeedErrorRecord, row) for row in _error_rows("speed_errors.json"))
+
+
+def _error_rows(name: str) -> Any:
+    path = resources.files("oomdoctor").joinpath("data", name)
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -54,7 +54,7 @@ def main() -> int:
 def records(
     differences: Sequence[dict[str, Any]], published: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """As `oomdoctor.system.evidence` reads them; each rung counts for every kind that it is of."""
+    """As `oomdoctor.system.catalogue` reads them; each rung counts for every kind that it is of."""
     found = []
     for metric in ("allocated", "reserved"):
         groups: dict[Kind, list[float]] = {}

@@ -95,7 +95,7 @@ def figures(speeds: Iterable[Speed], key: Key) -> dict[tuple[str, ...], Figures]
 
 
 def evidence(speeds: Sequence[Speed]) -> list[dict[str, Any]]:
-    """The errors by architecture and by what is slower, for `oomdoctor.system.evidence`."""
+    """The errors by architecture and by what is slower, for `oomdoctor.system.catalogue`."""
     names = ("origin", "compute_capability", "slower")
     return [
         dict(zip(names, kind, strict=True)) | found.document()

@@ -13,7 +13,7 @@ from snapshots import Writer, training
 
 from oomdoctor.render.timeline.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of
 from oomdoctor.system.page_parts import page_parts
 from oomdoctor.units import MIB, format_bytes

@@ -13,7 +13,7 @@ from emulated_run import Watched
 from oomdoctor.records.inside.snapshot import GrowthKind, SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPT = EXAMPLES / "loops.py"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
-from oomdoctor.snapshot.fragmentation import fragmentation_of
+from oomdoctor.snapshot.answer import fragmentation_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
-from oomdoctor.snapshot.replay.half import half_sizes
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
+from oomdoctor.snapshot.replay.fits import half_sizes
 from oomdoctor.snapshot.replay.order import order_of
 from oomdoctor.snapshot.replay.replays import Runs
 

@@ -15,7 +15,7 @@ from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.blocks import Lives
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.events import Events
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "named_tensors.py"
 RIGHT = 0.95  # of the bytes at the peak

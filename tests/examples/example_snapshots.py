@@ -14,8 +14,8 @@ from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.report import Report
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
-from oomdoctor.snapshot.replay.answer import with_replays
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
+from oomdoctor.snapshot.replay.changes import with_replays
 from oomdoctor.snapshot.replay.fits import Room
 from oomdoctor.units import MIB
 

@@ -38,7 +38,7 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.records.report import bare_report
     from oomdoctor.snapshot.answer import device_of
     from oomdoctor.snapshot.difference import difference_of
-    from oomdoctor.snapshot.replay.answer import with_replays
+    from oomdoctor.snapshot.replay.changes import with_replays
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("snapshot", options.answer)

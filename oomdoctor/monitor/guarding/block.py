@@ -9,9 +9,11 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from oomdoctor.monitor.guarding.diagnosed import diagnosed
-from oomdoctor.monitor.guarding.recognized import is_out_of_memory
+from oomdoctor.monitor.guarding.diagnosed import diagnosed, is_out_of_memory
+from oomdoctor.monitor.guarding.ranks import Agreement, Alone, Ranks, Unknown
 from oomdoctor.monitor.guarding.release import bound_names, release
+from oomdoctor.monitor.guarding.replicated import Replicated
+from oomdoctor.monitor.guarding.sharded import Sharded, is_sharded
 
 _LOG = logging.getLogger("oomdoctor.monitor")
 _noted = False
@@ -86,9 +88,7 @@ class Guard:
         _note_without_gpu()
         if self._skip:
             if self._ranks is None:
-                from oomdoctor.monitor.guarding.ranks import ranks_of
-
-                self._ranks = ranks_of(self._model)
+                self._ranks = _ranks_of(self._model)
             self._ranks.begin()
             if frame is not None:
                 self._frame, self._before = frame, bound_names(frame)
@@ -231,3 +231,21 @@ def _note_without_gpu() -> None:
 
     if why_not() is not None:
         _LOG.warning("oomdoctor: torch sees no CUDA GPU, so there is no GPU memory to guard")
+
+
+def _ranks_of(model: Any) -> Ranks:
+    """How the ranks of this training skip together. All ranks call it at the same time."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return Alone()
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped: Any = next(
+        (m for m in model.modules() if isinstance(m, DistributedDataParallel)), None
+    )
+    if wrapped is not None:
+        return Replicated(wrapped, Agreement())
+    if is_sharded(model):
+        return Sharded(model, Agreement())
+    return Unknown()

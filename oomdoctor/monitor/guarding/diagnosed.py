@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from functools import cache
 from typing import Any
 
 from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.dialects.parse import flatten, read_message
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis
@@ -14,6 +16,9 @@ from oomdoctor.units import format_bytes
 
 _REMEDIES = 4
 _LIBRARIES = ("transformers", "pytorch", "shell")
+
+
+_MOST_TEXT = 20_000
 
 
 @cache
@@ -70,3 +75,20 @@ def text_of(found: Diagnosis) -> str:
         line = next((remedy.lines[n] for n in _LIBRARIES if n in remedy.lines), None)
         lines += [f"       {part}" for part in (line or "").splitlines()]
     return "\n".join(lines)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether GPU memory ran out: by the type of torch, or by the message of a library below it.
+
+    cuBLAS, cuDNN, NCCL, Triton and bitsandbytes raise a RuntimeError, which says so in words only.
+    """
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", None) or getattr(
+        getattr(torch, "cuda", None), "OutOfMemoryError", None
+    )
+    if kind is not None and isinstance(error, kind):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    message = read_message(flatten(str(error)[:_MOST_TEXT]))
+    return message is not None and message.resource == "gpu" and not message.dialect.hints_only

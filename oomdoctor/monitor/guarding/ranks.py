@@ -77,27 +77,3 @@ class Agreement:
         flags[dist.get_rank()] = int(failed)
         dist.all_reduce(flags, group=self._group)
         return [rank for rank, flag in enumerate(flags.tolist()) if flag]
-
-
-def ranks_of(model: Any) -> Ranks:
-    """How the ranks of this training skip together. All ranks call it at the same time."""
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return Alone()
-    from torch.nn.parallel import DistributedDataParallel
-
-    wrapped: Any = next(
-        (m for m in model.modules() if isinstance(m, DistributedDataParallel)), None
-    )
-    if wrapped is not None:
-        from oomdoctor.monitor.guarding.replicated import Replicated
-
-        return Replicated(wrapped, Agreement())
-    from oomdoctor.monitor.guarding.sharded import is_sharded
-
-    if is_sharded(model):
-        from oomdoctor.monitor.guarding.sharded import Sharded
-
-        return Sharded(model, Agreement())
-    return Unknown()

@@ -8,7 +8,7 @@ import traceback
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from oomdoctor.monitor.frame_locals import drop_copies, is_copied
+from oomdoctor.monitor.pinned import drop_copies, is_copied
 
 _PLAIN = (int, float, complex, str, bytes, type(None), type, FunctionType, ModuleType)
 

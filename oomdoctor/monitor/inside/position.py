@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from oomdoctor.monitor.inside.failure import frames_here
+from oomdoctor.monitor.inside.ending import frames_here
 
 _MOST = 200_000
 

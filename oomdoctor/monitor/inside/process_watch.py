@@ -17,21 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.alone.ranks import VARIABLE
-from oomdoctor.monitor.inside.agreement import agree
-from oomdoctor.monitor.inside.device import peaks, reads
+from oomdoctor.monitor.inside.agreement import agree, wait_for_watchdog
+from oomdoctor.monitor.inside.device import memory, reads
 from oomdoctor.monitor.inside.device.counted import CountedMemory
+from oomdoctor.monitor.inside.device.history import Snapshots
 from oomdoctor.monitor.inside.device.memory import Memory
-from oomdoctor.monitor.inside.device.snapshots import Snapshots
 from oomdoctor.monitor.inside.device.traced import TracedMemory
-from oomdoctor.monitor.inside.ending import wants_to_stop
-from oomdoctor.monitor.inside.failure import (
+from oomdoctor.monitor.inside.ending import (
     frames_here,
     last_exception,
     on_out_of_memory,
     script_file,
+    wants_to_stop,
 )
 from oomdoctor.monitor.inside.folder import rank_and_world, replace_file
-from oomdoctor.monitor.inside.pending import wait_for_watchdog
 from oomdoctor.monitor.inside.process import (
     architectures,
     library_folders,
@@ -84,7 +83,7 @@ class Watch:
         optimizer.register_optimizer_step_post_hook(self._after_step)
         on_out_of_memory(self._on_out_of_memory)
         reads.start()
-        peaks.start()
+        memory.keep_peaks()
         atexit.register(self._at_exit)
         self._write()
         if not self._memory.stops_to_look:

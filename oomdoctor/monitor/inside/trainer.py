@@ -1,11 +1,28 @@
-"""transformers' Trainer: stop it as a callback does, so that the script goes on to save.
+"""What runs where transformers, DeepSpeed and Unsloth take their steps, once they are imported.
 
+transformers' Trainer is stopped as a callback does, so that the script goes on to save.
 It also tells its micro-batch size.
+
+What Unsloth reads of weights, which have no values on the emulated GPU.
+
+Before training it looks for tokens whose embedding is zero. There, that is every token of the data,
+so it would refuse to train.
 """
 
 from __future__ import annotations
 
+import sys
+from functools import wraps
 from typing import Any
+
+# The method that takes an optimizer step, or several backward passes of which the last takes one.
+ENGINES = {
+    "deepspeed.runtime.engine": ("DeepSpeedEngine", "step"),
+    "deepspeed.runtime.pipe.engine": ("PipelineEngine", "train_batch"),
+}
+
+
+MODULE = "unsloth_zoo.tokenizer_utils"
 
 
 def add_callback() -> None:
@@ -43,3 +60,41 @@ def add_callback() -> None:
         process_watch.trainers = max(0, process_watch.trainers + (1 if running else -1))
 
     trainer.DEFAULT_CALLBACKS.append(StopWatched)
+
+
+def mark_steps(module: str) -> None:
+    """Let our step end where that of the engine in an imported module ends."""
+    import sys
+
+    from oomdoctor.monitor.inside import process_watch
+    from oomdoctor.monitor.inside.start import current
+
+    name, method = ENGINES[module]
+    engine = getattr(sys.modules[module], name)
+    take = getattr(engine, method)
+
+    @wraps(take)
+    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self.global_steps
+        process_watch.engines += 1
+        try:
+            result = take(self, *args, **kwargs)
+        finally:
+            process_watch.engines -= 1
+        here = current()
+        if here is not None and self.global_steps > before:
+            here.end_step()
+        return result
+
+    setattr(engine, method, marked)
+
+
+def trust_embeddings() -> None:
+    """Let the check of an imported Unsloth find that all tokens of the data are trained."""
+
+    def fix_untrained_tokens(*_: Any, **__: Any) -> None:
+        return
+
+    found: Any = sys.modules[MODULE]
+    if hasattr(found, "fix_untrained_tokens"):
+        found.fix_untrained_tokens = fix_untrained_tokens

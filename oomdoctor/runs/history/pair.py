@@ -13,7 +13,7 @@ from oomdoctor.records.history.difference import DiffAnswer
 from oomdoctor.records.history.runs import StoredRun
 from oomdoctor.records.report import Report
 from oomdoctor.runs.unfinished import stored_report
-from oomdoctor.system.evidence import peak_errors
+from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.system.store import cases, run_list
 from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import REPORT

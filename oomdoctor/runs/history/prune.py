@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from oomdoctor.records.history.runs import StoredRun
 from oomdoctor.runs.history.choosing import over_limit, parse_limits
 from oomdoctor.system.environment import runs_limit
-from oomdoctor.system.store.removal import remove, remove_leftovers
+from oomdoctor.system.store.run_list import remove, remove_leftovers
 from oomdoctor.system.store.stored import stored_runs
 
 

@@ -29,8 +29,8 @@ from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.simulation import OtherLength
+from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.environment import shaping_variables, simulations_limit
-from oomdoctor.system.evidence import speed_errors
 from oomdoctor.system.machine.libraries import versions_of
 from oomdoctor.system.store import simulations
 

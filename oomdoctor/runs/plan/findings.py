@@ -34,7 +34,7 @@ from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.ledger import Ledger
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
-from oomdoctor.system.evidence import peak_errors
+from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.units import format_bytes
 
 Key = tuple[str, str]  # name of the card, key of the rung's configuration

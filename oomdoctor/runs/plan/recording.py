@@ -17,10 +17,10 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task
-from oomdoctor.snapshot.own_frames import own_frames
+from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
-from oomdoctor.system.evidence import speed_errors
+from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.store.run_folders import RunFolder
 
 

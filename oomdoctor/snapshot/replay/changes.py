@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.records.inside.run import Place
-from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotGrowth
+from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice, SnapshotGrowth
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.replay.fits import Room, half_confidence, with_half
+from oomdoctor.snapshot.replay.fits import Room, fit_of, half_confidence, with_half
+from oomdoctor.snapshot.replay.order import order_of
 from oomdoctor.snapshot.replay.replays import Runs
 from oomdoctor.units import MIB
 
@@ -132,3 +134,23 @@ def _held(history: History, runs: Runs) -> list[int]:
 def _line(history: History, block: int) -> Place | None:
     meaning = history.meanings.of(history.lives.blocks.stack[block])
     return place(meaning.where or meaning.line)
+
+
+def with_replays(
+    history: History,
+    answer: SnapshotDevice,
+    asked: Sequence[Room] = (),
+    others: Callable[[], Sequence[Room]] = tuple,
+) -> SnapshotDevice:
+    """Add whether the trace would have fitted the GPUs that were `asked` for, and what would have
+    let a failed request pass; `others` gives the GPUs to suggest for that."""
+    if not asked and answer.oom is None:
+        return answer
+    runs = Runs(history, order_of(history))
+    fits = tuple(fit_of(history, runs, room) for room in asked)
+    oom = answer.oom
+    if oom is not None:
+        growth = [one for one in (answer.growth, *answer.more_growth) if one is not None]
+        changes, note = changes_of(history, runs, growth, others)
+        oom = replace(oom, changes=changes, changes_note=note)
+    return replace(answer, fits=fits, oom=oom)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oomdoctor.errors import machine_error
 from oomdoctor.system.environment import slurm
-from oomdoctor.system.machine.cgroups import CGROUPS, PROC, groups_of, memory_groups, statistic
+from oomdoctor.system.machine.limits import CGROUPS, PROC, groups_of, memory_groups, statistic
 
 
 def total_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +11,6 @@ from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.records.user_training import Document
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.system.train_config import read_text, read_with_text
-from oomdoctor.system.training_files.lines import lines_of
 from oomdoctor.system.training_files.saved_arguments import read_saved_arguments
 
 OPTION = "--from"
@@ -121,3 +120,29 @@ def _named_file(document: Document, name: str) -> Path | None:
         f"--from: {document.path}: {name} names {value}, and there is no such file",
         f"pass it as well: --from {document.path} --from deepspeed:FILE",
     )
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """The lines by dotted path, counted from 1; empty where PyYAML cannot read the text.
+
+    JSON is YAML as well, unless it is indented with tabs.
+    """
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ImportError:
+        return {}
+    try:
+        return dict(_walk(yaml.compose(text, yaml.SafeLoader), ""))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+
+
+def _walk(node: Any, head: str) -> Iterator[tuple[str, int]]:
+    if node is None or node.id != "mapping":
+        return
+    for key, value in node.value:
+        if key.id != "scalar":
+            continue
+        name = f"{head}{key.value}"
+        yield name, key.start_mark.line + 1
+        yield from _walk(value, f"{name}.")

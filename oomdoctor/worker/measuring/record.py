@@ -12,7 +12,7 @@ from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.result import ProbeJob, RecordingRequest
-from oomdoctor.snapshot.own_frames import own_frames
+from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import gradients, weights

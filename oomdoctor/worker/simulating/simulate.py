@@ -24,7 +24,7 @@ from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records.config import TrainConfig, is_zero, trains_with_trl
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction
-from oomdoctor.system.evidence import speed_errors
+from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.cuda import flash_package

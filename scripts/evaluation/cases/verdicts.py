@@ -36,8 +36,7 @@ from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import Prediction, Target
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.evidence import peak_errors
+from oomdoctor.system.catalogue import find_gpu, peak_errors
 
 HEADROOM = USUAL_HEADROOM
 SHARES = (-0.02, 0.10, 0.25)  # more than was measured

@@ -6,7 +6,7 @@ import pytest
 from peak_errors import records, stored
 
 from oomdoctor.records.codec import to_json
-from oomdoctor.system.evidence import peak_errors
+from oomdoctor.system.catalogue import peak_errors
 
 RENEW = "python scripts/evaluation/peak_errors.py --write oomdoctor/data/peak_errors.json"
 

@@ -119,7 +119,7 @@ def _deepspeed(stage: int) -> dict[str, Any]:
 
 
 def _gpt2(folder: Path) -> None:
-    from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
+    from oomdoctor.monitor.inside.weights.checkpoint import write_tokenizer
 
     config = {
         "architectures": ["GPT2LMHeadModel"],

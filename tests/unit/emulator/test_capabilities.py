@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.emulator.capabilities import Limits, limits
+from oomdoctor.emulator.card import Limits, limits
 
 
 @pytest.mark.parametrize(

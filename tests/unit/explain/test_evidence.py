@@ -18,7 +18,7 @@ from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.inside.categories import CategoryBytes
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.units import MIB
 
 MESSAGE = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.monitor.inside import process_watch, start
-from oomdoctor.monitor.inside.engines import mark_steps
+from oomdoctor.monitor.inside.trainer import mark_steps
 
 MODULE = "deepspeed.runtime.engine"
 

@@ -7,15 +7,15 @@ from types import ModuleType
 
 import pytest
 
-from oomdoctor.monitor.inside import unsloth
+from oomdoctor.monitor.inside import trainer
 
 
 def test_the_check_for_untrained_tokens_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("Untrained tokens found")
 
-    module = ModuleType(unsloth.MODULE)
+    module = ModuleType(trainer.MODULE)
     vars(module)["fix_untrained_tokens"] = refuse
-    monkeypatch.setitem(sys.modules, unsloth.MODULE, module)
-    unsloth.trust_embeddings()
+    monkeypatch.setitem(sys.modules, trainer.MODULE, module)
+    trainer.trust_embeddings()
     assert vars(module)["fix_untrained_tokens"]("model", "tokenizer", eps=1e-16) is None

@@ -12,8 +12,8 @@ from oomdoctor.analysis.allocator import AllocatorSettings, replay_order
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.own_frames import own_frames
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.phases import own_frames
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.units import MIB
 

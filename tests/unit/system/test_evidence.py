@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.system.evidence import peak_errors, speed_errors
+from oomdoctor.system.catalogue import peak_errors, speed_errors
 
 
 def test_the_package_has_errors_of_every_method() -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.monitor.inside.weights import serve
-from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint, write_shards
-from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
+from oomdoctor.monitor.inside.weights.checkpoint import (
+    write_checkpoint,
+    write_shards,
+    write_tokenizer,
+)
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -22,7 +22,7 @@ def read_file(file: Path, *, quiet: bool) -> Snapshot:
     Raises:
         OomDoctorError: it cannot be read, or is no snapshot.
     """
-    from oomdoctor.snapshot.reading.file import read_snapshot
+    from oomdoctor.snapshot.reading.snapshot import read_snapshot
 
     is_large = file.is_file() and file.stat().st_size > _LARGE
     return read_snapshot(file, say_tenths(file.name) if is_large and not quiet else None)

@@ -11,10 +11,9 @@ import threading
 import time
 from typing import Any
 
-from oomdoctor.monitor.inside.device import history, peaks
+from oomdoctor.monitor.inside.device import history, memory
 from oomdoctor.monitor.inside.device.memory import keep_step
-from oomdoctor.monitor.inside.ending import StepMemory
-from oomdoctor.monitor.inside.failure import frames_here
+from oomdoctor.monitor.inside.ending import StepMemory, frames_here
 from oomdoctor.monitor.inside.live import Live
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
@@ -65,16 +64,16 @@ class CountedMemory:
         self._counted_at = now
         ended: dict[int, StepMemory] = {}
         for device, stats in _used().items():
-            allocated, reserved = peaks.peaks_of(device, stats)
-            memory = StepMemory(
+            allocated, reserved = memory.peaks_of(device, stats)
+            at_end = StepMemory(
                 step=step,
                 peak_allocated_bytes=allocated,
                 peak_reserved_bytes=reserved,
                 allocated_bytes=stats["allocated_bytes"]["all"]["current"],
                 reserved_bytes=stats["reserved_bytes"]["all"]["current"],
             )
-            keep_step(self._steps.setdefault(device, []), memory)
-            ended[device] = memory
+            keep_step(self._steps.setdefault(device, []), at_end)
+            ended[device] = at_end
         if self.live is not None:
             self.live.write({device: self._facts_of(device) for device in ended}, ended)
 
@@ -105,7 +104,7 @@ class CountedMemory:
         return [self._device(device, stats) for device, stats in _used().items()]
 
     def _device(self, device: int, stats: dict[str, Any]) -> dict[str, Any]:
-        allocated, reserved = peaks.peaks_of(device, stats)
+        allocated, reserved = memory.peaks_of(device, stats)
         return {
             "device": device,
             **self._facts_of(device),

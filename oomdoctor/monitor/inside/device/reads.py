@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside.failure import script_file
+from oomdoctor.monitor.inside.ending import script_file
 
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"

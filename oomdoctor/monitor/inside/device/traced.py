@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside.device import history, peaks
+from oomdoctor.monitor.inside.device import history, memory
 from oomdoctor.monitor.inside.device.history import History, read_all
 from oomdoctor.monitor.inside.device.memory import keep_step
 from oomdoctor.monitor.inside.ending import StepMemory
@@ -62,14 +62,14 @@ class TracedMemory:
     def end_step(self, step: int) -> None:
         """Keep what the step needed and what it left."""
         for device, one in self._histories.items():
-            memory = StepMemory(
+            at_end = StepMemory(
                 step=step,
                 peak_allocated_bytes=one.step_allocated,
                 peak_reserved_bytes=one.step_reserved,
                 allocated_bytes=one.allocated,
                 reserved_bytes=one.reserved,
             )
-            keep_step(self._steps.setdefault(device, []), memory)
+            keep_step(self._steps.setdefault(device, []), at_end)
             one.begin_step()
 
     def forget(self) -> None:
@@ -101,7 +101,7 @@ class TracedMemory:
 
         device = one.device
         stats = torch.cuda.memory_stats(device)
-        allocated, reserved = peaks.peaks_of(device)
+        allocated, reserved = memory.peaks_of(device)
         self._write_events(one)
         return {
             "device": device,

@@ -57,19 +57,19 @@ def _trainer() -> None:
 
 
 def _engine() -> None:
-    from oomdoctor.monitor.inside.engines import mark_steps
+    from oomdoctor.monitor.inside.trainer import mark_steps
 
     mark_steps("deepspeed.runtime.engine")
 
 
 def _pipeline_engine() -> None:
-    from oomdoctor.monitor.inside.engines import mark_steps
+    from oomdoctor.monitor.inside.trainer import mark_steps
 
     mark_steps("deepspeed.runtime.pipe.engine")
 
 
 def _unsloth() -> None:
-    from oomdoctor.monitor.inside.unsloth import trust_embeddings
+    from oomdoctor.monitor.inside.trainer import trust_embeddings
 
     trust_embeddings()
 

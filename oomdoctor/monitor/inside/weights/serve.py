@@ -119,8 +119,7 @@ def _make_apart(name: str, target: Path, revision: str | None) -> None:
 
 def make(name: str, target: Path, revision: str | None) -> None:
     """Make the folder of a model: its config, its weights without data and a tokenizer."""
-    from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint
-    from oomdoctor.monitor.inside.weights.tokenizer import write_tokenizer
+    from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint, write_tokenizer
     from oomdoctor.records.model import ModelRef
     from oomdoctor.system.models.hub import resolve
 

@@ -14,7 +14,7 @@ from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 
 
 def snapshot_answer(path: Path, device: int) -> SnapshotDevice | None:

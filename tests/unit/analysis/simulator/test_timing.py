@@ -16,8 +16,7 @@ from oomdoctor.analysis.speed.roofline import RAMP_S
 from oomdoctor.records.costs import OpCost, OpKind
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
-from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.evidence import speed_errors
+from oomdoctor.system.catalogue import find_gpu, speed_errors
 
 WINDOWS = [(0, "load", "load"), (0, "first", "forward"), (0, "first", "optimizer")]
 DEPTHS = {0: (3, 32)}

@@ -12,7 +12,7 @@ from oomdoctor.records.facts.growth import GROWTH
 from oomdoctor.records.inside.snapshot import SnapshotGrowth
 from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.units import KIB, MIB
 
 

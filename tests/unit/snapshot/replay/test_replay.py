@@ -11,11 +11,10 @@ from snapshots import Writer, large_blocks, training
 from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import History, history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.replay import replays as runs_module
-from oomdoctor.snapshot.replay.answer import with_replays
-from oomdoctor.snapshot.replay.fits import Room
-from oomdoctor.snapshot.replay.half import half_sizes
+from oomdoctor.snapshot.replay.changes import with_replays
+from oomdoctor.snapshot.replay.fits import Room, half_sizes
 from oomdoctor.snapshot.replay.order import order_of
 from oomdoctor.snapshot.replay.replays import Runs
 from oomdoctor.units import MIB

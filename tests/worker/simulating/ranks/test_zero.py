@@ -18,8 +18,7 @@ from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import PredictedSize, SimulationRequest, Target
 from oomdoctor.runs.jobs.remembered import Memory
-from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.evidence import speed_errors
+from oomdoctor.system.catalogue import find_gpu, speed_errors
 from oomdoctor.units import GIB
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError

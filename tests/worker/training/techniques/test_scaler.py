@@ -12,7 +12,7 @@ from tiny_models import tiny_job
 from oomdoctor.records.result import RecordingRequest
 from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.file import read_snapshot
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.worker.measuring import measure as measuring
 from oomdoctor.worker.measuring.record import record
 from oomdoctor.worker.protocol.progress import PhaseFile

@@ -1,0 +1,36 @@
+"""How the modules of the package stand to each other, whatever they do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "oomdoctor"
+
+
+def _modules() -> dict[str, Path]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    names = [file.relative_to(PACKAGE.parent).with_suffix("").parts for file in files]
+    return {
+        ".".join(name).removesuffix(".__init__"): file
+        for name, file in zip(names, files, strict=True)
+    }
+
+
+def _imports(file: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """The modules of the package that a file imports: also in functions, and for types only."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in modules else node.module
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = _modules()
+    graph = {name: {*_imports(file, modules)} - {name} for name, file in modules.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
