@@ -4,20 +4,23 @@ A short document leaves out a key whose value is that of the report it is based 
 key whose value is the default of its record (`report.schema.json` holds the defaults) or, if it has
 none, empty. What stood before in the file or in its base is a place: "= plan.request.model". So a
 change of any value changes a line of a golden, and a new key of a record changes none but the whole
-ones. In all of them a rung's configuration is what differs from `TrainConfig()`.
+ones. In all of them a rung's configuration is what differs from `TrainConfig()`, also in tables.
 
 A short page has the place of lines that the page at another width has too: "= plan-100.txt 12-20".
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import difflib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.render.formats.csv_rows import csv_cell
 
 WIDTH = 100
 
@@ -32,6 +35,24 @@ def short(reports: Mapping[str, Any], name: str, base: str) -> str:
     places: dict[str, str] = {}
     _placed(_differing(reports[base], None), base, places)
     return "\n".join(_lines(_placed(_differing(reports[name], reports[base]), name, places))) + "\n"
+
+
+def short_table(text: str) -> str:
+    """A CSV file without columns of the configuration in which every row has the default."""
+    head, *rows = csv.reader(io.StringIO(text))
+    plain = {
+        f"config.{field.name}": str(csv_cell(field.default))
+        for field in dataclasses.fields(TrainConfig)
+    }
+    kept = [
+        place
+        for place, name in enumerate(head)
+        if name not in plain or any(row[place] != plain[name] for row in rows)
+    ]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerows([row[place] for place in kept] for row in (head, *rows))
+    return written.getvalue()
 
 
 def short_page(page: str, base: str, base_name: str) -> str:

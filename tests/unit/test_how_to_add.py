@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,11 @@ from oomdoctor.render.formats import format_names
 ROOT = Path(__file__).parents[2]
 
 
-def _hunks() -> list[tuple[str, list[str]]]:
-    """(file, lines) of each part of a diff block."""
+def _hunks(section: str = "") -> list[tuple[str, list[str]]]:
+    """(file, lines) of each part of a diff block, of the page or of what is said of `section`."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    if section:
+        (text,) = re.findall(rf"^\*\*{section}\.\*\*.*?(?=^\*\*|^## )", text, re.M | re.S)
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
@@ -48,6 +50,45 @@ def test_each_table_has_a_diff() -> None:
     files = {file for file, _ in _hunks()}
     tables = {"optimizers", "dtypes", "attention", "architectures", "unsupported"}
     assert {f"oomdoctor/records/facts/{name}.py" for name in tables} <= files
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_key_of_a_rung_is_at_most_ten_files_and_no_golden(tmp_path: Path) -> None:
+    """The diff of the example, applied to a copy in which all that is generated is made again."""
+    for name in _files_of_git():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / name)
+    _apply(_hunks("A key of a rung"), tmp_path)
+    for script in ("build_schema", "update_goldens", "build_docs"):
+        _run(tmp_path, f"scripts/{script}.py")
+    changed = sorted(_changed(tmp_path))
+    assert "oomdoctor/data/report.schema.json" in changed and "docs/recipes.md" in changed
+    assert not [file for file in changed if file.startswith("tests/data/")]
+    assert len(changed) <= 9, changed  # and CHANGELOG.md
+    tests = ("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider")
+    _run(tmp_path, *tests, "tests/unit/records/rung")
+    simulated = "tests/worker/training/techniques/test_methods.py"
+    _run(tmp_path, *tests, "-k", "byte and noise", simulated)
+
+
+def _files_of_git() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("needs a checkout")
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def _changed(folder: Path) -> Iterator[str]:
+    """The files that differ from those of the checkout, or that it does not have."""
+    for path in folder.rglob("*"):
+        own, generated = ROOT / path.relative_to(folder), "__pycache__" in path.parts
+        if path.is_file() and not generated and not (own.is_file() and _same(path, own)):
+            yield str(path.relative_to(folder))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes()
 
 
 PROGRAM = "litgpt"
@@ -108,11 +149,16 @@ def _applied(hunks: Sequence[tuple[str, list[str]]], folder: Path) -> None:
     """Copy the package to a folder, and apply parts of diffs to it."""
     shutil.copytree(ROOT / "oomdoctor", folder / "oomdoctor",
                     ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+    _apply(hunks, folder)
+
+
+def _apply(hunks: Sequence[tuple[str, list[str]]], folder: Path) -> None:
+    """Change the files of a copy; a part without context is a new file."""
     for file, lines in hunks:
         place = folder / file
         before, after = _text(lines, "+"), _text(lines, "-")
         text = place.read_text(encoding="utf-8").replace(before, after, 1) if before else after
-        place.write_text(text, encoding="utf-8")
+        place.write_text(text.removesuffix("\n") + "\n", encoding="utf-8")
 
 
 def _run(folder: Path, *words: str) -> str:

@@ -13,6 +13,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.keys import settled
 from oomdoctor.system.recipes.recipes import (
     Sizes,
     parse_rung,
@@ -105,8 +106,6 @@ NAMES = st.text("abcdefghijklmnopqrstuvwxyz_.", min_size=1, max_size=8)
 COUNTS = st.integers(1, 2**31)
 BY_NAME = {
     "optimizer": st.sampled_from(RECIPE_NAMES),
-    "lora_dropout": st.floats(0, 0.99),
-    "vllm_gpu_memory_utilization": st.just(0.0) | st.floats(0, 0.99),
     "micro_batch_size": st.just("auto") | COUNTS,
     "modules_to_save": st.lists(NAMES.filter("none".__ne__)).map(tuple),
     "lora_targets": st.sampled_from(TARGET_WORDS) | st.lists(NAMES, min_size=1).map(tuple),
@@ -118,7 +117,8 @@ def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return BY_NAME[name]
     if hint is bool:
         return st.booleans()
-    return COUNTS if hint is int else st.sampled_from(get_args(hint))
+    numbers = {int: COUNTS, float: st.just(0.0) | st.floats(0, 0.99)}
+    return numbers[hint] if hint in numbers else st.sampled_from(get_args(hint))
 
 
 CONFIGS = st.fixed_dictionaries(
@@ -136,7 +136,7 @@ def test_every_configuration_can_be_typed(config: TrainConfig) -> None:
     else:
         if steps_in_backward(config):  # the whole batch is one micro-batch
             config = config.with_micro_batch(config.rank_batch_size())
-        assert parse_rung(words_of(config), **NO_SIZES).config == config
+        assert parse_rung(words_of(config), **NO_SIZES).config == settled(config)
 
 
 @given(
