@@ -27,8 +27,9 @@ class ExitCode(IntEnum):
     MACHINE_UNFIT = 5
     """This machine cannot do it: no GPU, a busy device, or no disk space for the run."""
     INCONCLUSIVE = 6
-    """Nothing fits so far, but not everything could be tried; or `triage` found no memory failure,
-    and at least one job does not say why it ended; or `diff` found no rung that is in both runs."""
+    """Nothing surely fits so far, but a rung is borderline or could not be tried; or `triage` found
+    no memory failure, and at least one job does not say why it ended; or `diff` found no rung that
+    is in both runs."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT). A partial report was written."""
     TERMINATED = 143

@@ -34,14 +34,14 @@ def exit_of(
 ) -> tuple[ExitCode, Status]:
     """The exit code and status of a survey, by its `deciding` rows.
 
-    `interrupted` is the code of the signal that ended it. 0: something fits. 3: nothing fits, and
-    every rung has an answer (out of memory, unsupported, or skipped for a reason). 6: nothing fits,
-    but a rung crashed, failed, hung, ran out of host memory, was not reached, or could not be
-    simulated.
+    `interrupted` is the code of the signal that ended it. 0: something surely fits. 3: nothing
+    fits, and every rung has an answer (out of memory, unsupported, or skipped for a reason). 6:
+    nothing surely fits, but a rung is borderline, crashed, failed, hung, ran out of host memory,
+    was not reached, or could not be simulated.
     """
     if interrupted is not None:
         return interrupted, "interrupted"
-    if any(result.outcome == "fits" for result in results):
+    if any(result.surely_fits for result in results):
         return ExitCode.OK, "ok"
     if results and all(_answered(result) for result in results):
         return ExitCode.NO, "no"
@@ -72,7 +72,7 @@ def next_commands(
     unfinished = interrupted or any(_not_reached(result) for result in results)
     lines = [f"oomdoctor probe --resume {shlex.quote(run_name or 'latest')}"] if unfinished else []
     show = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
-    if any(result.outcome == "fits" for result in results):
+    if any(result.surely_fits for result in results):
         return (*lines, f"{show} --verbose", f"{show} {_page(pages)}")
     outcomes = {result.outcome for result in results}
     if outcomes & {"crashed", "failed", "timed_out", "host_oom"}:
@@ -106,9 +106,9 @@ def measuring_commands(
         alone = replace(request, plan=None, device="auto", emulate=None)
         alone = alone if plan is None else replace(alone, rung_limit_s=600.0, predict=True)
         return (command_line(alone, {"--recipe": "none", "--rung": yours.changes[0].rung}),)
-    if interrupted or not any(result.outcome == "fits" for result in results):
+    if interrupted or not any(result.surely_fits for result in results):
         return ()
-    fitting = [result for result in results if result.outcome == "fits"]
+    fitting = [result for result in results if result.surely_fits]
     asked = request
     if plan is not None:
         asked = request if plan.solve is None else _best_alone(fitting, request)
@@ -133,7 +133,7 @@ def _plan_commands(
     if interrupted:
         return (command_line(request), show)
     lines = []
-    fitting = [result for result in results if result.outcome == "fits"]
+    fitting = [result for result in results if result.surely_fits]
     if fitting and plan.fewest is not None:
         lines.append(command_line(_on_fewest(fitting, request)))
     elif fitting and plan.solve is not None:
@@ -225,6 +225,8 @@ def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]
 def _answered(result: ProbeResult) -> bool:
     if result.outcome == "unsupported" and result.evidence == "predicted":
         return False  # the simulation does not support it; the device may
+    if result.borderline:
+        return False
     return result.outcome in _ANSWERED and not _not_reached(result)
 
 

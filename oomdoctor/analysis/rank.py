@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from oomdoctor.analysis.speed.trust import UNRANKED
 from oomdoctor.records.config import uses_host
@@ -14,29 +14,68 @@ from oomdoctor.units import format_bytes, format_rate
 def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     """Best first: the highest throughput, the lowest peak, or the largest micro-batch that fits.
 
-    Where speeds do not compare, the peak decides instead of the throughput (`ranked_by`). Ties are
-    broken by the lower peak, then the higher throughput, then the given order. A rung without the
-    ranked figure comes last. By throughput, a rung whose times cannot be trusted has no place and
-    is no pick; it only has a reason.
+    Only what surely fits has a place: a borderline rung has none and is no pick. Where speeds do
+    not compare, the peak decides instead of the throughput (`ranked_by`). Estimated speeds that
+    differ by less than their error are equal (`ties`). Ties are broken by the lower peak, then the
+    higher throughput, then the given order. A rung without the ranked figure comes last. By
+    throughput, a rung whose times cannot be trusted has no place and is no pick; it only has a
+    reason.
     """
     by = ranked_by(results, by)
-    all_fitting = [result for result in results if result.outcome == "fits"]
+    all_fitting = [result for result in results if result.surely_fits]
     fitting = [r for r in all_fitting if by != "throughput" or r.speed_state not in UNRANKED]
-    order = sorted(fitting, key=lambda result: _place(result, by))
+    order = _ordered(fitting, by)
+    best = min(order, key=lambda result: _place(result, by), default=None)
     reasons = {
-        result.key: _reason(result, order[0], by, first=place == 0, of=len(order))
+        result.key: _reason(result, best, by, first=place == 0, of=len(order))
         for place, result in enumerate(order)
+        if best is not None
     }
     reasons |= {
         result.key: f"not ranked: {_WHY_APART[result.speed_state or '']}"
         for result in all_fitting
         if result.key not in reasons
     }
-    best: dict[str, str] = {}
+    picks: dict[str, str] = {}
     for result in order:
-        best.setdefault(result.config.method, result.key)
-    picks = Picks(full=best.get("full"), lora=best.get("lora"), qlora=best.get("qlora"))
-    return Ranking(tuple(result.key for result in order), reasons, picks)
+        picks.setdefault(result.config.method, result.key)
+    return Ranking(
+        tuple(result.key for result in order),
+        reasons,
+        Picks(full=picks.get("full"), lora=picks.get("lora"), qlora=picks.get("qlora")),
+    )
+
+
+def ties(order: Sequence[ProbeResult]) -> list[list[ProbeResult]]:
+    """The rungs of a ranking by speed in groups of equals, in the given order of the groups.
+
+    The fastest rung leads a group, and each whose interval overlaps the leader's belongs to it;
+    the fastest of the others leads the next. Only estimates tie: a measured speed stands alone.
+    """
+    left, groups = sorted(order, key=lambda one: _key(one, "throughput")), []
+    while left:
+        leader = left[0]
+        group = [one for one in left if one is leader or _overlap(leader, one)]
+        groups.append([one for one in order if one in group])
+        left = [one for one in left if one not in group]
+    return groups
+
+
+def _overlap(leader: ProbeResult, other: ProbeResult) -> bool:
+    """Whether two estimates differ by less than their errors."""
+    if leader.speed_state != "estimated" or other.speed_state != "estimated":
+        return False
+    if leader.tokens_per_s is None or other.tokens_per_s is None:
+        return False
+    low = leader.tokens_per_s * (1 - (leader.tokens_per_s_spread or 0.0))
+    return other.tokens_per_s * (1 + (other.tokens_per_s_spread or 0.0)) >= low
+
+
+def _ordered(fitting: Sequence[ProbeResult], by: RankBy) -> list[ProbeResult]:
+    order = sorted(fitting, key=lambda result: _place(result, by))
+    if by != "throughput":
+        return order
+    return [result for group in ties(order) for result in sorted(group, key=_tie)]
 
 
 def ranked_by(results: Iterable[ProbeResult], by: RankBy) -> RankBy:
@@ -46,7 +85,7 @@ def ranked_by(results: Iterable[ProbeResult], by: RankBy) -> RankBy:
     lose to slow rungs that have one. Rungs that use the host never have one: they do not count.
     An emulated GPU has no speeds at all.
     """
-    fitting = [result for result in results if result.outcome == "fits"]
+    fitting = [result for result in results if result.surely_fits]
     measured = any(r.evidence == "measured" and r.tokens_per_s is not None for r in fitting)
     if by != "throughput" or measured:
         return by
@@ -58,7 +97,7 @@ def without_speed(results: Iterable[ProbeResult]) -> list[ProbeResult]:
     return [
         result
         for result in results
-        if result.outcome == "fits"
+        if result.surely_fits
         and result.evidence != "measured"
         and result.tokens_per_s is None
         and not uses_host(result.config)
@@ -74,8 +113,7 @@ def _only_emulated(fitting: list[ProbeResult]) -> bool:
 
 def best(results: tuple[ProbeResult, ...], by: RankBy) -> ProbeResult:
     """The first of rungs that all fit; they may be of several cards."""
-    by = ranked_by(results, by)
-    return min(results, key=lambda result: _place(result, by))
+    return _ordered(results, ranked_by(results, by))[0]
 
 
 _WHY_APART = {
@@ -125,10 +163,11 @@ def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, 
     rate, fastest = result.tokens_per_s, best.tokens_per_s
     if rate is None or fastest is None:
         return "its throughput was not measured"
-    if first:
+    if result is best:
         return f"the fastest of {of}: {format_rate(rate)} tokens/s"
     peak, other = result.deciding_peak_bytes(), best.deciding_peak_bytes()
-    text = f"{rate / fastest:.2f}x the speed of the fastest"
+    equal = ", which is within the error of the estimate" if _overlap(best, result) else ""
+    text = f"{rate / fastest:.2f}x the speed of the fastest{equal}"
     if peak is None or other is None or peak == other:
         return text
     word = "less" if peak < other else "more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomdoctor.analysis.memory.host import HostMemory, host_memory, is_known
 from oomdoctor.analysis.search.from_prediction import open_sizes
 from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
-from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, sample_of, untried
+from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, chosen, sample_of, untried
 from oomdoctor.analysis.speed_verdict import speed_of, speed_state
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
@@ -37,16 +37,16 @@ def conclude(
     request: SurveyRequest,
     evidence: Evidence = "measured",
 ) -> ProbeResult:
-    """The row of a rung: the fastest size that fits, or why there is none.
+    """The row of a rung: the `chosen` size among those that fit, or why there is none.
 
     If nothing fits, the row shows the smallest size that was tried. A rung without a try is
     "skipped", by `skip` or because the survey ended (failure code "not_reached").
     """
     samples = tuple(sample_of(attempt) for attempt in attempts)
-    fitting = [s for s in samples if s.outcome == "fits"]
-    chosen = _fastest(fitting) or min(samples, key=lambda s: s.micro_batch_size, default=None)
-    shown = attempts[samples.index(chosen)] if chosen is not None else None
-    size = chosen.micro_batch_size if chosen is not None else fixed_size(rung.config, context)
+    fitting = [s for s in samples if s.surely_fits] or [s for s in samples if s.outcome == "fits"]
+    best = chosen(samples)
+    shown = attempts[samples.index(best)] if best is not None else None
+    size = best.micro_batch_size if best is not None else fixed_size(rung.config, context)
     config = rung.config if size is None else rung.config.with_micro_batch(size)
     measured = shown.measurement if shown is not None else None
     oom = shown.oom if shown is not None else None
@@ -91,13 +91,15 @@ def conclude(
         notes=(measured.notes if measured else ())
         + speed.notes
         + ((host.text(),) if host and config.offload != "none" else ())
-        + _notes(samples, attempts, rung, context),
+        + _notes(samples, attempts, rung, context)
+        + ((shown.borderline,) if shown is not None and shown.borderline is not None else ()),
         elapsed_s=sum(attempt.elapsed_s for attempt in attempts),
         speed_state=speed.state,
         cached_at=shown.cached_at if shown is not None else None,
         training_time=speed.training_time,
         ranks=measured.ranks if measured else (),
         host_peak_bytes=host.peak_bytes if host else measured.host_peak_bytes if measured else None,
+        borderline=shown is not None and shown.borderline is not None,
     )
 
 
@@ -155,6 +157,7 @@ def _try(sample: Sample, attempt: Attempt, context: Context) -> Try:
         rate,
         _reason(attempt),
         _is_lower_bound(attempt),
+        sample.borderline,
     )
 
 
@@ -164,15 +167,6 @@ def _is_lower_bound(attempt: Attempt) -> bool:
     if measured is None:
         return False
     return measured.overhead_bytes is not None and measured.peak_reserved_bytes is None
-
-
-def _fastest(fitting: list[Sample]) -> Sample | None:
-    """The fastest that fits; if none was timed, the largest."""
-    return max(
-        fitting,
-        key=lambda s: (s.tokens_per_s is not None, s.tokens_per_s or 0.0, s.micro_batch_size),
-        default=None,
-    )
 
 
 def _why(shown: Attempt | None, skip: SkipRung | None) -> str | None:
@@ -203,7 +197,7 @@ def _notes(
     samples: tuple[Sample, ...], attempts: tuple[Attempt, ...], rung: Rung, context: Context
 ) -> tuple[str, ...]:
     """What the search of a rung that fits left open."""
-    if not any(sample.outcome == "fits" for sample in samples):
+    if not any(sample.surely_fits for sample in samples):
         return ()
     notes = [
         f"micro-batch size {sample.micro_batch_size}: {OUTCOME_WORDS[sample.outcome]} "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import BREAKDOWN
@@ -85,6 +85,26 @@ class RankPeak:
     peak_reserved_bytes: int | None
 
 
+class _Peaks(Protocol):
+    """Anything with the peaks of a step."""
+
+    @property
+    def peak_device_bytes(self) -> int | None: ...
+    @property
+    def peak_reserved_bytes(self) -> int | None: ...
+    @property
+    def peak_allocated_bytes(self) -> int | None: ...
+
+
+def deciding_peak(peaks: _Peaks) -> int | None:
+    """The peak that is compared with the budget: the most complete one that is known.
+
+    Device memory on a GPU, else what the allocator reserved; tensor bytes on the CPU.
+    """
+    known = (peaks.peak_device_bytes, peaks.peak_reserved_bytes, peaks.peak_allocated_bytes)
+    return next((peak for peak in known if peak is not None), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What one worker measured at one micro-batch size.
@@ -124,12 +144,10 @@ class Measurement:
     curve: MemoryCurve | None = None
 
     def deciding_peak_bytes(self) -> int:
-        """The peak that is compared with the budget: the most complete one that is known.
-
-        Device memory on a GPU, else what the allocator reserved; tensor bytes on the CPU.
-        """
-        known = (self.peak_device_bytes, self.peak_reserved_bytes)
-        return next((peak for peak in known if peak is not None), self.peak_allocated_bytes)
+        """The peak that is compared with the budget; see `deciding_peak`."""
+        peak = deciding_peak(self)
+        assert peak is not None  # what was allocated is always known
+        return peak
 
 
 @dataclass(frozen=True, slots=True)

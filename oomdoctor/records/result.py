@@ -14,7 +14,14 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.costs import CalibratedBy
 from oomdoctor.records.dataset import CountedRows, LengthsRequest, TrainingTime
 from oomdoctor.records.machine import DeviceType
-from oomdoctor.records.measurement import Breakdown, Measurement, OomEvent, PhaseMemory, RankPeak
+from oomdoctor.records.measurement import (
+    Breakdown,
+    Measurement,
+    OomEvent,
+    PhaseMemory,
+    RankPeak,
+    deciding_peak,
+)
 from oomdoctor.records.model import LayerStack, ModelSpec, ParameterCounts
 from oomdoctor.records.simulation import Prediction, SimulationRequest
 
@@ -129,7 +136,8 @@ class Reply:
 class Attempt:
     """How one worker process ended, in every case.
 
-    `cached_at` is when the simulation behind it ran, if an earlier run did it.
+    `cached_at` is when the simulation behind it ran, if an earlier run did it. `borderline` says
+    why it may as well end otherwise; None if the outcome is sure.
     """
 
     config: TrainConfig
@@ -141,6 +149,12 @@ class Attempt:
     elapsed_s: float
     folder: str | None = None
     cached_at: str | None = None
+    borderline: str | None = None
+
+    @property
+    def surely_fits(self) -> bool:
+        """Whether it fits by more than the error of the prediction, if it is one."""
+        return self.outcome == "fits" and self.borderline is None
 
 
 def refused(config: TrainConfig, reason: str) -> Attempt:
@@ -161,6 +175,7 @@ class Try:
     tokens_per_s: float | None
     reason: str | None
     peak_is_lower_bound: bool = False
+    borderline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +188,15 @@ class PredictedPeak:
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that is compared with the budget, as for a measurement."""
-        known = (self.peak_device_bytes, self.peak_reserved_bytes, self.peak_allocated_bytes)
-        return next((peak for peak in known if peak is not None), None)
+        return deciding_peak(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """One row of the report: a rung at its chosen micro-batch size.
 
-    A simulated rung that does not fit has the peaks of a device with room for it.
+    A simulated rung that does not fit has the peaks of a device with room for it. A `borderline`
+    one is closer to the limit than the prediction error, so it may as well end otherwise.
     `missed_by_bytes` is by how much the smallest try was short, if known. `speed_state` says how
     far the times can be trusted: those that did not settle are not ranked. Times that are not
     believable give no speed at all. `cached_at` is when the simulation behind it ran, if an
@@ -234,8 +249,13 @@ class ProbeResult:
     training_time: TrainingTime | None = None
     ranks: tuple[RankPeak, ...] = ()
     host_peak_bytes: int | None = None
+    borderline: bool = False
+
+    @property
+    def surely_fits(self) -> bool:
+        """Whether it fits by more than the error of the prediction, if it is one."""
+        return self.outcome == "fits" and not self.borderline
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that was compared with the budget; None without a measurement."""
-        known = (self.peak_device_bytes, self.peak_reserved_bytes, self.peak_allocated_bytes)
-        return next((peak for peak in known if peak is not None), None)
+        return deciding_peak(self)

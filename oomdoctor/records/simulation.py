@@ -13,13 +13,26 @@ from oomdoctor.records.model import LayerStack
 
 
 @dataclass(frozen=True, slots=True)
+class PeakError:
+    """How far a predicted peak on a device may be off.
+
+    `share` is of what the allocator holds; the context may be less or more by some bytes.
+    """
+
+    share: float
+    context_less_bytes: int
+    context_more_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A device to predict for.
 
     `usable_bytes` is what a rung may use, without the headroom. `overhead_bytes` is the part of it
     that tensors cannot use (context, libraries). `total_bytes` is the capacity that the driver
     reports. `gpu` has the published peaks, None for a bare size; `calibration` corrects them by
-    what was measured on this machine. `interconnect` links several GPUs.
+    what was measured on this machine. `interconnect` links several GPUs. With an `error`, what is
+    closer to the limit than it is borderline.
     """
 
     name: str
@@ -29,6 +42,7 @@ class Target:
     gpu: GpuFacts | None
     calibration: Calibration | None = None
     interconnect: str = "auto"
+    error: PeakError | None = None
 
     @property
     def limit_bytes(self) -> int:
@@ -103,7 +117,8 @@ class DevicePrediction:
     """A micro-batch size on one device: whether it fits, and how long a step would take.
 
     `peak_reserved_bytes` is None if the peak of allocated bytes alone decides. `oom` is the first
-    request that could not be met, None if only the missing bytes are known.
+    request that could not be met, None if only the missing bytes are known. A `borderline` peak is
+    closer to the limit than its error, on either side.
     """
 
     target: str
@@ -112,6 +127,7 @@ class DevicePrediction:
     missed_by_bytes: int | None
     oom: OomEvent | None
     timing: Timing | None
+    borderline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

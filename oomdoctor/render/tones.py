@@ -6,6 +6,7 @@ import re
 
 _TONES = (
     ("fits", "green"),
+    ("borderline", "yellow"),
     ("yes", "green"),
     ("out of", "red"),
     ("crashed", "red"),

@@ -200,7 +200,7 @@ def _checked(remedy: Remedy, before: ProbeResult, row: ProbeResult | None) -> Re
 
 def _borderline(row: ProbeResult) -> tuple[str, ...]:
     """The note of a row that is closer to the limit than the prediction error."""
-    return tuple(note for note in row.notes if note.startswith(_BORDERLINE))
+    return row.notes[-1:] if row.borderline else ()
 
 
 def _with_segments(

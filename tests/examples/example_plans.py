@@ -76,14 +76,7 @@ def rows() -> tuple[ProbeResult, ...]:
         reason="needs 75.4 GiB, short by 52.4 GiB",
     )
     close = fits(
-        lora,
-        4,
-        round(22.8 * GIB),
-        5312.0,
-        0.284,
-        evidence="predicted",
-        measured=timed,
-        notes=("borderline: predictions like this are off by up to 2.0%",),
+        lora, 4, round(22.8 * GIB), 5312.0, 0.284, evidence="predicted", measured=timed, notes=()
     )
     plain = fits(
         qlora,
@@ -105,10 +98,26 @@ def rows() -> tuple[ProbeResult, ...]:
     return full, close, liger, plain
 
 
+def near() -> ProbeResult:
+    """A rung that is closer to the limit than the error of the prediction."""
+    timed = measurement(round(22.9 * GIB), timing=_ESTIMATED, losses=(), memory_stats={})
+    found = fits(
+        config(method="lora"),
+        1,
+        round(22.9 * GIB),
+        5512.0,
+        0.284,
+        evidence="predicted",
+        measured=timed,
+        notes=("borderline: predictions like this are off by up to 2.0%",),
+    )
+    return replace(found, borderline=True)
+
+
 def plan_report() -> Report:
     """A plan for one card."""
-    results = rows()
-    full, close, _, plain = results
+    full, close, liger_row, plain = rows()
+    results = (full, close, near(), liger_row, plain)
     target = card("NVIDIA GeForce RTX 4090", 24, 2, CardPicks(pick(full), pick(close), pick(plain)))
     liger = PlanRemedy(
         method="full",
@@ -168,7 +177,7 @@ def plan_report() -> Report:
 def verified_report() -> Report:
     """The plan for one card, its two best rungs checked on the emulated card; one does not fit."""
     base = plan_report()
-    full, close, liger, plain = base.results
+    full, close, _, liger, plain = base.results
     missed = replace(
         close,
         evidence="emulated",

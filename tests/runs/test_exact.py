@@ -151,6 +151,7 @@ class Plans:
             peak_reserved_bytes=peak - GIB // 2,
             peak_allocated_bytes=min(peak, found[-1] if isinstance(found, tuple) else peak) - GIB,
             notes=near,
+            borderline=bool(near),
         )
 
 

@@ -9,7 +9,7 @@ sizes out, but a size counts as fitting only once it ran.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
@@ -22,6 +22,8 @@ MAX_TRIES = 6
 CLEAR_MARGIN = 0.03
 # A smaller difference in speed is not worth another try.
 FASTER_BY = 0.01
+# Where speeds are estimated, a larger size is worth its memory only if it is faster by more.
+WORTH_MEMORY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,13 @@ class Sample:
     peak_bytes: int | None = None
     tokens_per_s: float | None = None
     gradient_bytes: int = 0
+    is_estimate: bool = False
+    borderline: bool = False
+
+    @property
+    def surely_fits(self) -> bool:
+        """Whether it fits by more than the error of the prediction, if it is one."""
+        return self.outcome == "fits" and not self.borderline
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +67,45 @@ def sample_of(attempt: Attempt) -> Sample:
     if not isinstance(size, int):
         raise ValueError("an attempt has an integer micro-batch size")
     measured = attempt.measurement
+    near = attempt.borderline is not None
     if measured is None:
-        return Sample(size, attempt.outcome)
+        return Sample(size, attempt.outcome, borderline=near)
     timing = measured.timing
     rate = None if timing is None else tokens_per_s(timing, attempt.config)
     each = trained_bytes_of(attempt.config)
     gradients = each * measured.trainable_parameters
-    return Sample(size, attempt.outcome, measured.deciding_peak_bytes(), rate, gradients)
+    estimated = timing is not None and timing.stopped_by == "estimated"
+    peak = measured.deciding_peak_bytes()
+    return Sample(size, attempt.outcome, peak, rate, gradients, estimated, near)
+
+
+def chosen(samples: Sequence[Sample]) -> Sample | None:
+    """The try that a report shows; None if there is none.
+
+    Of the sizes that surely fit, the fastest. Where speeds are estimated, the smallest that is
+    within 5% of the fastest: an estimate is not exact enough to fill a card for less. If none was
+    timed, the largest. If none surely fits, the smallest borderline one that fits, or else the
+    smallest.
+    """
+    fitting = [sample for sample in samples if sample.surely_fits]
+    timed = [sample for sample in fitting if sample.tokens_per_s]
+    if not timed:
+        largest = max(fitting, key=_size, default=None)
+        near = [sample for sample in samples if sample.outcome == "fits"]
+        return largest or min(near or samples, key=_size, default=None)
+    best = max(timed, key=lambda one: (one.tokens_per_s or 0.0, one.micro_batch_size))
+    if not best.is_estimate:
+        return best
+    return min((one for one in timed if is_worth(one.tokens_per_s, best.tokens_per_s)), key=_size)
+
+
+def is_worth(rate: float | None, best: float | None) -> bool:
+    """Whether a size of this estimated speed may be chosen before the fastest, for its memory."""
+    return bool(rate) and (rate or 0.0) >= (best or 0.0) * (1 - WORTH_MEMORY)
+
+
+def _size(sample: Sample) -> int:
+    return sample.micro_batch_size
 
 
 def next_size(

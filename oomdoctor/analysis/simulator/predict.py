@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.allocator import out_of_memory_message
+from oomdoctor.analysis.fit import is_borderline
+from oomdoctor.analysis.search.micro_batch import Sample, chosen, is_worth
 from oomdoctor.analysis.simulator.card import Card, card_of
 from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.recorded import Computed, Played, Recorded, RungFacts
@@ -20,6 +22,7 @@ from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.result import Outcome
 from oomdoctor.records.simulation import (
     DevicePrediction,
     PredictedSize,
@@ -120,37 +123,38 @@ class _Predictor:
     def run(self) -> tuple[PredictedSize, ...]:
         """Predict from the largest size down, and only the smallest if nothing can fit.
 
-        Once a size fits every device, only faster sizes among the smaller ones are replayed, and
-        the smallest, at which rungs are compared, unless every size is of interest.
+        Once a size surely fits every device, only those smaller ones are replayed that a report may
+        choose for their memory, and the smallest, at which rungs are compared, unless every size is
+        of interest.
         """
         out_of_reach = self.limit is not None and self.at.least_bytes > self.limit
         if out_of_reach and not self.request.every_size:
             return self._with_curve([self._predict(self.sizes[0], plays=True)])
         found: list[PredictedSize] = []
-        waiting = {target.name for target in self.targets}
-        best = 0.0
+        waiting, best = {target.name for target in self.targets}, dict[str, float]()
         for size in reversed(self._possible()):
-            rate = self._rate(size)
-            decides = not self.targets or bool(waiting) or rate > best
+            rates = {target.name: self._rate(target, size) for target in self.targets}
+            decides = not rates or any(
+                name in waiting or is_worth(rate, best[name]) for name, rate in rates.items()
+            )
             compares = self.request.every_size or size == self.sizes[0]
             predicted = self._predict(size, plays=decides or compares)
-            fits = {device.target for device in predicted.devices if device.fits}
-            waiting -= fits
-            if fits:
-                best = max(best, rate)
+            for device in predicted.devices:
+                if device.fits and not device.borderline:
+                    waiting.discard(device.target)
+                    rate = max(rates[device.target], best.get(device.target, 0.0))
+                    best[device.target] = rate
             found.append(predicted)
         found.reverse()
         return self._with_curve(found)
 
     def _with_curve(self, found: Sequence[PredictedSize]) -> tuple[PredictedSize, ...]:
-        """The predictions, one of them with its curve: the fastest that fits, or the smallest."""
+        """The predictions; the one that a report shows has its curve."""
         if not self.request.curve:
             return tuple(found)
-        fitting = [one for one in found if all(device.fits for device in one.devices)]
-        shown = max(
-            fitting, key=lambda one: (self._rate(one.micro_batch_size), one.micro_batch_size),
-            default=found[0],
-        )  # fmt: skip
+        samples = [self._sample(one) for one in found]
+        best = chosen(samples)
+        shown = found[samples.index(best)] if best is not None else found[0]
         curve = self.at.curve(shown.micro_batch_size)
         peak = shown.measurement.peak_allocated_bytes
         if curve is None or curve.allocated_bytes[curve.peak] != peak:
@@ -164,13 +168,19 @@ class _Predictor:
             return self.sizes
         return self.sizes[:2] if self.at.floor(self.sizes[1]) > self.limit else self.sizes
 
-    def _rate(self, size: int) -> float:
-        """Tokens per second on the first card with a known speed; 0 if there is none."""
-        for target in self.targets:
-            timing = self.at.timing(target, size)
-            if timing is not None:
-                return tokens_per_s(timing, self.config.with_micro_batch(size))
-        return 0.0
+    def _sample(self, predicted: PredictedSize) -> Sample:
+        """A predicted size as a try on the first device, for which there is a curve."""
+        size, device = predicted.micro_batch_size, next(iter(predicted.devices), None)
+        if device is None:
+            return Sample(size, "fits")
+        rate = self._rate(self.targets[0], size)
+        outcome: Outcome = "fits" if device.fits else "oom"
+        return Sample(size, outcome, None, rate, is_estimate=True, borderline=device.borderline)
+
+    def _rate(self, target: Target, size: int) -> float:
+        """Tokens per second on a card; 0 if its speed is not known."""
+        timing = self.at.timing(target, size)
+        return 0.0 if timing is None else tokens_per_s(timing, self.config.with_micro_batch(size))
 
     def _predict(self, size: int, *, plays: bool) -> PredictedSize:
         floor = self.at.floor(size)
@@ -214,6 +224,18 @@ class _Predictor:
             if limited.out_of_memory is not None:
                 message = out_of_memory_message(limited.out_of_memory, 0, target.total_bytes)
                 oom = self.knowledge.oom_event(message, limited.last_phase)
+        zero = isinstance(self.at, ZeroSizes)
+        borderline = (
+            target.error is not None
+            and (reserved is not None or zero)
+            and is_borderline(
+                max(floor, reserved or 0),
+                target.overhead_bytes,
+                target.usable_bytes,
+                target.error,
+                tensors_only=fits and zero,
+            )
+        )
         return DevicePrediction(
             target=target.name,
             fits=fits,
@@ -221,4 +243,5 @@ class _Predictor:
             missed_by_bytes=None if fits else max(1, floor - limit),
             oom=oom,
             timing=self.at.timing(target, size),
+            borderline=borderline,
         )

@@ -106,8 +106,9 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class CardPick:
-    """The best rung of a method on a card: the fastest that fits, else the closest to fitting.
+    """The best rung of a method on a card: the first that surely fits, else the closest to it.
 
+    A `borderline` one is closer to the limit than the prediction error; `fits` is false then.
     `missed_by_bytes` is None if it fits. With `by_formula` it comes from the formula's lower bound,
     because no rung of the method could be simulated: the rung is short by more than that.
     `cost_per_million_tokens` is in the currency of the price list. The uncertainty of the speed
@@ -129,6 +130,7 @@ class CardPick:
     cost_per_million_tokens_low: float | None = None
     cost_per_million_tokens_high: float | None = None
     training_time: TrainingTime | None = None
+    borderline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,8 @@ class CardPlan:
 
     `memory_bytes` is the advertised size, `total_bytes` what PyTorch reports, according to
     `total_source`. `usable_bytes` excludes the headroom; `context` is the part of it that tensors
-    cannot use. `fitting` of `rungs` rungs fit. `price_per_hour` is from the price list.
+    cannot use. `fitting` of `rungs` rungs surely fit, and `borderline` more may. `price_per_hour`
+    is from the price list.
     `calibrated_by` is the probe that corrected the estimated speeds. `remedies` has an entry for
     each method of which no rung fits, in a plan for one card. `yours` is the rung of --from.
     """
@@ -188,6 +191,7 @@ class CardPlan:
     calibrated_by: CalibratedBy | None = None
     remedies: tuple[PlanRemedy, ...] = ()
     yours: CardPick | None = None
+    borderline: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +200,25 @@ class SweptPeak:
 
     `peak_device_bytes` is the peak that `results` has for the rung at this value; where it does not
     fit, the peak on a device with room for it. `least_bytes` is a lower bound: the peak of all
-    tensors plus the context, without what the allocator holds beyond them.
+    tensors plus the context, without what the allocator holds beyond them. A `borderline` one is
+    closer to the limit than the prediction error.
     """
 
     value: int
     least_bytes: int | None
     fits: bool | None
     peak_device_bytes: int | None = None
+    borderline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
     """A rung on a card at all values of the sweep.
 
-    `largest_fitting` is the largest of the sweep's values that fits. `crossed_at` is the largest
-    value of all that fits, found by simulation between these, as `--solve` does; None if all or
-    none of them fit, or if it was not searched for. In reports of version 0.1 it is interpolated.
+    `largest_fitting` is the largest of the sweep's values that surely fits. `crossed_at` is the
+    largest value of all that surely fits, found by simulation between these, as `--solve` does;
+    None if all or none of them fit, or if it was not searched for. In reports of version 0.1 it is
+    interpolated.
     `reason` says why nothing was predicted.
     """
 

@@ -15,10 +15,11 @@ SolvedKey = Literal["sequence_length", "micro_batch_size", "lora_rank"]
 class SolveLine:
     """The answer for a rung on a card; both `largest` and `next_value` were simulated.
 
-    `largest` is the largest value that fits, None if none does or if nothing was predicted. At
-    `next_value`, the next one up, the rung needs `next_peak_device_bytes` and is short by
-    `next_missed_by_bytes`. If nothing fits, `next_value` is the smallest value. `limited_by` says
-    why the search ended without a value that does not fit. `reason` says why there is no answer.
+    `largest` is the largest value that surely fits, None if none does or if nothing was predicted.
+    At `next_value`, the next one up, the rung needs `next_peak_device_bytes` and is short by
+    `next_missed_by_bytes`, or with `next_borderline` closer to the limit than the prediction error.
+    If nothing fits, `next_value` is the smallest value. `limited_by` says why the search ended
+    without a value that does not fit. `reason` says why there is no answer.
     `micro_batch_size`, `sequence_length` and `effective_batch_size` are those at `largest`. `rung`
     is the configuration at `largest`, as `--rung` reads it.
     """
@@ -37,6 +38,7 @@ class SolveLine:
     limited_by: str | None
     reason: str | None
     rung: str | None
+    next_borderline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

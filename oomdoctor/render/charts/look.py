@@ -39,6 +39,7 @@ COLORS: dict[Role, Color] = {
     "line": Color("#d3d9e0", "#3a434f"),
     "page": Color("#ffffff", "#14181e"),
     "alarm": Color("#b3201a", "#ff8278"),
+    "near": Color("#8a5a00", "#e3b341"),
 }
 FONT = "DejaVu Sans"  # whose widths matplotlib knows; a page uses its own font, which is narrower
 TEXT = 13.0  # points; the pictures are drawn at 72 dots per inch, so they are pixels too

@@ -215,7 +215,7 @@ def _label(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
     for number, peak in enumerate(peaks):
         name = _name(peak, size)
         total = format_bytes(peak.total)
-        color = ink("ink" if peak.fits else "alarm")
+        color = ink("near" if peak.borderline else "ink" if peak.fits else "alarm")
         text = f"~{total}" if peak.expected else total
         if peak.total > top:
             text += " →"

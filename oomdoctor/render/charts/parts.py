@@ -42,6 +42,7 @@ class Peak:
     expected: bool = False
     micro_batch_size: int | None = None
     at_one: int | None = None
+    borderline: bool = False
 
     @property
     def size_words(self) -> str:
@@ -78,6 +79,7 @@ def _peak(result: ProbeResult) -> Peak | None:
         _parts(result, total),
         micro_batch_size=size,
         at_one=total if size == 1 else peak_at(result, 1),
+        borderline=result.borderline,
     )
 
 

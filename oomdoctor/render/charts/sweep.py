@@ -94,7 +94,13 @@ def _cell(peak: SweptPeak | None) -> str:
     if peak is None or height is None:
         return DASH
     at_least = "at least " if peak.peak_device_bytes is None else ""
-    return f"{at_least}{format_bytes(height)}{'' if peak.fits else ', too large'}"
+    return f"{at_least}{format_bytes(height)}{_verdict(peak)}"
+
+
+def _verdict(peak: SweptPeak) -> str:
+    if peak.borderline:
+        return ", borderline"
+    return "" if peak.fits else ", too large"
 
 
 def _draw(

@@ -22,7 +22,7 @@ class Row:
     """A result, and what the report says about all of them.
 
     `place` is its place in the ranking, `notes` what is only said of this row, `tokens` the amount
-    for which the report gives the time. `mark` refers to a footnote. `planned` is whether the
+    for which the report gives the time. `planned` is whether the
     report predicts.
     """
 
@@ -33,7 +33,6 @@ class Row:
     fastest_tokens_per_s: float | None = None
     tokens: str = "N"
     notes: tuple[str, ...] = ()
-    mark: str = ""
     planned: bool = False
 
 
@@ -62,10 +61,11 @@ def _is_shared(row: Row) -> bool:
 
 
 def _of_usable(row: Row) -> str:
+    word = "borderline" if row.result.borderline else "fits"
     peak = row.result.deciding_peak_bytes()
     if peak is None or not row.usable_bytes:
-        return f"fits {row.mark}".rstrip()
-    return f"fits, {format_percent(peak / row.usable_bytes)} {row.mark}".rstrip()
+        return word
+    return f"{word}, {format_percent(peak / row.usable_bytes)}"
 
 
 def _relative_speed(row: Row) -> str:

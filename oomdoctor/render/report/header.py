@@ -9,7 +9,7 @@ from oomdoctor.records.planned.plan import CardPlan
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
 from oomdoctor.records.result import Outcome, ProbeResult
 from oomdoctor.render.blocks import Block, Facts
-from oomdoctor.render.report.notes import is_borderline_note, needs, short_by
+from oomdoctor.render.report.notes import needs, short_by
 from oomdoctor.render.words import SWEPT_WORDS, counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_seconds
 
@@ -82,12 +82,12 @@ def _own(report: Report) -> str:
     if own is None or yours is None:
         return ""
     usable = report.budget.usable_bytes if report.budget is not None else None
-    if own.outcome == "fits":
-        near = "; borderline" if any(map(is_borderline_note, own.notes)) else ""
+    if own.outcome == "fits" or own.borderline:
+        what = "is borderline" if own.borderline else "fits"
         peak = own.deciding_peak_bytes()
         if peak is None or usable is None:
-            return f"yours fits{near}"
-        return f"yours fits: {format_bytes(peak)} of {format_bytes(usable)} usable{near}"
+            return f"yours {what}"
+        return f"yours {what}: {format_bytes(peak)} of {format_bytes(usable)} usable"
     if own.outcome not in too_large(report) and own.missed_by_bytes is None:
         return f"yours was not {'simulated' if is_plan(report) else 'measured'}"
     peak_text, short = needs(own, usable), short_by(own, usable)
@@ -109,10 +109,13 @@ def _counts(report: Report) -> str:
 
 def _ladder(report: Report) -> str:
     total = len(report.results)
-    fitting = sum(result.outcome == "fits" for result in report.results)
-    missed = sum(result.outcome in too_large(report) for result in report.results)
-    others = total - fitting - missed
+    fitting = sum(result.surely_fits for result in report.results)
+    near = sum(result.borderline for result in report.results)
+    missed = sum(r.outcome in too_large(report) and not r.borderline for r in report.results)
+    others = total - fitting - near - missed
     counts = f"{fitting} of {counted(total, 'rung')} {'fits' if 1 in (fitting, total) else 'fit'}"
+    if near:
+        counts += f", {near} borderline"
     if missed and not is_plan(report):  # in a plan, what does not fit is all the rest
         counts += f", {missed} ran out of memory"
     if others:

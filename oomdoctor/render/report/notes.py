@@ -9,6 +9,8 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import DASH, format_bytes, format_percent
 
+_NEAR = "borderline: "
+
 
 def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
     """The notes of a rung that fits; `planned` where every row is predicted."""
@@ -55,15 +57,10 @@ def shared_notes(notes: Sequence[Sequence[str]]) -> list[str]:
     return [note for note in notes[0] if all(note in others for others in notes)]
 
 
-def is_borderline_note(note: str) -> bool:
-    """Whether a note says that a row is closer to the limit than its prediction is exact."""
-    return note.startswith("borderline")
-
-
-def borderline_marks(notes: Sequence[Sequence[str]]) -> dict[str, str]:
-    """A mark for each text that says how close to the limit rows are: `*`, then `**`."""
-    texts = [note for own in notes for note in own if is_borderline_note(note)]
-    return {text: "*" * number for number, text in enumerate(dict.fromkeys(texts), 1)}
+def without_borderline(result: ProbeResult, notes: Sequence[str]) -> tuple[list[str], str]:
+    """The notes of a row, and apart from them why it is borderline; empty if it is not."""
+    near = next((note for note in notes if result.borderline and note.startswith(_NEAR)), "")
+    return [note for note in notes if note != near], near.removeprefix(_NEAR)
 
 
 def predicted_need(result: ProbeResult, usable_bytes: int | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.analysis.rank import ranked_by
+from oomdoctor.analysis.rank import ranked_by, ties
 from oomdoctor.records.planned.plan import PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
@@ -17,11 +17,11 @@ from oomdoctor.render.report.columns import (
 )
 from oomdoctor.render.report.header import is_plan, too_large
 from oomdoctor.render.report.notes import (
-    borderline_marks,
     fit_notes,
     own_data_note,
     predicted_need,
     shared_notes,
+    without_borderline,
 )
 from oomdoctor.render.words import about_speed, ranked_results, short_count
 from oomdoctor.units import format_bytes
@@ -48,10 +48,11 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
     # The rung of --from has a section above.
     own = report.yours.key if report.yours is not None else None
     rungs = [result for result in report.results if result.key != own]
-    all_fitting = [result for result in ranked_results(report) if result.key != own]
+    all_fitting = [r for r in ranked_results(report) if r.key != own and not r.borderline]
+    near = [result for result in rungs if result.borderline]
     apart = [r for r in all_fitting if r.speed_state in _APART and r.key not in ranked]
     fitting = [result for result in all_fitting if result not in apart]
-    missed = [r for r in rungs if r.outcome in too_large(report)]
+    missed = [r for r in rungs if r.outcome in too_large(report) and not r.borderline]
     others = [r for r in rungs if r.outcome not in ("fits", *too_large(report))]
     sections = []
     each = " on each GPU" if report.machine is not None and report.machine.gpus > 1 else ""
@@ -64,6 +65,9 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
         unranked = [result for result in apart if result.speed_state == state]
         if unranked:
             sections.append(Section(title, tuple(_unranked(report, unranked, plus_minus))))
+    if near:
+        near.sort(key=lambda result: result.deciding_peak_bytes() or 0)
+        sections.append(Section("Borderline", tuple(_unranked(report, near, plus_minus))))
     if missed:
         planned = is_plan(report)
         rows = [Row(result, plus_minus, usable_bytes=usable, planned=planned) for result in missed]
@@ -86,12 +90,9 @@ def _fitting(
     report: Report, results: list[ProbeResult], usable: int | None, plus_minus: str
 ) -> list[Block]:
     notes = [fit_notes(result, planned=is_plan(report)) for result in results]
-    marks = borderline_marks(notes)
-    shared = [note for note in shared_notes(notes) if note not in marks]
+    shared = shared_notes(notes)
     places = {key: number for number, key in enumerate(report.ranking, 1)}
-    fastest = max(
-        (r.tokens_per_s or 0.0 for r in report.results if r.outcome == "fits"), default=None
-    )
+    fastest = max((r.tokens_per_s or 0.0 for r in report.results if r.surely_fits), default=None)
     if ranked_by(results, "throughput") != "throughput":
         fastest = None  # the fastest may be one without a speed
     rows = [
@@ -102,15 +103,15 @@ def _fitting(
             usable_bytes=usable,
             fastest_tokens_per_s=fastest,
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
-            notes=tuple(note for note in own if note not in shared and note not in marks),
-            mark=next((marks[note] for note in own if note in marks), ""),
+            notes=tuple(note for note in own if note not in shared),
         )
         for result, own in zip(results, notes, strict=True)
     ]
     grid, same = table(FITS, rows)
-    blocks: list[Block] = [grid, *(Note(f"{mark} {text}.") for text, mark in marks.items())]
+    blocks: list[Block] = [grid]
     if same or shared:
         blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
+    blocks += [Note(text) for text in _tied(report, results)]
     own = own_data_note(report, results)
     if own:
         blocks.append(Note(own))
@@ -121,28 +122,58 @@ def _fitting(
 
 
 def _unranked(report: Report, results: list[ProbeResult], plus_minus: str) -> list[Block]:
-    """The rungs that fit but have no place, because their times cannot be trusted."""
-    notes = [fit_notes(result, planned=is_plan(report)) for result in results]
-    marks = borderline_marks(notes)
-    shared = [note for note in shared_notes(notes) if note not in marks]
+    """The rungs that may fit but have no place: borderline, or their times cannot be trusted."""
+    split = [
+        without_borderline(result, fit_notes(result, planned=is_plan(report))) for result in results
+    ]
+    notes = [own for own, _ in split]
+    shared = shared_notes(notes)
     usable = report.budget.usable_bytes if report.budget is not None else None
     rows = [
         Row(
             result,
             plus_minus,
             usable_bytes=usable,
-            notes=tuple(note for note in own if note not in shared and note not in marks),
-            mark=next((marks[note] for note in own if note in marks), ""),
+            notes=tuple(note for note in own if note not in shared),
         )
         for result, own in zip(results, notes, strict=True)
     ]
     grid, same = table(UNRANKED, rows)
-    blocks: list[Block] = [grid, *(Note(f"{mark} {text}.") for text, mark in marks.items())]
+    blocks: list[Block] = [grid]
     if same or shared:
         blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
+    blocks += [Note(text) for text in _why_borderline(results, [why for _, why in split])]
     if results[0].speed_state == "not_settled":
         blocks.append(Note(_MEASURE_AGAIN))
     return blocks
+
+
+def _why_borderline(results: list[ProbeResult], reasons: list[str]) -> list[str]:
+    """How far the predictions of borderline rungs may be off, once for all that share it."""
+    named: dict[str, list[str]] = {}
+    for result, reason in zip(results, reasons, strict=True):
+        if reason:
+            named.setdefault(reason, []).append(result.label)
+    if len(named) == 1:
+        return [f"May or may not fit: {reason}." for reason in named]
+    return [
+        f"{', '.join(labels)} may or may not fit: {reason}." for reason, labels in named.items()
+    ]
+
+
+def _tied(report: Report, results: list[ProbeResult]) -> list[str]:
+    """Which ranks are equal within the error of the estimates."""
+    if report.request is None or ranked_by(results, report.request.rank_by) != "throughput":
+        return []
+    places = {key: number for number, key in enumerate(report.ranking, 1)}
+    ranked = [result for result in report.results if result.key in places]
+    ranked.sort(key=lambda result: places[result.key])
+    spans = [[places[one.key] for one in group] for group in ties(ranked) if len(group) > 1]
+    if not spans:
+        return []
+    ranges = [f"{min(span)} to {max(span)}" for span in spans]
+    text = f"Ranks {' and '.join(ranges)} differ by less than the error of the estimate"
+    return [f"{text}; of these the one that leaves more memory free stands first."]
 
 
 def _not_run(
@@ -181,6 +212,9 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
         elif any(r.outcome == "fits" and r.speed_state in _APART for r in rungs):
             fitting = ", ".join(r.label for r in rungs if r.outcome == "fits")
             pairs.append((name, f"not ranked by speed; {fitting} fit{'s' * (', ' not in fitting)}"))
+        elif any(r.borderline for r in rungs):
+            near = ", ".join(r.label for r in rungs if r.borderline)
+            pairs.append((name, f"none surely fits; borderline: {near}"))
         elif method in remedies:
             pairs.append((name, _remedy_text(remedies[method])))
         elif rungs:

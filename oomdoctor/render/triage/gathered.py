@@ -19,7 +19,7 @@ _BEST = 3  # rungs of a job without --verbose
 def gathered_sections(report: Report, look: Look) -> list[Section]:
     """How many GPU types fit, and the best rungs of each."""
     jobs = report.gathered
-    fit = sum(any(one.outcome == "fits" for one in job.results) for job in jobs)
+    fit = sum(any(one.surely_fits for one in job.results) for job in jobs)
     columns = (
         Column("GPU type"),
         Column("job", 6, detail="job {}"),
@@ -52,7 +52,7 @@ def gathered_rows(report: Report) -> Iterator[list[Any]]:
 
 
 def _rows(job: GatheredJob, *, verbose: bool) -> list[tuple[str, ...]]:
-    fits = [one for one in job.results if one.outcome == "fits"]
+    fits = [one for one in job.results if one.surely_fits]
     shown = list(job.results) if verbose else (fits or list(job.results))[:_BEST]
     rows = [_row(job, one, first=number == 0) for number, one in enumerate(shown)]
     empty = (job.gpu_type, job.job, job.outcome, "", "", "", "", "", job.reason or "")

@@ -27,7 +27,7 @@ from oomdoctor.records.facts.interconnects import AUTO_LINK
 from oomdoctor.records.machine import ByteRange, GpuFacts
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.simulation import PeakError, Target
 from oomdoctor.runs.assemble import SIZE_SOURCE
 from oomdoctor.system import catalogue
 from oomdoctor.system.store.calibration import Learned, newest
@@ -67,7 +67,7 @@ class Card:
         known = self.facts.compute_capability if self.facts else None
         return known or _USUAL_CAPABILITY
 
-    def target(self, interconnect: str = AUTO_LINK) -> Target:
+    def target(self, interconnect: str = AUTO_LINK, error: PeakError | None = None) -> Target:
         """What the worker needs to know about the card, and about what links several of them."""
         return Target(
             name=self.name,
@@ -77,6 +77,7 @@ class Card:
             gpu=self.facts,
             calibration=self.speed,
             interconnect=interconnect,
+            error=error,
         )
 
 

@@ -35,7 +35,7 @@ def ranked(report: Report) -> tuple[ProbeResult, ...]:
     by_key = {result.key: result for result in report.results}
     first = [by_key[key] for key in report.ranking if key in by_key]
     others = [result for result in report.results if result not in first]
-    return (*first, *sorted(others, key=lambda one: one.outcome != "fits"))
+    return (*first, *sorted(others, key=lambda one: (not one.borderline, one.outcome != "fits")))
 
 
 def result_at(report: Report, place: str, run: str) -> ProbeResult:
@@ -150,7 +150,7 @@ def export_line(report: Report, run: str | None) -> str | None:
     With --from it is written for the user's own program, unless their own rung is the best.
     """
     results = ranked(report)
-    if not results or results[0].outcome != "fits" or run is None or report.model is None:
+    if not results or not results[0].surely_fits or run is None or report.model is None:
         return None
     training = report.request.user_training if report.request is not None else None
     program: str = "trl" if training is None else main_file(training).format
@@ -166,9 +166,11 @@ def export_line(report: Report, run: str | None) -> str | None:
 
 
 def warning(result: ProbeResult) -> str | None:
-    """What to know before it is used; None for a rung that fits."""
-    if result.outcome == "fits":
+    """What to know before it is used; None for a rung that surely fits."""
+    if result.surely_fits:
         return None
+    if result.borderline:
+        return f"{result.label} is borderline in this run: it may run out of memory"
     return f"{result.label} did not fit in this run: {result.reason or result.outcome}"
 
 

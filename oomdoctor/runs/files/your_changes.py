@@ -82,7 +82,7 @@ def simulate_fitting(changes: Sequence[OneChange], simulate: Simulate) -> Simula
         batch = batch[: _MOST_SIMULATIONS - len(tried)]
         left = [one for one in left if one not in batch]
         tried += simulate(batch)
-        fitting = [pair for pair in tried if pair[1].outcome == "fits"]
+        fitting = [pair for pair in tried if pair[1].surely_fits]
         if fitting:
             return Simulated(tuple(best_first(fitting)), _words(tried))
     known = [pair for pair in tried if pair[1].peak_device_bytes is not None]
@@ -118,7 +118,7 @@ def best_first(tried: Sequence[Tried]) -> list[Tried]:
 
 def is_faster(row: ProbeResult, own: float | None) -> bool:
     """Whether a changed rung fits and is faster than `own` tokens/s by more than the error."""
-    if row.outcome != "fits" or own is None:
+    if not row.surely_fits or own is None:
         return False
     return (row.tokens_per_s or 0.0) >= own * _LEAST_SPEEDUP
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.dataset.distribution import shapes_of
+from oomdoctor.analysis.fit import peak_error
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
 from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     prediction_for,
-    with_borderline_note,
 )
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
@@ -26,7 +26,7 @@ from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.planned.solve import SolveAnswer
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
-from oomdoctor.records.simulation import Prediction, SimulationRequest
+from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.early_bounds import with_bound
@@ -162,9 +162,7 @@ class Findings(Ledger):
             seed=self.request.seed,
             simulation=SimulationRequest(
                 micro_batch_sizes=task.sizes,
-                targets=tuple(
-                    card.target(plan.interconnect).beside_vllm(config) for card in task.cards
-                ),
+                targets=tuple(self.target(card, config) for card in task.cards),
                 stacks=self.inspection.stacks,
                 detail=plan.why is not None,
                 every_size=plan.sweep is not None,
@@ -200,8 +198,13 @@ class Findings(Ledger):
         if prediction is None:
             return ()
         config = task.rung.config
-        target = card.target().beside_vllm(config)
+        target = self.target(card, config)
         return attempts_of_prediction(config, prediction, target, ended.attempt)
+
+    def target(self, card: Card, config: TrainConfig) -> Target:
+        """A card as the simulation of a rung sees it."""
+        error = peak_error(card.context, self.errors(card), config.method)
+        return card.target(self.plan.interconnect, error).beside_vllm(config)
 
     def take(self, task: Task, card: Card, ended: Ended) -> None:
         """Keep what a simulation says about a card; if it failed, the reason and a lower bound."""
@@ -277,7 +280,7 @@ class Findings(Ledger):
         row = with_bound(row, rung, context)
         if row.tokens_per_s is not None:
             row = replace(row, calibrated_by=card.calibrated_by)
-        return with_borderline_note(row, card.context, card.usable_bytes, self.errors(card))
+        return row
 
     def errors(self, card: Card) -> PeakErrors:
         """How far peaks on a card may be off with the installed torch."""

@@ -46,7 +46,9 @@ def _line(known: Findings, sweep: Sweep, rung: Rung, card: Card) -> SweepLine:
         label=rung.label,
         micro_batch_size=size if isinstance(size, int) else None,
         peaks=peaks,
-        largest_fitting=max((peak.value for peak in peaks if peak.fits), default=None),
+        largest_fitting=max(
+            (peak.value for peak in peaks if peak.fits and not peak.borderline), default=None
+        ),
         crossed_at=known.crossings.get((card.name, rung.config.key())),
         reason=reasons[0] if reasons else None,
     )
@@ -61,4 +63,5 @@ def _peak(value: int, attempt: Attempt | None) -> SweptPeak:
         least_bytes=measured.peak_allocated_bytes + (measured.overhead_bytes or 0),
         fits=attempt.outcome == "fits",
         peak_device_bytes=measured.deciding_peak_bytes(),
+        borderline=attempt.borderline is not None,
     )

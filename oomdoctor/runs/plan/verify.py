@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.micro_batch import divisors
-from oomdoctor.analysis.simulator.predicted_attempts import is_borderline
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, taken_bytes
 from oomdoctor.records.facts.warnings import not_checked
@@ -82,10 +81,7 @@ def _that_matter(known: Findings, card: Card) -> list[Rung]:
         if row.evidence == "predicted"  # the engines of several GPUs have run there already
         and row.peak_device_bytes is not None
         and row.micro_batch_size is not None
-        and (
-            row.key in best
-            or is_borderline(row, card.context, card.usable_bytes, known.errors(card))
-        )
+        and (row.key in best or row.borderline)
     ]
 
 

@@ -131,7 +131,7 @@ def _promising(
     prediction = state.context.predictions[row.key]
     own = prediction.rates.get(row.micro_batch_size or 0)
     if own is None:  # no speeds are estimated for this device
-        fitting = [one for one, result in simulate(changes) if result.outcome == "fits"]
+        fitting = [one for one, result in simulate(changes) if result.surely_fits]
         return tuple(fitting), Simulated((), tuple(one.words for one in changes))
     found, simulated = simulate_faster(changes, simulate, own)
     return tuple(one for one, _ in found), Simulated((), simulated)

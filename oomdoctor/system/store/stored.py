@@ -134,7 +134,7 @@ def _counts(report: Report | None) -> tuple[int, int]:
     if report is None:
         return 0, 0
     if report.results:
-        return sum(one.outcome == "fits" for one in report.results), len(report.results)
+        return sum(one.surely_fits for one in report.results), len(report.results)
     if len(report.cards) == 1:
         return report.cards[0].fitting, report.cards[0].rungs
     return sum(card.fitting > 0 for card in report.cards), len(report.cards)

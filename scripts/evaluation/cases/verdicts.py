@@ -20,13 +20,12 @@ import sys
 from dataclasses import dataclass
 
 from cases.case import NO_LIMIT, Case, Reading, predicted_bytes, simulated
-from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
+from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes, peak_error
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
-    with_borderline_note,
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung
@@ -94,7 +93,7 @@ def our_answers(case: Case) -> tuple[Answer, ...]:
         [_card(case, reading, device) for device in devices_of(case, reading)]
         for reading in case.readings
     ]
-    targets = [card.target() for row in cards for card in row]
+    targets = [_target(case, card) for row in cards for card in row]
     unlimited = Target(case.gpu, NO_LIMIT, NO_LIMIT, 0, find_gpu(case.gpu))
     prediction = simulated(case, (unlimited, *targets))
     return tuple(
@@ -119,12 +118,15 @@ def _card(case: Case, reading: Reading, device: Device) -> Card:
 def _verdict(case: Case, card: Card, prediction: Prediction) -> Verdict:
     """As `runs.plan_report` makes the row of a rung on a card."""
     itself = Attempt(case.config, "fits", None, None, None, None, 0.0)
-    attempts = attempts_of_prediction(case.config, prediction, card.target(), itself)
+    attempts = attempts_of_prediction(case.config, prediction, _target(case, card), itself)
     rung, context = Rung(case.id, case.config), Context(card.usable_bytes, "cuda")
     row = conclude(rung, attempts, None, context, _request(case, rung), "predicted")
+    return Verdict(row.outcome == "fits", row.borderline)
+
+
+def _target(case: Case, card: Card) -> Target:
     errors = PeakErrors(peak_errors(), card.capability, None)
-    noted = with_borderline_note(row, card.context, card.usable_bytes, errors)
-    return Verdict(noted.outcome == "fits", noted.notes != row.notes)
+    return card.target(error=peak_error(card.context, errors, case.config.method))
 
 
 def _request(case: Case, rung: Rung) -> SurveyRequest:

@@ -22,6 +22,7 @@ from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, You
 DATA = Path(__file__).parents[2] / "data"
 FITS, OOM = result("a", "fits"), result("b", "oom", missed_by_bytes=GIB)
 SKIPPED = result("c", "skipped", reason="too big", missed_by_bytes=GIB)
+NEAR = replace(FITS, label="near", borderline=True)
 UNREACHED = result("d", "skipped", failure=NOT_REACHED)
 UNSUPPORTED = result("e", "unsupported")
 
@@ -39,6 +40,9 @@ UNSUPPORTED = result("e", "unsupported")
         ((OOM, result("x", "failed")), ExitCode.INCONCLUSIVE, "partial"),
         ((OOM, result("x", "host_oom")), ExitCode.INCONCLUSIVE, "partial"),
         ((), ExitCode.INCONCLUSIVE, "partial"),
+        ((FITS, NEAR), ExitCode.OK, "ok"),
+        ((NEAR, OOM), ExitCode.INCONCLUSIVE, "partial"),
+        ((replace(OOM, borderline=True), SKIPPED), ExitCode.INCONCLUSIVE, "partial"),
     ],
 )
 def test_how_a_survey_ends(results, code, status):
@@ -95,6 +99,16 @@ def test_an_unfinished_survey_can_go_on():
     assert lines[0] == "oomdoctor probe --resume run-1"
     stopped = next_commands((FITS,), request(), None, interrupted=True)
     assert stopped[0] == "oomdoctor probe --resume latest"
+
+
+def test_a_borderline_rung_is_never_proposed():
+    """Next looked at it, and measured it."""
+    asked = request(plan=PlanRequest(("RTX 4090",)))
+    assert any("--why a" in line for line in next_commands((NEAR, FITS), asked, "r"))
+    alone = next_commands((NEAR, OOM), asked, "r")
+    assert not any("near" in line or "--why" in line for line in alone)
+    assert any("--all-gpus" in line for line in alone)
+    assert measuring_commands((NEAR, OOM), asked) == ()
 
 
 def test_when_nothing_fits_less_is_asked():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from oomdoctor.analysis.fit import (
     USUAL_HEADROOM,
+    borderline_note,
     capability,
     headroom_bytes,
+    is_borderline,
+    peak_error,
     smallest_card,
     usable_bytes,
 )
+from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.records.evidence import PeakErrorRecord
+from oomdoctor.records.machine import ByteRange
 from oomdoctor.runs.devices.cards import card_named, card_that_holds
 from oomdoctor.system import catalogue
 from oomdoctor.units import GIB, MIB
@@ -38,7 +42,7 @@ def test_several_ranks_need_room_for_nccl() -> None:
     assert alone.total_bytes < shared.total_bytes
 
 
-def test_a_card_of_another_vendor_is_only_for_its_own(tmp_path: Path) -> None:
+def test_a_card_of_another_vendor_is_only_for_its_own() -> None:
     found = smallest_card(catalogue.gpus(), lambda room: room > 150 * GIB, vendor="AMD")
     assert found is not None and found.vendor == "AMD"
     assert smallest_card(catalogue.gpus(), lambda room: room > 10**14) is None
@@ -54,3 +58,39 @@ def test_the_headroom_is_a_share_of_what_is_there() -> None:
 
 def test_capabilities_compare_as_numbers() -> None:
     assert capability("10.0") > capability("8.9") > capability(None)
+
+
+CONTEXT = ByteRange(GIB // 4, GIB // 2, GIB, "")
+
+
+@pytest.mark.parametrize(("peak", "near"), [(5.0, False), (8.5, True), (9.1, True), (12.0, False)])
+def test_what_is_nearer_to_the_limit_than_the_error_is_borderline(peak: float, near: bool) -> None:
+    error = peak_error(CONTEXT, PeakErrors((), None, None), "full")
+    held = round(peak * GIB) - CONTEXT.likely
+    assert is_borderline(held, CONTEXT.likely, 9 * GIB, error) == near
+
+
+@pytest.mark.parametrize(("p95", "near"), [(0.01, False), (0.15, True)])
+def test_recorded_errors_say_how_exact_a_prediction_is(p95: float, near: bool) -> None:
+    off = PeakErrorRecord(
+        "emulated", "reserved", "full", None, None, 40,
+        signed_median=0.0, absolute_median=0.0, p95=p95,
+    )  # fmt: skip
+    error = peak_error(CONTEXT, PeakErrors((off,), "8.0", "2.12.1"), "full")
+    assert is_borderline(8 * GIB - CONTEXT.likely, CONTEXT.likely, 9 * GIB, error) == near
+    assert borderline_note(error, tensors_only=False).endswith(f"off by up to {p95:.1%}")
+
+
+@pytest.mark.parametrize(("peak", "near"), [(6.5, False), (7.8, True)])
+def test_tensors_alone_leave_out_what_the_allocator_holds(peak: float, near: bool) -> None:
+    error = peak_error(CONTEXT, PeakErrors((), None, None), "full")
+    held = round(peak * GIB) - CONTEXT.likely
+    assert is_borderline(held, CONTEXT.likely, 9 * GIB, error, tensors_only=True) == near
+
+
+@pytest.mark.parametrize(("peak", "near"), [(8.4, False), (8.6, True)])
+def test_what_vllm_takes_is_as_exact_as_its_share(peak: float, near: bool) -> None:
+    error = peak_error(CONTEXT, PeakErrors((), None, None), "full")
+    outside = CONTEXT.likely + 5 * GIB
+    held = round(peak * GIB) - outside
+    assert is_borderline(held, outside, 9 * GIB, error) == near

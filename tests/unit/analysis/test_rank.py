@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from analysis_make import GIB, result
 
-from oomdoctor.analysis.rank import best, rank, ranked_by, without_speed
+from oomdoctor.analysis.rank import best, rank, ranked_by, ties, without_speed
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.report import Picks
 
@@ -163,3 +163,49 @@ class TestSpeedsThatDoNotCompare:
     def test_what_does_not_fit_does_not_count(self):
         gone = result("gone", "oom", evidence="predicted")
         assert ranked_by((self.slow, gone), "throughput") == "throughput"
+
+
+def estimated(label: str, rate: float, spread: float, gigabytes: int, method: str = "full"):
+    return result(
+        label, method=method, tokens_per_s=rate, tokens_per_s_spread=spread,
+        peak_device_bytes=gigabytes * GIB, speed_state="estimated",
+    )  # fmt: skip
+
+
+def test_estimates_that_overlap_are_equal_and_the_leaner_goes_first():
+    """A few per cent of a speed that is off by 30% filled the card."""
+    rows = (
+        estimated("full card", 1000.0, 0.3, 74),
+        estimated("lean", 950.0, 0.3, 48),
+        estimated("middle", 700.0, 0.1, 60),
+        estimated("slow", 500.0, 0.1, 20),
+    )
+    assert rank(rows, "throughput").order == ("lean", "middle", "full card", "slow")
+    reasons = rank(rows, "throughput").reasons
+    assert reasons["full card"] == "the fastest of 4: 1,000 tokens/s"
+    assert reasons["lean"].startswith("0.95x the speed of the fastest, which is within the error")
+    assert "within" not in reasons["slow"]
+
+
+def test_a_group_is_led_by_its_fastest_and_overlaps_do_not_add_up():
+    """Each overlaps its neighbor, but the last is not equal to the first."""
+    rows = tuple(estimated(str(rate), rate, 0.1, 10) for rate in (1000.0, 850.0, 700.0, 600.0))
+    assert [[one.label for one in group] for group in ties(rows)] == [
+        ["1000.0", "850.0"],
+        ["700.0", "600.0"],
+    ]
+
+
+def test_measured_speeds_rank_as_they_are():
+    rows = tuple(
+        replace(estimated(str(rate), rate, 0.3, peak), speed_state="settled")
+        for rate, peak in ((1000.0, 74), (990.0, 20))
+    )
+    assert rank(rows, "throughput").order == ("1000.0", "990.0")
+
+
+@pytest.mark.parametrize("by", ["throughput", "memory", "micro-batch"])
+def test_a_borderline_rung_has_no_place_and_is_no_pick(by):
+    found = rank((replace(FAST, borderline=True), MIDDLE), by)
+    assert found.order == ("middle",) and found.picks == Picks(None, "middle", None)
+    assert "fast" not in found.reasons

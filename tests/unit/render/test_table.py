@@ -24,6 +24,7 @@ from oomdoctor.records.report import Fault, Picks, Report, Warn
 from oomdoctor.records.result import Failure
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import format_names
+from oomdoctor.render.tones import tone
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "golden"
@@ -131,19 +132,42 @@ def test_every_width_shows_every_number(width: int, verbose: bool) -> None:
         assert word in text, word
 
 
-def test_rows_near_the_limit_share_a_footnote() -> None:
-    """One sentence for all of them, a mark in each row; other errors get another mark."""
+def test_borderline_rungs_are_a_group_of_their_own() -> None:
+    """They stood among those that fit, the first of them at rank 1, in green."""
     report = PLANS["plan"]()
-    full, close, liger, far = report.results
-    other = replace(far, notes=("borderline: predictions like this are off by up to 9.0%",))
-    text = plain(replace(report, results=(full, close, liger, other)))
-    assert "fits, 99% *  " in text
-    assert "fits, 62% **  " in text
-    assert "\n  * borderline: predictions like this are off by up to 2.0%.\n" in text
-    assert "\n  ** borderline: predictions like this are off by up to 9.0%.\n" in text
-    text = plain(replace(report, results=(full, close, liger, replace(far, notes=close.notes))))
-    assert text.count("borderline") == 1
-    assert "fits, 62% *  " in text
+    text = plain(report)
+    assert "2 of 5 rungs fit, 1 borderline, 1 not simulated" in text
+    fits, near, misses = (text.index(f"\n{word}") for word in ("Fits in", "Borderline", "Does not"))
+    assert fits < near < misses
+    assert "borderline, " in text[near:misses] and "fits, " not in text[near:misses]
+    assert "May or may not fit: predictions like this are off by up to 2.0%." in text[near:misses]
+    assert tone("borderline, 99%") == tone("short by 1 GiB") != tone("fits, 98%")
+
+
+def test_borderline_rungs_with_other_errors_say_which() -> None:
+    report = PLANS["plan"]()
+    full, close, near, liger, far = report.results
+    other = replace(
+        far, borderline=True, notes=("borderline: predictions like this are off by up to 9.0%",)
+    )
+    text = plain(replace(report, results=(full, close, near, liger, other)))
+    assert f"  {far.label} may or may not fit: predictions like this are off by up to 9.0%." in text
+    assert (
+        f"  {near.label} may or may not fit: predictions like this are off by up to 2.0%." in text
+    )
+
+
+def test_ranks_that_differ_by_less_than_the_error_are_told_once() -> None:
+    report = PLANS["plan"]()
+    rows = {row.key: replace(row, speed_state="estimated") for row in report.results}
+    first, second = report.ranking
+    assert "less than the error" not in plain(report)
+    rows[second] = replace(rows[second], tokens_per_s=(rows[first].tokens_per_s or 0.0) * 0.9)
+    text = plain(replace(report, results=tuple(rows.values())))
+    assert (
+        "Ranks 1 to 2 differ by less than the error of the estimate; of these the one that leaves "
+        "more memory free stands first."
+    ) in text
 
 
 def test_a_pipe_gets_one_full_line_a_row_in_ascii() -> None:
@@ -296,7 +320,7 @@ def test_a_fitting_rung_that_the_ranking_leaves_out_has_no_place() -> None:
 
 def test_speeds_that_do_not_compare_are_not_ranked_by() -> None:
     report = PLANS["plan"]()
-    fast, other = [row for row in report.results if row.outcome == "fits"][:2]
+    fast, other = [row for row in report.results if row.surely_fits][:2]
     known = plain(replace(report, results=(fast, other)))
     assert "ranked by throughput" in known and "vs fastest" in known
     unknown = plain(replace(report, results=(fast, replace(other, tokens_per_s=None))))
@@ -324,6 +348,7 @@ def test_a_method_of_a_run_that_goes_on_is_not_tried_yet() -> None:
             config=replace(row.config, method="qlora"),
         )
         for row in report.results[1:]
+        if not row.borderline
     )
     some = replace(report, results=(report.results[0], *waiting), picks=NO_PICKS)
     assert "QLoRA             not reached" in plain(some)

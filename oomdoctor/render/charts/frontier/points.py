@@ -58,12 +58,13 @@ def points_of(report: Report) -> list[Point]:
 def _sizes(result: ProbeResult) -> list[tuple[int, float, int, bool]]:
     """(peak, speed, micro-batch size, whether it was chosen) of each size that fits."""
     peak, speed = result.deciding_peak_bytes(), result.tokens_per_s
-    if peak is None or not speed or result.micro_batch_size is None:
+    if peak is None or not speed or result.borderline or result.micro_batch_size is None:
         return []
     others = [
         (one.peak_bytes, one.tokens_per_s, one.micro_batch_size, False)
         for one in result.tries
         if one.outcome == "fits"
+        and not one.borderline
         and one.peak_bytes is not None
         and one.tokens_per_s
         and not one.peak_is_lower_bound

@@ -66,6 +66,8 @@ class Cells:
         pick = pick_of(card, method)
         if pick is None:
             return DASH if method in self._planned else ""
+        if pick.borderline:
+            return f"borderline: {pick.label}" if self.detail is Detail.LABEL else "borderline"
         if not pick.fits:
             least = "at least " if self.detail is Detail.LABEL else "> "
             bound = least if pick.by_formula else ""

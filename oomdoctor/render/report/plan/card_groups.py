@@ -58,7 +58,7 @@ def _same(one: CardPick | None, other: CardPick | None, tolerance: float) -> boo
     if one is None or other is None:
         return one is other
     if not one.fits or not other.fits:
-        return one.fits == other.fits
+        return (one.fits, one.borderline) == (other.fits, other.borderline)
     if one.tokens_per_s is None or other.tokens_per_s is None:
         return one.tokens_per_s == other.tokens_per_s and one.label == other.label
     if math.isinf(tolerance):

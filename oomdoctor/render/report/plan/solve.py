@@ -10,6 +10,7 @@ from oomdoctor.units import DASH, format_bytes
 
 _LEGEND = "Each value that fits was simulated"
 _NEXT = ", and so was the next one up, which does not fit"
+_BORDERLINE = " or is borderline"
 
 
 def solve_sections(answer: SolveAnswer, cards: tuple[CardPlan, ...]) -> list[Section]:
@@ -18,8 +19,9 @@ def solve_sections(answer: SolveAnswer, cards: tuple[CardPlan, ...]) -> list[Sec
     notes: list[Block] = [Note(text, "normal") for text in _no_answer(answer)]
     found = [line for line in answer.lines if line.largest is not None]
     if found:
+        near = any(line.next_borderline for line in found)
         has_next = any(line.next_value is not None for line in found)
-        notes.append(Note(f"{_LEGEND}{_NEXT if has_next else ''}."))
+        notes.append(Note(f"{_LEGEND}{_NEXT * has_next}{_BORDERLINE * near}."))
     if answer.key == "micro_batch_size":
         notes.append(
             Note("The effective batch size rises to the next multiple of the micro-batch size.")
@@ -71,10 +73,12 @@ def _card(answer: SolveAnswer, card: CardPlan) -> Section:
 def _largest(line: SolveLine) -> str:
     if line.largest is not None:
         return f"{line.largest:,}"
-    return "none" if line.next_missed_by_bytes is not None else DASH
+    return "none" if line.next_borderline or line.next_missed_by_bytes is not None else DASH
 
 
 def _short_by(line: SolveLine) -> str:
+    if line.next_borderline:
+        return "borderline"
     if line.next_missed_by_bytes is None:
         return DASH
     least = "" if line.next_peak_device_bytes is not None else "at least "

@@ -11,12 +11,15 @@ _LEGEND = (
     "(brackets): does not fit; the size is what it needs on a larger card. The limit is the "
     "largest value that fits, found as --solve does: near it the allocator gives memory back."
 )
+_BORDERLINE = " * is borderline: closer to the limit than the prediction error."
 
 
 def sweep_sections(sweep: SweepAnswer, cards: tuple[CardPlan, ...]) -> list[Section]:
     """The tables, then what holds for all of them."""
     sections = [_card(sweep, card) for card in cards]
-    below = [*(Note(text, "normal") for text in _not_simulated(sweep, cards)), Note(_LEGEND)]
+    near = any(peak.borderline for line in sweep.lines for peak in line.peaks)
+    below = [Note(text, "normal") for text in _not_simulated(sweep, cards)]
+    below.append(Note(_LEGEND + _BORDERLINE * near))
     return [*sections, Section("", tuple(below))]
 
 
@@ -70,4 +73,6 @@ def _crossing(line: SweepLine) -> str:
 def _peak(peak: SweptPeak) -> str:
     size = peak.peak_device_bytes
     text = format_bytes(size if size is not None else peak.least_bytes)  # an older report has none
+    if peak.borderline:
+        return f"{text} *"
     return f"({text})" if peak.fits is False else text

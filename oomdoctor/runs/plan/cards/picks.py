@@ -35,13 +35,14 @@ def card_plan(
         headroom_bytes=card.headroom_bytes,
         usable_bytes=card.usable_bytes,
         context=card.context,
-        fitting=sum(row.outcome == "fits" for row in rows),
+        fitting=sum(row.surely_fits for row in rows),
         rungs=len(rows),
         picks=with_costs(_picks(rows, request), per_hour) if is_ladder else none,
         price_per_hour=per_hour,
         calibrated_by=card.calibrated_by,
         remedies=remedies,
         yours=own,
+        borderline=sum(row.borderline for row in rows),
     )
 
 
@@ -50,9 +51,16 @@ def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
     picks = rank(rows, request.rank_by).picks
     found = {}
     for method in METHODS:
-        best = by_key.get(getattr(picks, method) or "") or nearest(rows, method)
+        best = by_key.get(getattr(picks, method) or "")
+        best = best or _borderline(rows, method) or nearest(rows, method)
         found[method] = pick(best) if best is not None else None
     return CardPicks(**found)
+
+
+def _borderline(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
+    """The borderline rung of a method that needs the least."""
+    near = [row for row in rows if row.borderline and row.config.method == method]
+    return min(near, key=lambda row: row.deciding_peak_bytes() or 0, default=None)
 
 
 def nearest(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
@@ -74,7 +82,8 @@ def pick(row: ProbeResult) -> CardPick:
     return CardPick(
         key=row.key,
         label=row.label,
-        fits=row.outcome == "fits",
+        fits=row.surely_fits,
+        borderline=row.borderline,
         micro_batch_size=row.micro_batch_size,
         gradient_accumulation_steps=row.gradient_accumulation_steps,
         peak_device_bytes=row.peak_device_bytes,

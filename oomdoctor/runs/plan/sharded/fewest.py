@@ -215,7 +215,7 @@ def _take(
         search.reason = row.reason or "the simulation failed without a reason"
     else:
         peak = row.deciding_peak_bytes()
-        tried = GpuTry(gpus, row.outcome == "fits", peak, row.missed_by_bytes, peak is None)
+        tried = GpuTry(gpus, row.surely_fits, peak, row.missed_by_bytes, peak is None)
         search.numbers.take(tried)
     attempts = known.attempts.get((search.card.name, rung.config.key()), ())
     shown = _shown(search, gpus)

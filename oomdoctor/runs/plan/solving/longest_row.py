@@ -73,7 +73,7 @@ def lengths_answer(known: Findings) -> LengthsAnswer | None:
         (found,) = rows.values()
         sentences = verdict(lengths, shape, best_of(found, known.request.rank_by), known.limits)
     else:
-        fitting = sum(any(row.outcome == "fits" for row in found) for found in rows.values())
+        fitting = sum(any(row.surely_fits for row in found) for found in rows.values())
         sentences = cards_verdict(lengths, shape, fitting, len(rows))
     return LengthsAnswer(
         distribution=lengths,
@@ -114,7 +114,7 @@ def _bracket(known: Findings, card: Card, rung: Rung, size: int) -> Bracket:
             if attempt.config.micro_batch_size != size or attempt.measurement is None:
                 continue
             peak = attempt.measurement.deciding_peak_bytes()
-            if attempt.outcome == "fits":
+            if attempt.surely_fits:
                 low, low_bytes = shape.tokens, peak
             elif shape.tokens <= high:
                 high, high_bytes = shape.tokens, peak
@@ -145,7 +145,7 @@ def _narrowed(bracket: Bracket, attempt: Attempt) -> Bracket:
     if attempt.measurement is None or not bracket.low < tokens < bracket.high:
         return bracket
     peak = attempt.measurement.deciding_peak_bytes()
-    return bracket.narrowed(tokens, attempt.outcome == "fits", peak)
+    return bracket.narrowed(tokens, attempt.surely_fits, peak)
 
 
 def _limit(known: Findings, card: Card, rung: Rung, size: int, bracket: Bracket) -> LengthLimit:

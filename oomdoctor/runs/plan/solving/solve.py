@@ -96,7 +96,7 @@ def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) 
             search = _search(known, sweep.key, card, rung)
             for value, attempt in sorted(swept_attempts(known, card, rung).items()):
                 if attempt.measurement is not None:
-                    _take(search, value, attempt.measurement, fits=attempt.outcome == "fits")
+                    _take(search, value, attempt.measurement, fits=attempt.surely_fits)
             if search.values.largest is not None and search.values.smallest_miss is not None:
                 searches.append(search)
     if len(searches) > _MOST_CROSSINGS:
@@ -206,7 +206,7 @@ def _taken(known: Findings, search: _Search, value: int) -> tuple[Attempt, ...]:
         search.reason = row.reason or "the simulation failed without a reason"
         search.missed_by_bytes = row.missed_by_bytes
     else:
-        _take(search, value, measured, fits=row.outcome == "fits")
+        _take(search, value, measured, fits=row.surely_fits)
     return known.attempts.get((search.card.name, search.at(value).config.key()), ())
 
 
@@ -245,4 +245,5 @@ def _line(known: Findings, search: _Search) -> SolveLine:
         limited_by=(search.reason or search.limited_by) if best and miss is None else None,
         reason=search.reason,
         rung=rung_text(config, known.request) if config is not None else None,
+        next_borderline=missed is not None and missed.borderline,
     )

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from analysis_make import GIB, measurement, request, rung, timing
 
 from oomdoctor.analysis.search.ladder import Context
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     sizes_to_predict,
-    with_borderline_note,
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.evidence import PeakErrorRecord
-from oomdoctor.records.machine import ByteRange
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.simulation import (
+    DevicePrediction,
+    PeakError,
+    PredictedSize,
+    Prediction,
+    Target,
+)
 
-CONTEXT = ByteRange(GIB // 4, GIB // 2, GIB, "")
 ESTIMATED = replace(timing(spread=0.25), stopped_by="estimated")
 TARGET = Target("card", 10 * GIB, 9 * GIB, GIB // 2, None)
 SIMULATED = Attempt(
@@ -111,74 +113,52 @@ def test_a_row_of_predictions_is_like_a_measured_one():
     assert [attempt.outcome for attempt in row.tries] == ["fits", "oom"]
 
 
-@pytest.mark.parametrize(
-    ("peak", "outcome", "word"),
-    [
-        (5.0, "fits", None),
-        (8.5, "fits", "borderline"),
-        (9.1, "oom", "borderline"),
-        (12.0, "oom", None),
-    ],
-)
-def test_what_is_nearer_than_the_error_says_so(peak, outcome, word):
-    asked = rung(effective_batch_size=16, micro_batch_size=1)
-    found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
-    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
-    row = replace(row, peak_device_bytes=round(peak * GIB), outcome=outcome)
-    notes = with_borderline_note(row, CONTEXT, 9 * GIB, PeakErrors((), None, None)).notes
-    assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
+def near(size: int, reserved: int, *, fits: bool = True) -> PredictedSize:
+    """A size that is closer to the limit than the error of the prediction."""
+    found = predicted(size, GIB, reserved, fits=fits)
+    return replace(found, devices=tuple(replace(one, borderline=True) for one in found.devices))
 
 
-def test_recorded_errors_say_how_exact_a_prediction_is():
-    asked = rung(effective_batch_size=16, micro_batch_size=1)
-    found = attempts(predicted(1, 2 * GIB, 2 * GIB, fits=True))
-    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
-    row = replace(row, peak_device_bytes=8 * GIB)
-    off = PeakErrorRecord(
-        "emulated",
-        "reserved",
-        "full",
-        None,
-        None,
-        40,
-        signed_median=0.0,
-        absolute_median=0.0,
-        p95=0.15,
+def row_of(*sizes: PredictedSize, **values: Any) -> ProbeResult:
+    asked = rung(effective_batch_size=16, **values)
+    target = replace(TARGET, error=PeakError(0.02, GIB // 4, GIB // 2))
+    found = attempts_of_prediction(asked.config, Prediction(sizes, 4, 32, ()), target, SIMULATED)
+    return conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_borderline_size_makes_a_borderline_row(fits: bool) -> None:
+    row = row_of(near(1, 8 * GIB, fits=fits))
+    assert (row.outcome, row.borderline, row.surely_fits) == (
+        "fits" if fits else "oom",
+        True,
+        False,
     )
-
-    def notes(p95: float) -> tuple[str, ...]:
-        errors = PeakErrors((replace(off, p95=p95),), "8.0", "2.12.1")
-        return with_borderline_note(row, CONTEXT, 9 * GIB, errors).notes
-
-    assert notes(0.01) == ()
-    assert notes(0.15) == ("borderline: predictions like this are off by up to 15.0%",)
+    assert row.notes == ("borderline: predictions like this are off by up to 2.0%",)
+    assert row.tries[0].borderline
 
 
-@pytest.mark.parametrize(("peak", "word"), [(6.5, None), (7.8, "borderline")])
-def test_with_zero_there_is_less_room_than_tensors_say(peak, word):
-    asked = rung(effective_batch_size=16, micro_batch_size=1, sharding="zero2", world_size=2)
-    found = attempts(predicted(1, 2 * GIB, None, fits=True))
-    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
-    row = replace(row, peak_device_bytes=round(peak * GIB))
-    notes = with_borderline_note(row, CONTEXT, 9 * GIB, PeakErrors((), None, None)).notes
-    assert [note.partition(":")[0] for note in notes] == ([word] if word else [])
-    assert all("beyond tensors" in note for note in notes)
+def test_with_zero_what_is_beyond_tensors_makes_it_borderline() -> None:
+    row = row_of(near(1, 8 * GIB), sharding="zero2", world_size=2)
+    assert "beyond tensors" in row.notes[-1]
 
 
-def test_what_vllm_takes_is_as_exact_as_its_share():
-    asked = rung(
-        effective_batch_size=16,
-        micro_batch_size=1,
-        objective="grpo",
-        vllm_gpu_memory_utilization=0.5,
-    )
-    found = Prediction((predicted(1, 2 * GIB, 2 * GIB, fits=True),), 2, 2, ())
-    target = TARGET.beside_vllm(asked.config)
-    tries = attempts_of_prediction(asked.config, found, target, SIMULATED)
-    row = conclude(asked, tries, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
-    assert row.peak_device_bytes == (2 + 5) * GIB + TARGET.overhead_bytes
-    row = replace(row, peak_device_bytes=round(8.4 * GIB))
-    none = PeakErrors((), None, None)
-    assert with_borderline_note(row, CONTEXT, 9 * GIB, none).notes == row.notes
-    near = replace(row, peak_device_bytes=round(8.6 * GIB))
-    assert with_borderline_note(near, CONTEXT, 9 * GIB, none).notes != row.notes
+def test_a_size_that_surely_fits_goes_before_a_borderline_one() -> None:
+    row = row_of(predicted(1, GIB, 2 * GIB, fits=True), near(2, 8 * GIB))
+    assert (row.micro_batch_size, row.borderline, row.max_micro_batch_size) == (1, False, 1)
+    assert [one.borderline for one in row.tries] == [False, True]
+
+
+def estimated(size: int, step_s: float) -> PredictedSize:
+    times = replace(ESTIMATED, micro_step_s=step_s * size, optimizer_step_s=step_s * 16)
+    found = predicted(size, GIB, size * GIB, fits=True)
+    return replace(found, devices=tuple(replace(one, timing=times) for one in found.devices))
+
+
+def test_the_smallest_size_within_five_percent_of_the_fastest_estimate_is_chosen() -> None:
+    """An estimate is off by far more than the few per cent that filled the card."""
+    sizes = [(1, 1.2), (2, 1.04), (4, 1.02), (8, 1.0)]
+    row = row_of(*(estimated(size, step_s) for size, step_s in sizes))
+    rates = {one.micro_batch_size: one.tokens_per_s or 0.0 for one in row.tries}
+    assert rates[1] < 0.95 * rates[8] <= rates[2] < rates[8]
+    assert (row.micro_batch_size, row.max_micro_batch_size) == (2, 8)
