@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from oomdoctor.analysis.changes.table import TABLE
 from oomdoctor.analysis.command_line import command_line, sweeps_length
 from oomdoctor.analysis.rank import best
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Recipe, Rung
-from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.report import Status, SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
@@ -57,18 +58,22 @@ def next_commands(
     on_cpu: bool = False,
     pages: bool = False,
     yours: YourRung | None = None,
+    remedies: Sequence[PlanRemedy] = (),
 ) -> tuple[str, ...]:
     """Up to four commands to type next, the most useful first; each can be pasted.
 
     `results` are the `deciding` rows. `run_name` is the run's name in the store. `on_cpu`: a probe
     ran on the CPU. `pages`: this machine can make pages for a browser. `yours` is the answer about
-    the rung of --from.
+    the rung of --from, and `remedies` are the changes that a plan simulated for its methods.
     """
     if yours is not None and yours.aim == "fits" and not interrupted:
         show = shlex.join(["oomdoctor", "show", *filter(None, [run_name]), "--verbose"])
         return (*_with_change(request, yours), show)
     if request.plan is not None:
-        return _plan_commands(results, request, run_name, interrupted=interrupted, pages=pages)
+        changed = [remedy.rung for remedy in remedies if remedy.basis == "simulated"]
+        return _plan_commands(
+            results, request, run_name, changed, interrupted=interrupted, pages=pages
+        )
     unfinished = interrupted or any(_not_reached(result) for result in results)
     lines = [f"oomdoctor probe --resume {shlex.quote(run_name or 'latest')}"] if unfinished else []
     show = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
@@ -122,6 +127,7 @@ def _plan_commands(
     results: Sequence[ProbeResult],
     request: SurveyRequest,
     run_name: str | None,
+    changed: Sequence[str | None],
     *,
     interrupted: bool,
     pages: bool,
@@ -147,7 +153,9 @@ def _plan_commands(
     else:
         if not plan.all_gpus and _is_ladder(plan):
             lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))
-        lines += _leaner(results, replace(request, plan=replace(plan, why=None)))
+        ask = replace(request, plan=replace(plan, why=None))
+        lines += [command_line(ask, {"--recipe": "none", "--rung": rung}) for rung in changed]
+        lines += _leaner(results, ask) if not changed else []
     if fitting and pages:
         return (*lines[:2], show, f"{run} {_page(pages)}")
     return (*lines[:3], show)
@@ -208,18 +216,18 @@ def _is_ladder(plan: PlanRequest) -> bool:
 
 
 def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]:
-    """Commands that need less memory, as far as the request leaves any."""
-    lines = []
+    """Commands that need less memory where no change was simulated, in the order of the table."""
+    options: dict[str, dict[str, str | None]] = {}
+    if request.micro_batch_size is not None and request.micro_batch_size > 1:
+        options["smaller_batch"] = {"--micro-batch": "1"}
     if not any(result.config.method == "qlora" for result in results):
         leaner = "qlora" if request.most_gpus() == 1 else "sharded-lora"
-        lines.append(command_line(request, {"--recipe": leaner}))
+        options["qlora"] = {"--recipe": leaner}
     by_data = request.lengths is not None or sweeps_length(request)
     if request.sequence_length > 512 and not by_data:
-        lines.append(command_line(request, {"--seq-len": str(request.sequence_length // 2)}))
-    if request.micro_batch_size is not None and request.micro_batch_size > 1:
-        lines.append(command_line(request, {"--micro-batch": "1"}))
-    lines.append("oomdoctor models")
-    return lines
+        options["shorter_sequence"] = {"--seq-len": str(request.sequence_length // 2)}
+    lines = [command_line(request, options[row.key]) for row in TABLE if row.key in options]
+    return [*lines, "oomdoctor models"]
 
 
 def _answered(result: ProbeResult) -> bool:

@@ -12,6 +12,7 @@ from oomdoctor.records.rung.choices import FormatName
 
 YOURS = "yours"
 """The label of the rung of `--from`."""
+Aim = Literal["fits", "faster"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class AddedCode:
 
 @dataclass(frozen=True, slots=True)
 class YourChange:
-    """One change of the user's rung, with which it fits.
+    """A change of the user's rung, or several together, with which it fits or is faster.
 
     `rung` is the changed rung, as `--rung` reads it, and `lines` are what to change in the files,
     with `code` to paste into a script.
@@ -164,15 +165,15 @@ class YourChange:
 class YourRung:
     """The answer about the rung of --from; `key` is that of its row in `results`.
 
-    With `aim` "fits" the rung does not fit, and `changes` are single changes with which it does,
-    the best first: those that keep the result before others, and of these the fastest. With
-    "faster" it fits, and `changes` make it faster. Without any, `reason` says why. `tried` are all
-    changes that were simulated, in a probe those that were measured.
+    With `aim` "fits" the rung does not fit, and `changes` are changes or sets of them with which it
+    does, the cheapest first. With "faster" it fits, and `changes` make it faster. Without any,
+    `reason` says why. `tried` are all changes that were simulated, in a probe those that were
+    measured.
     """
 
     key: str
     label: str
-    aim: Literal["fits", "faster"] | None
+    aim: Aim | None
     changes: tuple[YourChange, ...]
     tried: tuple[str, ...]
     reason: str | None

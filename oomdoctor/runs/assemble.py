@@ -86,6 +86,7 @@ def report(
         on_cpu=machine.device == "cpu",
         pages=pages,
         yours=yours,
+        remedies=cards[0].remedies if len(cards) == 1 else (),
     )
     sized = _for_size(request, cards, machine)
     measure = measuring_commands(judged, sized, interrupted=broken_off, yours=yours)

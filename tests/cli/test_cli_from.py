@@ -259,13 +259,13 @@ def test_a_probe_measures_the_change_that_is_simulated_to_fit(cli, tmp_path):
     (row,) = report["results"]
     assert (row["label"], row["outcome"]) == ("yours", "oom")
     yours = report["yours"]
-    assert (yours["aim"], yours["tried"]) == ("fits", ["a smaller micro-batch"])
+    assert (yours["aim"], yours["tried"]) == ("fits", ["micro-batch size 1"])
     (change,) = yours["changes"]
     assert (change["change"], change["evidence"]) == ("micro-batch size 1", "measured")
     assert 0 < change["peak_device_bytes"] <= report["budget"]["usable_bytes"]
     assert change["tokens_per_s"] > 0
     assert [line["line"] for line in change["lines"]] == [4, 5]
-    assert "[2/2] yours with a smaller micro-batch: fits" in ended.err
+    assert "[2/2] yours with micro-batch size 1: fits" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from analysis_make import request as survey_request
 from tiny_models import tiny_folder
 
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.codec import loads
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.planned.plan import PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.user_training import UserTraining
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.system import catalogue
@@ -27,6 +29,8 @@ RUNGS = (
     Rung("full", TrainConfig(sequence_length=32, effective_batch_size=4)),
     Rung("contradiction", TrainConfig(method="qlora", sequence_length=32, effective_batch_size=4)),
 )
+
+TRAINING = Path(__file__).parents[1] / "data" / "stacks" / "user_training.json"
 
 
 @pytest.fixture
@@ -267,6 +271,62 @@ def test_a_remedy_fits(ask: Callable[..., SurveyRequest]) -> None:
     for remedy in simulated:
         assert (remedy.peak_device_bytes or 0) <= report.cards[0].usable_bytes
         assert remedy.rung and remedy.frees_bytes
+
+
+@pytest.mark.slow
+def test_a_package_that_is_missing_does_not_end_the_search(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    """Micro-batch size 1 is enough; without liger-kernel, a plan once said that nothing is."""
+    config = TrainConfig(method="lora", activation_checkpointing="full", sequence_length=8192,
+                         micro_batch_size=8)  # fmt: skip
+    request = replace(
+        ask(PlanRequest(("RTX 4090",)), Rung("lora", config)),
+        model=ModelRef("Qwen/Qwen2.5-1.5B"),
+        sequence_length=8192,
+        effective_batch_size=16,
+        micro_batch_size=8,
+    )
+    report, _ = plan(request)
+    (remedy,) = report.cards[0].remedies
+    assert (remedy.change, remedy.basis) == ("micro-batch size 1", "simulated")
+    assert any(f"--rung {remedy.rung}" in line for line in report.next_commands)
+
+
+@pytest.mark.slow
+def test_another_effective_batch_is_part_of_the_answer(ask: Callable[..., SurveyRequest]) -> None:
+    """Weights and gradients of 8B parameters are above the card, so gradients must not stay."""
+    config = TrainConfig(activation_checkpointing="full", optimizer="paged_adamw_8bit")
+    request = replace(
+        ask(PlanRequest(("RTX 4090",)), Rung("full", config)),
+        model=ModelRef("meta-llama/Llama-3.1-8B"),
+        sequence_length=2048,
+        effective_batch_size=16,
+    )
+    report, _ = plan(request)
+    (remedy,) = report.cards[0].remedies
+    assert remedy.change == "the optimizer in the backward pass (effective batch size 1)"
+    assert round((remedy.peak_device_bytes or 0) / 2**30, 1) == 20.0
+    assert "effective_batch_size=1" in (remedy.rung or "")
+
+
+@pytest.mark.slow
+def test_a_plan_of_only_the_users_rung_answers_once(ask: Callable[..., SurveyRequest]) -> None:
+    """A plan once said that the rung fits with a change, and below that no change is enough."""
+    own = TrainConfig(micro_batch_size=4, sequence_length=512, attention="eager",
+                      effective_batch_size=4)  # fmt: skip
+    training = loads(UserTraining, TRAINING.read_text())
+    request = replace(
+        ask(PlanRequest(("430MiB",)), Rung("yours", own)),
+        user_training=replace(training, config=own),
+        sequence_length=512,
+    )
+    report, _ = plan(request)
+    assert report.cards[0].remedies == ()
+    assert report.yours is not None and report.yours.aim == "fits"
+    assert report.yours.changes or report.yours.reason
+    for change in report.yours.changes:
+        assert (change.peak_device_bytes or 0) <= report.cards[0].usable_bytes
 
 
 @pytest.mark.slow

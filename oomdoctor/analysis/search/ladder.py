@@ -190,6 +190,22 @@ def bound_of(config: TrainConfig, counts: ParameterCounts, context: Context) -> 
     return lower_bound(config, counts, None, all_learn=not shape_of(context.model_config).towers)
 
 
+def least_of(config: TrainConfig, context: Context) -> int:
+    """The bytes that a rung certainly needs, by formula; 0 if parameters were not counted."""
+    return 0 if context.counts is None else bound_of(config, context.counts, context).size_bytes
+
+
+def certainly_more(more: TrainConfig, less: TrainConfig, context: Context) -> bool:
+    """Whether the first rung surely needs no less memory than the second."""
+    return needs_more(more, less, _setting(context)) is not None
+
+
+def _setting(context: Context) -> Setting:
+    return Setting(
+        context.counts, context.model_config, context.device_type, context.compute_capability
+    )
+
+
 def too_big(rung: Rung, context: Context) -> SkipRung | None:
     """A skip if weights, gradients and optimizer states alone exceed the usable memory."""
     if context.counts is None:
@@ -212,9 +228,7 @@ def _ruled_out(
     context: Context,
 ) -> SkipRung | None:
     """A skip if a rung that surely needs no more memory ran out at the same or a smaller size."""
-    setting = Setting(
-        context.counts, context.model_config, context.device_type, context.compute_capability
-    )
+    setting = _setting(context)
     smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
     for other in rungs:
         for attempt in attempts_of(other, attempts):

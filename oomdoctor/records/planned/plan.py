@@ -146,11 +146,12 @@ class CardPicks:
 class PlanRemedy:
     """A change that would make a method fit of which no rung does, or that there is none.
 
-    `key` and `label` are of its rung that is short by the least. `change` is the cheapest change
+    `key` and `label` are of its rung that is short by the least, without the rung of --from, for
+    which `yours` of the report is the answer. `change` is the cheapest change, or set of changes,
     that makes it fit and frees `frees_bytes`; `rung` is the changed rung, as `--rung` reads it.
     With `basis` "simulated" it was simulated and fits. With "arithmetic" it needs a package that is
-    not installed here, and `frees_bytes` is the most it can free. `change` is None if nothing that
-    was tried makes it fit, for the `reason`.
+    not installed here, and `frees_bytes` is the most it can free. `change` is None if no set of the
+    changes that are known makes it fit; `reason` says what comes nearest.
     """
 
     method: Method

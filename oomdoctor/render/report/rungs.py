@@ -201,9 +201,10 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
     """The methods of the ladder, each with the rung that is best; they train differently."""
     by_key = {result.key: result for result in report.results}
     remedies = _remedies(report)
+    own = report.yours.key if report.yours is not None else None  # has a section above
     pairs = []
     for method, name in _METHODS.items():
-        rungs = [r for r in report.results if r.config.method == method]
+        rungs = [r for r in report.results if r.config.method == method and r.key != own]
         reached = [r for r in rungs if r.failure is None or r.failure.code != "not_reached"]
         key = getattr(report.picks, method) or ""
         if key in by_key:
@@ -236,7 +237,7 @@ def _remedy_text(remedies: list[PlanRemedy]) -> str:
     """`none fits; lora-r16 fits with sequence length 1,664 (frees 3.50 GiB, peak 22.8 GiB)`."""
     first = remedies[0]
     if first.change is None:
-        return f"none fits; {first.label}: {first.reason}"
+        return f"none fits, and no change is enough; {first.label}: {first.reason}"
     return f"none fits; {first.label} {', or '.join(map(_change_text, remedies))}"
 
 

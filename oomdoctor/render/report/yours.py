@@ -90,7 +90,7 @@ def _answer(report: Report) -> list[tuple[str, str]]:
         if yours.reason is None:
             return []
         if yours.aim == "fits":
-            return [("Fits with", f"nothing sensible here: {yours.reason}")]
+            return [("Fits with", f"nothing that is known here: {yours.reason}")]
         return [("Faster with", f"nothing that was tried: {yours.reason}")]
     found = []
     for number, change in enumerate(yours.changes):

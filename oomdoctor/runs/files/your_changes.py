@@ -1,34 +1,41 @@
-"""Changes of the rung of --from: those worth a try, in which order, and the answer of the tried.
+"""The answer about the rung of --from: what makes it fit, or run, or faster.
 
-A plan simulates them. A probe does so too, and then measures the best.
+A plan simulates the changes. A probe does so too, and then measures the best.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from oomdoctor.analysis.changes.faster import to_run, to_speed_up
+from oomdoctor.analysis.changes.search import Answer, Judge, search, verdict_of, why_nothing_fits
+from oomdoctor.analysis.changes.sets import ChangeSet
+from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import own_rung_text
-from oomdoctor.analysis.search.changes import why_nothing_fits
-from oomdoctor.analysis.search.own_rung import OneChange, to_fit, to_run, to_speed_up
-from oomdoctor.records.config import Rung
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
-from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, YourRung
+from oomdoctor.records.user_training import (
+    YOURS,
+    AddedCode,
+    ChangedLine,
+    UserTraining,
+    YourChange,
+    YourRung,
+)
 from oomdoctor.runs.files.user_training import write_change
 from oomdoctor.stacks.programs import table_of
 from oomdoctor.stacks.writing.patch import NotPatchedError
-from oomdoctor.units import format_bytes
 
-Tried = tuple[OneChange, ProbeResult]
-Simulate = Callable[[Sequence[OneChange]], list[Tried]]
+Tried = tuple[ChangeSet, ProbeResult]
+Simulate = Callable[[Sequence[ChangeSet]], list[Tried]]
+Offers = Callable[[Change], bool]
+Adapt = Callable[[TrainConfig], TrainConfig]
 
-_MOST_SIMULATIONS = 20
-_MOST_SHOWN = 3
+MOST_SHOWN = 3
 _LEAST_SPEEDUP = 1.02  # less is within the error of any estimate
-_KEPT_RESULT = 4  # the highest cost of a change that computes the same
 _QLORA_DEFAULTS = ("quant_storage", "kbit_prepare")
 _ANSWERED = ("fits", "oom", "skipped", "unsupported")
 
@@ -42,78 +49,50 @@ def no_answer(row: ProbeResult) -> str | None:
     return None
 
 
-def rung_with(one: OneChange) -> Rung:
-    """The rung of --from with a change."""
-    return Rung(f"{YOURS} with {one.words}", one.config)
+def changed_rung(found: ChangeSet) -> Rung:
+    """The rung of --from with changes."""
+    return Rung(f"{YOURS} with {found.words}", found.config)
 
 
-def changes_to_try(
-    training: UserTraining, row: ProbeResult, usable_bytes: int
-) -> tuple[OneChange, ...]:
-    """What may make the rung fit, or run, or faster if it fits; only what the files can hold."""
-    if row.outcome == "fits":
-        found = to_speed_up(row)
-    elif row.outcome == "unsupported":
-        found = to_run(row)
-    else:
-        found = to_fit(row, usable_bytes)
-    usual = [_as_the_program_does(training, row, one) for one in found]
-    return tuple(one for one in usual if _can_say(training, one))
+def offered(training: UserTraining, config: TrainConfig) -> tuple[Offers, Adapt]:
+    """Which changes of a rung the user's files can hold, and how their program completes them."""
+    adapt = _as_the_program_does(training, config)
+
+    def offers(change: Change) -> bool:
+        steps = change.steps(config)
+        return any(_can_say(training, adapt(change.applied(config, step))) for step in steps)
+
+    return offers, adapt
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """The changes that are simulated to fit, the best first, and all that were simulated.
-
-    If none fits, `least` is the one that needs the least memory.
-    """
-
-    fitting: tuple[Tried, ...]
-    tried: tuple[str, ...]
-    least: Tried | None = None
+def search_yours(training: UserTraining, row: ProbeResult, judge: Judge) -> Answer:
+    """Search for changes with which the rung fits."""
+    offers, adapt = offered(training, row.config)
+    own = verdict_of(row)
+    return search(row.config, own, judge, offers=offers, adapt=adapt, wanted=MOST_SHOWN)
 
 
-def simulate_fitting(changes: Sequence[OneChange], simulate: Simulate) -> Simulated:
-    """Simulate changes until some fit: first all that keep the result, then two at a time."""
-    left, tried = list(changes), list[Tried]()
-    while left and len(tried) < _MOST_SIMULATIONS:
-        # All that keep the result together; others only if none of these is enough.
-        batch = [one for one in left if one.cost <= _KEPT_RESULT] or left[:2]
-        batch = batch[: _MOST_SIMULATIONS - len(tried)]
-        left = [one for one in left if one not in batch]
-        tried += simulate(batch)
-        fitting = [pair for pair in tried if pair[1].surely_fits]
-        if fitting:
-            return Simulated(tuple(best_first(fitting)), _words(tried))
-    known = [pair for pair in tried if pair[1].peak_device_bytes is not None]
-    least = min(known, key=lambda pair: pair[1].peak_device_bytes or 0, default=None)
-    return Simulated((), _words(tried), least)
-
-
-def _words(tried: Sequence[Tried]) -> tuple[str, ...]:
-    return tuple(one.words for one, _ in tried)
+def other_changes(training: UserTraining, row: ProbeResult) -> tuple[ChangeSet, ...]:
+    """What may make a rung faster that fits, or run if a package is missing."""
+    found = to_speed_up(row.config) if row.surely_fits else to_run(row.config)
+    return tuple(
+        one
+        for one in found
+        if one.config.micro_batch_size == AUTO or _can_say(training, one.config)
+    )
 
 
 def simulate_faster(
-    changes: Sequence[OneChange], simulate: Simulate, own: float | None
+    changes: Sequence[ChangeSet], simulate: Simulate, own: float | None
 ) -> tuple[list[Tried], tuple[str, ...]]:
     """The changes that are simulated to be faster than `own` tokens/s, and all simulated ones."""
-    asked = changes[:_MOST_SIMULATIONS]
-    better = [pair for pair in simulate(asked) if is_faster(pair[1], own)]
-    better.sort(key=lambda pair: -(pair[1].tokens_per_s or 0.0))
-    return better, tuple(one.words for one in asked)
+    better = [pair for pair in simulate(changes) if is_faster(pair[1], own)]
+    return fastest_first(better), tuple(one.words for one in changes)
 
 
-def best_first(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that keep the result before others, those with shorter rows last; the fastest first."""
-    return sorted(
-        tried,
-        key=lambda pair: (
-            pair[0].shortens,
-            pair[0].cost > _KEPT_RESULT,
-            -(pair[1].tokens_per_s or 0.0),
-        ),
-    )
+def fastest_first(tried: Sequence[Tried]) -> list[Tried]:
+    """Those with a speed, the fastest first, then the others."""
+    return sorted(tried, key=lambda pair: -(pair[1].tokens_per_s or 0.0))
 
 
 def is_faster(row: ProbeResult, own: float | None) -> bool:
@@ -124,49 +103,32 @@ def is_faster(row: ProbeResult, own: float | None) -> bool:
 
 
 def answer_fits(
-    request: SurveyRequest,
     training: UserTraining,
     row: ProbeResult,
-    found: Sequence[Tried],
-    tried: tuple[str, ...],
-    usable_bytes: int,
-    least: Tried | None = None,
-    card_for: Callable[[ProbeResult], str | None] = lambda _: None,
-) -> YourRung:
-    """The answer about a rung that does not fit, or does not run; `found` are those that do.
-
-    `least` is the change that needs the least memory, and `card_for` names a card for a rung.
-    """
-    changes = _changes(request, training, row, found)
-    if changes:
-        return YourRung(row.key, YOURS, "fits", changes, tried, None)
-    if row.outcome == "unsupported":
-        return YourRung(row.key, YOURS, None, (), tried, None)
-    reason = why_nothing_fits(row, usable_bytes, tried)
-    if least is not None:
-        reason = _too_large(row, least, usable_bytes, card_for)
-    return YourRung(row.key, YOURS, "fits", (), tried, reason)
-
-
-def _too_large(
-    row: ProbeResult,
-    least: Tried,
+    answer: Answer,
+    row_of: Callable[[ChangeSet], ProbeResult],
     usable_bytes: int,
     card_for: Callable[[ProbeResult], str | None],
-) -> str:
-    """What the smallest of the changed rungs needs, and the smallest cards that would do."""
-    one, changed = least
-    peak = changed.peak_device_bytes or 0
-    short = format_bytes(peak - usable_bytes)
-    text = f"{one.words} needs the least, {format_bytes(peak)}, short by {short}"
-    small, own = card_for(changed), card_for(row)
-    cards = [f"{small} with it"] if small is not None else []
-    cards += [f"{own} as it is"] if own is not None else []
-    return f"{text}; smallest card: {', '.join(cards)}" if cards else text
+) -> YourRung:
+    """The answer about a rung that does not fit, from a search by simulation.
+
+    `row_of` gives the simulated row of a set, and `card_for` names a card for a row.
+    """
+    tried = tuple(one.words for one, _ in answer.judged)
+    found = [(one, row_of(one)) for one, _ in answer.fitting]
+    reason = None if found else too_large(row, answer, row_of, usable_bytes, card_for)
+    return YourRung(row.key, YOURS, "fits", shown(training, row, found), tried, reason)
+
+
+def answer_runs(training: UserTraining, row: ProbeResult, tried: Sequence[Tried]) -> YourRung:
+    """The answer about a rung that does not run here; nothing if no change of it does."""
+    words = tuple(one.words for one, _ in tried)
+    fitting = [pair for pair in tried if pair[1].surely_fits]
+    changes = shown(training, row, fastest_first(fitting))
+    return YourRung(row.key, YOURS, "fits" if fitting else None, changes, words, None)
 
 
 def answer_faster(
-    request: SurveyRequest,
     training: UserTraining,
     row: ProbeResult,
     found: Sequence[Tried],
@@ -174,59 +136,79 @@ def answer_faster(
     nothing: str,
 ) -> YourRung:
     """The answer about a rung that fits; `nothing` is the reason if none is found."""
-    changes = _changes(request, training, row, found)
+    changes = shown(training, row, found)
     return YourRung(row.key, YOURS, "faster", changes, tried, None if changes else nothing)
 
 
-def _changes(
-    request: SurveyRequest, training: UserTraining, row: ProbeResult, found: Sequence[Tried]
+def too_large(
+    row: ProbeResult,
+    answer: Answer,
+    row_of: Callable[[ChangeSet], ProbeResult],
+    usable_bytes: int,
+    card_for: Callable[[ProbeResult], str | None],
+) -> str:
+    """What the changed rung that needs the least memory needs, and the cards that would do."""
+    text = why_nothing_fits(answer, usable_bytes)
+    small = card_for(row_of(answer.nearest[0])) if answer.nearest is not None else None
+    own = card_for(row)
+    cards = [f"{small} with it"] if small is not None else []
+    cards += [f"{own} as it is"] if own is not None else []
+    return f"{text}; smallest card: {', '.join(cards)}" if cards else text
+
+
+def shown(
+    training: UserTraining, base: ProbeResult, found: Sequence[Tried]
 ) -> tuple[YourChange, ...]:
-    return tuple(_change(request, training, row, *pair) for pair in found[:_MOST_SHOWN])
+    """The first changes that help, for the report."""
+    return tuple(_change(training, base, *pair) for pair in found[:MOST_SHOWN])
 
 
-def _as_the_program_does(training: UserTraining, row: ProbeResult, one: OneChange) -> OneChange:
-    """The change to QLoRA with the program's own defaults, which need no line in a file."""
-    if one.config.method != "qlora" or row.config.method == "qlora":
-        return one
+def _as_the_program_does(training: UserTraining, own: TrainConfig) -> Adapt:
+    """Completes a change to QLoRA with the program's own defaults, which need no line in a file."""
     defaults: dict[str, Any] = {}
     for file in training.files:
         table = table_of(file.path, file.format)
         defaults |= table.defaults if table is not None else {}
     taken = {name: defaults[name] for name in _QLORA_DEFAULTS if name in defaults}
-    return replace(one, config=replace(one.config, **taken))
+
+    def adapt(config: TrainConfig) -> TrainConfig:
+        quantized = config.method == "qlora" and own.method != "qlora"
+        return replace(config, **taken) if quantized else config
+
+    return adapt
 
 
-def _can_say(training: UserTraining, one: OneChange) -> bool:
-    """Whether the user's files can hold the change."""
-    config = one.config
-    if config.micro_batch_size == AUTO:
-        return True
+def _said(
+    training: UserTraining, config: TrainConfig
+) -> tuple[tuple[ChangedLine, ...], tuple[AddedCode, ...]]:
+    """What to change in the files so that they say a configuration; empty if they cannot."""
     try:
         found = write_change(training, config)
     except NotPatchedError:
-        return False
-    return bool(found.lines or found.code)
+        return (), ()
+    return found.lines, found.code
+
+
+def _can_say(training: UserTraining, config: TrainConfig) -> bool:
+    """Whether the user's files can hold a change."""
+    return any(_said(training, config))
 
 
 def _change(
-    request: SurveyRequest,
-    training: UserTraining,
-    base: ProbeResult,
-    one: OneChange,
-    row: ProbeResult,
+    training: UserTraining, base: ProbeResult, one: ChangeSet, row: ProbeResult
 ) -> YourChange:
     config, words = one.config, one.words
     if config.micro_batch_size == AUTO and row.micro_batch_size is not None:
         config = config.with_micro_batch(row.micro_batch_size)
         words = f"micro-batch size {row.micro_batch_size}"
-    said = write_change(training, config)
+    lines, code = _said(training, config)
     speeds = (base.tokens_per_s, row.tokens_per_s)
     measured = row.measurement
     return YourChange(
         change=words,
         rung=own_rung_text(config, training.config),
-        lines=said.lines,
-        code=said.code,
+        lines=lines,
+        code=code,
         micro_batch_size=row.micro_batch_size,
         gradient_accumulation_steps=row.gradient_accumulation_steps,
         peak_device_bytes=measured.deciding_peak_bytes() if measured else row.peak_device_bytes,

@@ -38,10 +38,10 @@ from oomdoctor.runs.jobs.inspection import on_one_gpu
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan import host_limits
+from oomdoctor.runs.plan.changes import find_remedies, find_yours
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.plan_report import report as finished_report
 from oomdoctor.runs.plan.recording import record_snapshot
-from oomdoctor.runs.plan.remedies import find_remedies
 from oomdoctor.runs.plan.sharded.engines import Engines
 from oomdoctor.runs.plan.sharded.fewest import find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
@@ -57,7 +57,6 @@ from oomdoctor.runs.plan.solving.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.solving.solve import find_crossings, solve
 from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
-from oomdoctor.runs.plan.yours import find_yours
 from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment

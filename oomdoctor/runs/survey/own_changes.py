@@ -7,31 +7,32 @@ the cheapest are measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from oomdoctor.analysis.search.own_rung import OneChange
+from oomdoctor.analysis.changes.search import Answer, Verdict, verdict_of
+from oomdoctor.analysis.changes.sets import ChangeSet, sets_in_order
+from oomdoctor.analysis.search.ladder import certainly_more, least_of
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.choices import AUTO
-from oomdoctor.records.user_training import YOURS, UserTraining, YourRung
+from oomdoctor.records.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
 from oomdoctor.runs.devices.cards import room_for
 from oomdoctor.runs.events import Listener
 from oomdoctor.runs.files.your_changes import (
-    Simulate,
-    Simulated,
     Tried,
-    answer_faster,
-    answer_fits,
-    best_first,
-    changes_to_try,
+    changed_rung,
+    fastest_first,
     is_faster,
     no_answer,
-    rung_with,
+    offered,
+    other_changes,
+    search_yours,
+    shown,
     simulate_faster,
-    simulate_fitting,
+    too_large,
 )
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
@@ -71,39 +72,97 @@ def try_changes(
     if reason is not None:
         state.take_yours(YourRung(row.key, YOURS, None, (), (), reason))
         return
-    changes = changes_to_try(training, row, state.context.usable_bytes)
-    predicted = LadderPrediction()
-    ruled_out = Simulated((), ())
+    simulation = None
     if knowledge is not None and row.key in state.predicted.rungs:
-
-        def simulate(asked: Sequence[OneChange]) -> list[Tried]:
-            if ending.is_over():
-                return []
-            rungs = [rung_with(one) for one in asked]
-            learned = knowledge.learned if knowledge is not None else None
-            found = predict_rungs(state, rungs, learned, on_event=on_event, stop=ending.is_over)
-            predicted.rungs.update(found.rungs)
-            return [
-                (one, _simulated_row(state, changed, found))
-                for one, changed in zip(asked, rungs, strict=True)
-            ]
-
-        changes, ruled_out = _promising(state, row, changes, simulate)
-    elif row.outcome != "fits":
-        changes = tuple(map(_without_search, changes))
+        simulation = Simulation(state, knowledge, on_event, ending.is_over)
+    changes, ruled_out = _promising(state, training, row, simulation)
+    predicted = simulation.predicted.rungs if simulation is not None else {}
     tried: list[Tried] = []
     for one in changes:
         if ending.is_over() or _is_enough(row, tried):
             break
-        changed = rung_with(one)
-        state.add_change(changed, predicted.rungs)
+        changed = changed_rung(one)
+        state.add_change(changed, predicted)
         walk(state, jobs, None, on_event, ending)
         result = state.row(changed)
         if _was_tried(one, row, result):
             tried.append((one, result))
-            state.take_yours(_answer(state, training, row, tried, Simulated((), ())))
+            state.take_yours(_answer(training, row, tried, None))
     if not ending.is_over():
-        state.take_yours(_answer(state, training, row, tried, ruled_out))
+        state.take_yours(_answer(training, row, tried, ruled_out))
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A judge that simulates on the device of the probe, with what earlier probes measured."""
+
+    state: SurveyState
+    knowledge: Knowledge
+    on_event: Listener
+    is_over: Callable[[], bool]
+    predicted: LadderPrediction = field(default_factory=LadderPrediction)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a rung may use."""
+        return self.state.context.usable_bytes
+
+    def judge(self, sets: Sequence[ChangeSet]) -> list[Verdict | None]:
+        """Simulate each configuration; one recording serves all its micro-batch sizes."""
+        if self.is_over():
+            return [None] * len(sets)
+        alike: dict[str, ChangeSet] = {one.config.rung_key(): one for one in sets}
+        sizes: dict[str, tuple[int, ...]] = {}
+        rungs = []
+        for key, one in alike.items():
+            asked = {
+                size
+                for other in sets
+                if isinstance(size := other.config.micro_batch_size, int)
+                and other.config.rung_key() == key
+            }
+            rung = changed_rung(replace(one, config=one.config.with_micro_batch(AUTO)))
+            sizes[rung.config.key()] = tuple(sorted(asked))
+            rungs.append(rung)
+        self.simulate(rungs, sizes)
+        return [verdict_of(self.row(changed_rung(one))) for one in sets]
+
+    def least_bytes(self, config: TrainConfig) -> int:
+        """Weights, gradients and states, by formula."""
+        return least_of(config, self.state.context)
+
+    def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
+        """Whether the rules of dominance say so."""
+        return certainly_more(more, less, self.state.context)
+
+    def rows(self, changes: Sequence[ChangeSet]) -> list[Tried]:
+        """The simulated row of each change, at its best micro-batch size if it has none."""
+        if self.is_over():
+            return []
+        rungs = [changed_rung(one) for one in changes]
+        self.simulate(rungs)
+        return [(one, self.row(rung)) for one, rung in zip(changes, rungs, strict=True)]
+
+    def simulate(
+        self, rungs: Sequence[Rung], sizes: dict[str, tuple[int, ...]] | None = None
+    ) -> None:
+        """Simulate rungs, and keep what they come to at each size."""
+        learned, stop = self.knowledge.learned, self.is_over
+        found = predict_rungs(
+            self.state, rungs, learned, sizes or {}, on_event=self.on_event, stop=stop
+        )
+        self.predicted.rungs.update(found.rungs)
+        self.predicted.attempts.update(found.attempts)
+
+    def row(self, rung: Rung) -> ProbeResult:
+        """The simulated row of a rung that was simulated."""
+        state, attempts = self.state, self.predicted.attempts
+        tried = attempts.get(rung.config.key(), ()) or tuple(
+            attempt
+            for attempt in attempts.get(rung.config.rung_key(), ())
+            if attempt.config.micro_batch_size == rung.config.micro_batch_size
+        )
+        return conclude(rung, tried, None, state.context, state.request, "predicted")
 
 
 def _own(state: SurveyState) -> Rung | None:
@@ -122,39 +181,55 @@ def _not_comparable(state: SurveyState, row: ProbeResult) -> str | None:
 
 
 def _promising(
-    state: SurveyState, row: ProbeResult, changes: Sequence[OneChange], simulate: Simulate
-) -> tuple[tuple[OneChange, ...], Simulated]:
-    """The changes that help when simulated, the best first, and all that were simulated."""
-    if row.outcome != "fits":
-        result = simulate_fitting(changes, simulate)
-        return tuple(one for one, _ in result.fitting), result
-    prediction = state.context.predictions[row.key]
-    own = prediction.rates.get(row.micro_batch_size or 0)
-    if own is None:  # no speeds are estimated for this device
-        fitting = [one for one, result in simulate(changes) if result.surely_fits]
-        return tuple(fitting), Simulated((), tuple(one.words for one in changes))
-    found, simulated = simulate_faster(changes, simulate, own)
-    return tuple(one for one, _ in found), Simulated((), simulated)
+    state: SurveyState, training: UserTraining, row: ProbeResult, simulation: Simulation | None
+) -> tuple[Sequence[ChangeSet], tuple[tuple[str, ...], str] | None]:
+    """The changes that are worth a measurement, the best first.
 
-
-def _without_search(one: OneChange) -> OneChange:
-    """The change at micro-batch size 1 if it searches: without a prediction a search starts there,
-    and one size that ran out of memory ends it.
+    Where none is, also the words of all that were simulated, and why they do not help.
     """
-    if one.config.micro_batch_size != AUTO:
-        return one
-    return replace(one, words="micro-batch size 1", config=one.config.with_micro_batch(1))
+    if row.outcome in ("fits", "unsupported"):
+        changes = other_changes(training, row)
+        if simulation is None:
+            return changes, None
+        if row.outcome == "unsupported":
+            return [one for one, found in simulation.rows(changes) if found.surely_fits], None
+        own = state.context.predictions[row.key].rates.get(row.micro_batch_size or 0)
+        if own is None:  # no speeds are estimated for this device
+            fitting = [one for one, found in simulation.rows(changes) if found.surely_fits]
+            return fitting, None
+        better, tried = simulate_faster(changes, simulation.rows, own)
+        return [one for one, _ in better], (tried, "no single change is faster")
+    if simulation is None:
+        return tuple(sets_in_order(row.config, *offered(training, row.config))), None
+    answer = search_yours(training, row, simulation)
+    words = tuple(one.words for one, _ in answer.judged)
+    return [one for one, _ in answer.fitting], (words, _why_none(state, row, answer, simulation))
 
 
-def _was_tried(one: OneChange, row: ProbeResult, result: ProbeResult) -> bool:
+def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: Simulation) -> str:
+    """Why no change makes the rung fit, by simulation."""
+
+    def row_of(found: ChangeSet) -> ProbeResult:
+        return simulation.row(changed_rung(found))
+
+    context, headroom = state.context, state.request.headroom
+    card_for: Callable[[ProbeResult], str | None] = partial(
+        room_for, own=context.compute_capability, headroom=headroom
+    )
+    if context.device_type != "cuda":
+        card_for = _no_card
+    return too_large(row, answer, row_of, context.usable_bytes, card_for)
+
+
+def _no_card(row: ProbeResult) -> None:
+    """A probe on the CPU names no larger card."""
+    del row
+
+
+def _was_tried(one: ChangeSet, row: ProbeResult, result: ProbeResult) -> bool:
     """Whether the change ran; a search over micro-batch sizes begins with the try of the rung."""
     own = row.micro_batch_size if one.config.rung_key() == row.config.rung_key() else None
     return any(each.micro_batch_size != own for each in result.tries)
-
-
-def _simulated_row(state: SurveyState, rung: Rung, found: LadderPrediction) -> ProbeResult:
-    attempts = found.attempts.get(rung.config.key(), ())
-    return conclude(rung, attempts, None, state.context, state.request, "predicted")
 
 
 def _helps(row: ProbeResult, result: ProbeResult) -> bool:
@@ -174,28 +249,35 @@ def _is_enough(row: ProbeResult, tried: Sequence[Tried]) -> bool:
 
 
 def _answer(
-    state: SurveyState,
     training: UserTraining,
     row: ProbeResult,
     tried: Sequence[Tried],
-    simulated: Simulated,
+    ruled_out: tuple[tuple[str, ...], str] | None,
 ) -> YourRung:
-    """The answer from what was measured; `simulated` says why nothing was."""
+    """The answer from what was measured; `ruled_out` says why nothing was."""
     words = tuple(one.words for one, result in tried if result.outcome != "unsupported")
-    found = best_first([pair for pair in tried if _helps(row, pair[1])])
-    request, usable = state.request, state.context.usable_bytes
+    found = [pair for pair in tried if _helps(row, pair[1])]
     if row.outcome == "fits":
-        found.sort(key=lambda pair: -(pair[1].tokens_per_s or 0.0))
-        reason = f"{', or '.join(words)} is not faster" if words else "no change can run here"
-        if simulated.tried and not words:
-            reason = "when simulated, no single change is faster"
-        return answer_faster(request, training, row, found, words, reason)
-    card_for = partial(room_for, own=state.context.compute_capability, headroom=request.headroom)
-    least = None if words or state.context.device_type != "cuda" else simulated.least
-    answer = answer_fits(
-        request, training, row, found, words or simulated.tried, usable, least, card_for
-    )
-    if words or not simulated.tried:
-        return answer
-    why = f"when simulated, {answer.reason}" if answer.reason else None
-    return replace(answer, tried=(), reason=why)
+        found = fastest_first(found)
+    changes = shown(training, row, found)
+    aim: Aim = "faster" if row.outcome == "fits" else "fits"
+    if row.outcome == "unsupported" and not changes:
+        return YourRung(row.key, YOURS, None, (), words, None)
+    return YourRung(row.key, YOURS, aim, changes, words, _reason(aim, words, ruled_out, changes))
+
+
+def _reason(
+    aim: Aim,
+    words: tuple[str, ...],
+    ruled_out: tuple[tuple[str, ...], str] | None,
+    changes: Sequence[YourChange],
+) -> str | None:
+    """Why no measured change helps; None if one does."""
+    if changes:
+        return None
+    if words:
+        any_of = ", or ".join(words)
+        return f"{any_of} is not faster" if aim == "faster" else f"not even with {any_of}"
+    if ruled_out is not None and ruled_out[0]:
+        return f"when simulated, {ruled_out[1]}"
+    return "no change can run here"

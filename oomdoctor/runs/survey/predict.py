@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from oomdoctor.analysis.memory.overhead import context_bytes, nccl_bytes
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
@@ -30,18 +30,24 @@ def predict_rungs(
     state: SurveyState,
     rungs: Sequence[Rung],
     learned: Learned | None,
+    sizes: Mapping[str, tuple[int, ...]] | None = None,
     *,
     on_event: Listener,
     stop: Callable[[], bool],
 ) -> LadderPrediction:
     """Simulate the rungs for the survey's device, as far as possible; the rest is left out.
 
-    `learned` are constants of the machine that an earlier survey measured. The survey warns if what
-    was simulated could not be kept.
+    `learned` are constants of the machine that an earlier survey measured. `sizes` are micro-batch
+    sizes by key of a rung, where they are not those that a search may reach. The survey
+    warns if what was simulated could not be kept.
     """
     setup, context = state.setup, state.context
     target = _target(state, learned)
-    jobs = [(rung, _job(rung, state, target)) for rung in rungs if _is_open(rung, context)]
+    jobs = [
+        (rung, _job(rung, state, target, (sizes or {}).get(rung.config.key())))
+        for rung in rungs
+        if _is_open(rung, context)
+    ]
     found = LadderPrediction()
     request = state.request
     simulators = Simulators(
@@ -106,10 +112,10 @@ def _target(state: SurveyState, learned: Learned | None) -> Target:
     )
 
 
-def _job(rung: Rung, state: SurveyState, target: Target) -> ProbeJob:
+def _job(rung: Rung, state: SurveyState, target: Target, asked: tuple[int, ...] | None) -> ProbeJob:
     inspection, context = state.inspection, state.context
     assert inspection is not None
-    sizes = sizes_to_predict(rung.config, fixed_size(rung.config, context))
+    sizes = asked or sizes_to_predict(rung.config, fixed_size(rung.config, context))
     return ProbeJob(
         mode="simulate",
         label=f"predict-{rung.label}",

@@ -1,0 +1,349 @@
+"""The cheapest set of changes with which a training fits, or the proof that none does.
+
+Sets of a cheaper tier come first. Within a tier, single changes come before several, and several
+are what is left of all together after dropping every change that is not needed, the dearest first.
+A judge says whether a configuration fits: the closed form, a simulation or a measurement. A change
+that is not supported where the judge works rules out only the sets that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
+from oomdoctor.analysis.changes.table import TABLE, Change, Part, Tier
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.measurement import Breakdown
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.units import format_bytes
+
+Outcome = Literal["fits", "borderline", "short", "unsupported"]
+_AT_ONCE = 2  # recordings: as many as simulate in parallel
+_PARTS: tuple[Part, ...] = ("weights", "gradients", "optimizer", "activations", "logits")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge says about a configuration.
+
+    `needs_bytes` is its peak, and `tensors_bytes` what it needs whatever the allocator does.
+    `parts` and `overhead_bytes` are what was on the device at the peak. None if unknown.
+    """
+
+    outcome: Outcome
+    needs_bytes: int | None = None
+    tensors_bytes: int | None = None
+    parts: Breakdown | None = None
+    overhead_bytes: int = 0
+    reason: str | None = None
+
+
+class Judge(Protocol):
+    """Says whether configurations fit in `usable_bytes`."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """The memory that a configuration may use."""
+
+    def judge(self, sets: Sequence[ChangeSet]) -> Sequence[Verdict | None]:
+        """A verdict for each; None for those that it was stopped before."""
+
+    def least_bytes(self, config: TrainConfig) -> int:
+        """A certain lower bound of what a configuration needs; 0 if there is none."""
+
+    def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
+        """Whether the first certainly needs at least as much as the second; False if unknown."""
+
+
+Judged = tuple[ChangeSet, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a search found.
+
+    `fitting` are sets that fit, the cheapest first; sets that are borderline only if no other fits.
+    `judged` are all sets with a verdict, `nearest` the one that needs the least. `unsupported` are
+    the changes that are not supported here, with the reason. `least_bytes` is what every set that
+    a formula ruled out needs at least. Unless `complete`, the judge was stopped, and nothing
+    follows from what was not found.
+    """
+
+    fitting: tuple[Judged, ...]
+    judged: tuple[Judged, ...]
+    nearest: Judged | None
+    unsupported: Mapping[str, str]
+    least_bytes: int | None
+    complete: bool
+
+
+def verdict_of(row: ProbeResult) -> Verdict:
+    """What the row of a rung says about it."""
+    measured = row.measurement
+    outcome: Outcome = "short"
+    if measured is None:
+        outcome = "short" if row.missed_by_bytes is not None else "unsupported"
+        return Verdict(outcome, reason=row.reason)
+    outcome = "borderline" if row.borderline else "fits" if row.outcome == "fits" else "short"
+    overhead = measured.overhead_bytes or 0
+    return Verdict(
+        outcome,
+        measured.deciding_peak_bytes(),
+        measured.peak_allocated_bytes + overhead,
+        row.breakdown,
+        overhead,
+        row.reason,
+    )
+
+
+def why_nothing_fits(answer: Answer, usable_bytes: int) -> str:
+    """What the whole table comes to if no set of it fits, in words."""
+    if not answer.complete:
+        return "the search was interrupted"
+    if answer.nearest is not None:
+        one, verdict = answer.nearest
+        needs = verdict.needs_bytes or 0
+        short = format_bytes(needs - usable_bytes)
+        return f"{one.words} needs the least, {format_bytes(needs)}, short by {short}"
+    if answer.least_bytes is not None:
+        short = format_bytes(answer.least_bytes - usable_bytes)
+        needed = format_bytes(answer.least_bytes)
+        return f"with any change it needs at least {needed}, short by {short}"
+    if answer.unsupported:
+        return f"not supported here: {listed(list(answer.unsupported))}"
+    return "there is nothing left to change"
+
+
+def search(
+    base: TrainConfig,
+    own: Verdict | None,
+    judge: Judge,
+    *,
+    offers: Callable[[Change], bool] = lambda change: True,
+    adapt: Callable[[TrainConfig], TrainConfig] = lambda config: config,
+    wanted: int = 1,
+) -> Answer:
+    """Search the table for sets with which `base` fits, until `wanted` are known.
+
+    `own` is the verdict about `base` itself. Only changes that `offers` are used. `adapt` completes
+    a changed configuration, such as with the defaults of the user's program.
+    """
+    return _Search(base, own, judge, offers, adapt, wanted).answer()
+
+
+def _recorded(config: TrainConfig) -> TrainConfig:
+    """What one model serves: micro-batch size and length are cheap to vary."""
+    return replace(config, micro_batch_size=AUTO, sequence_length=1)
+
+
+class _Search:
+    """A running search. Invariant: every set of a finished tier was judged or ruled out."""
+
+    def __init__(
+        self,
+        base: TrainConfig,
+        own: Verdict | None,
+        judge: Judge,
+        offers: Callable[[Change], bool],
+        adapt: Callable[[TrainConfig], TrainConfig],
+        wanted: int,
+    ) -> None:
+        self._base, self._judge, self._wanted = base, judge, wanted
+        self._offers, self._adapt = offers, adapt
+        self._judged: dict[TrainConfig, Judged] = {}
+        if own is not None:
+            self._judged[base] = ChangeSet((), (), base), own
+        self._unsupported: dict[str, str] = {}
+        self._least: int | None = None
+        self._stopped = False
+
+    def answer(self) -> Answer:
+        """Search tier by tier."""
+        found: list[Judged] = []
+        for tier in Tier:
+            found = self._of_tier(Lattice(self._base, tier, self._offers, self._adapt))
+            if found or self._stopped:
+                break
+            if tier == Tier.SAME:
+                # If not even these fit, they rule out most sets of all tiers at once.
+                last = Lattice(self._base, max(Tier), self._offers, self._adapt)
+                self._fronts(last)
+        judged = tuple(pair for pair in self._judged.values() if pair[0].changes)
+        if not found:
+            found = [pair for pair in judged if pair[1].outcome == "borderline"][:1]
+        sized = [pair for pair in judged if pair[1].needs_bytes is not None]
+        nearest = min(sized, key=lambda pair: pair[1].needs_bytes or 0, default=None)
+        return Answer(
+            tuple(found), judged, nearest, self._unsupported, self._least, not self._stopped
+        )
+
+    def _of_tier(self, lattice: Lattice) -> list[Judged]:
+        """Sets of the tier that fit, the cheapest first."""
+        alone = self._alone(lattice)
+        if alone or self._stopped:
+            return alone
+        start = self._any(lattice)
+        if start is None:
+            return []
+        return [self._cheapest(lattice, start)]
+
+    def _alone(self, lattice: Lattice) -> list[Judged]:
+        """Single changes that fit, the cheapest first, until as many are known as wanted."""
+        found: list[Judged] = []
+        waiting = [self._open(steps) for steps in lattice.singles()]
+        waiting = [steps for steps in waiting if steps]
+        while waiting and len(found) < self._wanted and not self._stopped:
+            now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+            self._ask([one for steps in now for one in steps])
+            for steps in now:
+                fitting = [self._judged[one.config] for one in steps if self._fits(one)]
+                found += fitting[:1]
+        return found[: self._wanted]
+
+    def _any(self, lattice: Lattice) -> ChangeSet | None:
+        """A set of the tier that fits: everything together, otherwise any that is not ruled out."""
+        for front in self._fronts(lattice):
+            if self._fits(front):
+                return front
+        everything = lattice.without(frozenset(self._unsupported)).all()
+        while not self._stopped and (now := self._next_open(everything)):
+            self._ask(now)
+            for one in now:
+                if self._fits(one):
+                    return one
+        return None
+
+    def _next_open(self, sets: Iterator[ChangeSet]) -> list[ChangeSet]:
+        """The next sets that may fit, as many as are judged at once."""
+        found: list[ChangeSet] = []
+        for one in sets:
+            found += self._open([one])
+            if len(found) == _AT_ONCE:
+                break
+        return found
+
+    def _fronts(self, lattice: Lattice) -> list[ChangeSet]:
+        """Judge everything together for each method, without what turns out to be unsupported."""
+        while not self._stopped:
+            refused = frozenset(self._unsupported)
+            fronts = list(lattice.without(refused).fronts())
+            self._ask(self._open(fronts))
+            if refused == self._unsupported.keys():
+                return fronts
+        return []
+
+    def _cheapest(self, lattice: Lattice, found: ChangeSet) -> Judged:
+        """The set without what it does not need: the dearest changes are dropped first."""
+        for change in sorted(found.changes, key=TABLE.index, reverse=True):
+            tries = lattice.milder(found, change.group)
+            alike = all(_recorded(one.config) == _recorded(found.config) for one in tries)
+            for batch in [tries] if alike else [[one] for one in tries]:
+                self._ask(self._open(batch))
+                fitting = [one for one in batch if self._fits(one)]
+                if fitting:
+                    found = fitting[0]
+                    break
+        return self._judged[found.config]
+
+    def _open(self, sets: Iterator[ChangeSet] | Sequence[ChangeSet]) -> list[ChangeSet]:
+        """Those that were not judged and are not ruled out."""
+        return [
+            one
+            for one in sets
+            if one.config not in self._judged
+            and not one.keys & self._unsupported.keys()
+            and not self._ruled_out(one)
+        ]
+
+    def _fits(self, found: ChangeSet) -> bool:
+        judged = self._judged.get(found.config)
+        return judged is not None and judged[1].outcome == "fits"
+
+    def _ask(self, sets: Sequence[ChangeSet]) -> None:
+        """Judge sets. If one is not supported, find the change that is to blame."""
+        asked = list({one.config: one for one in sets}.values())
+        if not asked or self._stopped:
+            return
+        for one, verdict in zip(asked, self._judge.judge(asked), strict=True):
+            if verdict is None:
+                self._stopped = True
+            else:
+                self._judged[one.config] = one, verdict
+        for one in asked:
+            if one.config in self._judged and self._judged[one.config][1].outcome == "unsupported":
+                self._blame(one)
+
+    def _blame(self, refused: ChangeSet) -> None:
+        """Learn which change of a set that is not supported is the reason, if one alone is."""
+        if len(refused.changes) == 1:
+            (change,) = refused.changes
+            self._unsupported[change.key] = self._judged[refused.config][1].reason or ""
+            return
+        known = {
+            change.key
+            for one, verdict in self._judged.values()
+            if verdict.outcome != "unsupported"
+            for change in one.changes
+        }
+        for change in refused.changes:
+            if change.key in known or change.key in self._unsupported:
+                continue
+            lattice = Lattice(self._base, change.tier, self._offers, self._adapt)
+            alone = [steps[-1] for steps in lattice.singles() if steps[-1].changes == (change,)]
+            self._ask([one for one in alone if one.config not in self._judged])
+
+    def _ruled_out(self, found: ChangeSet) -> bool:
+        """Whether a set certainly needs more than there is."""
+        usable = self._judge.usable_bytes
+        least = self._judge.least_bytes(found.config)
+        if least > usable:
+            self._least = least if self._least is None else min(least, self._least)
+            return True
+        for other, verdict in self._judged.values():
+            if verdict.outcome != "short":
+                continue
+            if (verdict.tensors_bytes or 0) > usable and self._judge.needs_more(
+                replace(found.config, allocator=other.config.allocator), other.config
+            ):
+                return True
+            if at_least(found, other, verdict) > usable:
+                return True
+        return False
+
+
+def at_least(found: ChangeSet, other: ChangeSet, verdict: Verdict) -> int:
+    """What a set needs at least, if another one with some of its changes needs what was judged.
+
+    Nothing but the parts that the other changes free can be smaller; temporaries, and what the
+    allocator holds beyond tensors, may be gone. 0 if the other one has more changes.
+    """
+    parts = verdict.parts
+    if parts is None or not other.keys <= found.keys:
+        return 0
+    left: dict[str, int] = {name: getattr(parts, f"{name}_bytes") for name in _PARTS}
+    grows = 1.0
+    for change in found.changes:
+        if change.group == "batch" and change.tier == Tier.SAME:
+            grows *= _share(found.config.micro_batch_size, other.config.micro_batch_size)
+        elif change.group == "length":
+            shorter = found.config.sequence_length / other.config.sequence_length
+            grows *= min(1.0, shorter * shorter)
+        elif change.key not in other.keys:
+            left |= dict.fromkeys(change.frees, 0)
+            if "logits" in change.frees and not parts.logits_bytes:
+                left["activations"] = 0  # some engines count logits there
+    if found.config.accumulation_steps() == 1 and other.config.accumulation_steps() > 1:
+        left["gradients"] = 0  # none are held while it computes activations
+    left["activations"], left["logits"] = (
+        int(left[name] * grows) for name in ("activations", "logits")
+    )
+    return sum(left.values()) + verdict.overhead_bytes
+
+
+def _share(now: int | str, before: int | str) -> float:
+    if not isinstance(now, int) or not isinstance(before, int):
+        return 0.0
+    return min(1.0, now / before)

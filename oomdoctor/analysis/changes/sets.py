@@ -1,0 +1,194 @@
+"""Sets of changes of a training: which there are, and what each makes of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from oomdoctor.analysis.changes.table import TABLE, Change, Tier
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.faults import config_faults
+
+Option = tuple[Change, int]
+"""A change, and which of its steps."""
+Chosen = Mapping[str, Option]
+"""By group."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """Some changes of a training, in the order of the table, and the configuration with them.
+
+    `steps` say how far each change goes.
+    """
+
+    changes: tuple[Change, ...]
+    steps: tuple[int, ...]
+    config: TrainConfig
+
+    @property
+    def words(self) -> str:
+        """`micro-batch size 1, activation checkpointing and 8-bit AdamW`."""
+        return listed([change.text(self.config) for change in self.changes])
+
+    @property
+    def tier(self) -> Tier:
+        """That of its dearest change."""
+        return max(change.tier for change in self.changes)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of its changes."""
+        return frozenset(change.key for change in self.changes)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def sets_in_order(
+    base: TrainConfig,
+    offers: Callable[[Change], bool] = lambda change: True,
+    adapt: Callable[[TrainConfig], TrainConfig] = lambda config: config,
+) -> Iterator[ChangeSet]:
+    """Sets without a judge, in the order in which to try them: each change alone, then together."""
+    for tier in Tier:
+        lattice = Lattice(base, tier, offers, adapt)
+        yield from lattice.furthest_singles()
+        yield from lattice.fronts()
+
+
+class Lattice:
+    """The sets of one tier."""
+
+    def __init__(
+        self,
+        base: TrainConfig,
+        tier: Tier,
+        offers: Callable[[Change], bool],
+        adapt: Callable[[TrainConfig], TrainConfig],
+    ) -> None:
+        self.base, self.tier, self._adapt = base, tier, adapt
+        self._rows = [change for change in TABLE if change.tier <= tier and offers(change)]
+
+    def without(self, keys: frozenset[str]) -> Lattice:
+        """The sets without some changes."""
+        return Lattice(
+            self.base,
+            self.tier,
+            lambda change: any(change is row for row in self._rows) and change.key not in keys,
+            self._adapt,
+        )
+
+    def singles(self) -> Iterator[list[ChangeSet]]:
+        """Each change alone, with all its steps, the mildest first."""
+        for change in self._rows:
+            if change.tier == self.tier:
+                steps = [
+                    self.made({change.group: (change, n)}) for n in range(_count(change, self.base))
+                ]
+                found = [one for one in steps if one is not None]
+                if found:
+                    yield found
+
+    def furthest_singles(self) -> Iterator[ChangeSet]:
+        """Each change alone, as far as it goes."""
+        for steps in self.singles():
+            yield steps[-1]
+
+    def methods(self) -> Iterator[dict[str, Option]]:
+        """The methods of the tier: as it is, and each other one."""
+        others = [row for row in self._rows if row.group == "method" and _count(row, self.base)]
+        if self.tier not in (Tier.LORA, Tier.QLORA):
+            yield {}
+        yield from (
+            {"method": (row, 0)}
+            for row in others
+            if self.tier not in (Tier.LORA, Tier.QLORA) or row.tier == self.tier
+        )
+
+    def groups(self, method: Chosen) -> dict[str, list[Option]]:
+        """What each group can be changed to with a method, the mildest first."""
+        start = self._applied(method) or self.base
+        found: dict[str, list[Option]] = {}
+        for row in self._rows:
+            if row.group != "method":
+                options = [(row, number) for number in range(_count(row, start))]
+                if options:
+                    found.setdefault(row.group, []).extend(options)
+        return found
+
+    def fronts(self) -> Iterator[ChangeSet]:
+        """For each method, everything that helps, as far as it goes."""
+        for method in self.methods():
+            chosen = dict(method)
+            for group, options in self.groups(method).items():
+                for option in reversed(options):  # the last that does not contradict the others
+                    if self._applied({**chosen, group: option}) is not None:
+                        chosen[group] = option
+                        break
+            made = self.made(chosen)
+            if made is not None:
+                yield made
+
+    def all(self) -> Iterator[ChangeSet]:
+        """Every set of the tier, each change as far as it goes, the strongest changes first.
+
+        A milder step never needs less: larger micro-batches and longer rows only add to a peak.
+        """
+        for method in self.methods():
+            groups = self.groups(method)
+            choices = [[*reversed(_furthest(options)), None] for options in groups.values()]
+            for chosen in product(*choices):
+                named = zip(groups, chosen, strict=True)
+                picked = {group: one for group, one in named if one is not None}
+                made = self.made({**method, **picked})
+                if made is not None:
+                    yield made
+
+    def milder(self, found: ChangeSet, group: str) -> list[ChangeSet]:
+        """The set without its change of a group, then with milder ones, if it stays in the tier."""
+        options = zip(found.changes, found.steps, strict=True)
+        chosen = {change.group: (change, step) for change, step in options}
+        method = {name: option for name, option in chosen.items() if name == "method"}
+        now = chosen.pop(group)
+        offered = self.groups(method).get(group, [])
+        milder = offered[: offered.index(now)] if now in offered else []
+        tries: list[dict[str, Option]] = [dict(chosen)]
+        tries += [{**chosen, group: option} for option in milder]
+        return [made for one in tries if (made := self.made(one)) is not None]
+
+    def made(self, chosen: Chosen) -> ChangeSet | None:
+        """The set of these changes; None if it is empty, contradictory or of another tier."""
+        options = sorted(chosen.values(), key=lambda option: TABLE.index(option[0]))
+        changes = tuple(change for change, _ in options)
+        if not changes or max(change.tier for change in changes) != self.tier:
+            return None
+        config = self._applied(chosen)
+        if config is None or config == self.base:
+            return None
+        return ChangeSet(changes, tuple(step for _, step in options), config)
+
+    def _applied(self, chosen: Chosen) -> TrainConfig | None:
+        """The configuration with the changes, the method first; None if it contradicts itself."""
+        config = self.base
+        rows = sorted(
+            chosen.values(), key=lambda one: (one[0].group != "method", TABLE.index(one[0]))
+        )
+        for change, number in rows:
+            steps = list(change.steps(config))
+            if number >= len(steps):
+                return None
+            config = self._adapt(replace(config, **steps[number]))
+        return None if chosen and config_faults(config) else config
+
+
+def _furthest(options: Sequence[Option]) -> list[Option]:
+    """The last step of each change."""
+    return list({change.key: (change, step) for change, step in options}.values())
+
+
+def _count(change: Change, config: TrainConfig) -> int:
+    return sum(1 for _ in change.steps(config))

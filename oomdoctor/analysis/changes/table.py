@@ -1,0 +1,218 @@
+"""The changes of a training that can save memory: one row each, the cheapest first.
+
+`explain`, `plan`, `probe` and `--from` read what a change is called, what it sets, what it costs
+and what it can free from these rows. `oomdoctor.analysis.changes.search` combines them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Literal
+
+from oomdoctor.records.config import TrainConfig, steps_in_backward
+from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged
+from oomdoctor.records.rung.choices import AUTO
+
+Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
+Settings = Mapping[str, Any]
+Steps = Iterator[Settings]
+
+_LEAST_PART = 4  # shorter rows than this part of the length come after everything else
+_SHORTEST = 128  # tokens: shorter sequences are not worth training on
+_STEP_TOKENS = 64
+_EIGHTHS = (7, 6, 5, 4, 3, 2)  # of the length, down to a quarter
+_ADAMW = "adamw_torch_fused"
+
+
+class Tier(IntEnum):
+    """What a change costs at most. All sets of a tier come before those of the next one."""
+
+    SAME = 0  # the training computes the same, or nearly the same
+    BATCH = 1  # another effective batch size
+    LORA = 2
+    QLORA = 3
+    SHORTER = 4  # rows of at least a quarter of the length
+    SHORTEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the table.
+
+    `words` name the change; `{key}` is the value that it sets. `steps` are the settings that
+    differ from a configuration, the mildest first; none if the change does not apply to it.
+    `frees` are the parts of a peak that it can make smaller, besides temporaries. Two changes with
+    the same `group` exclude each other; the last of a group in the table saves the most.
+    """
+
+    key: str
+    words: str
+    steps: Callable[[TrainConfig], Steps]
+    frees: frozenset[Part]
+    group: str
+    tier: Tier = Tier.SAME
+    package: str | None = None
+
+    def applied(self, config: TrainConfig, step: Settings) -> TrainConfig:
+        """A configuration with one of the steps."""
+        return replace(config, **step)
+
+    def text(self, config: TrainConfig) -> str:
+        """The words for the change of a configuration that has it."""
+        return self.words.format_map({name: getattr(config, name) for name in _SHOWN})
+
+
+_SHOWN = ("micro_batch_size", "sequence_length", "world_size")
+
+
+def _if(condition: bool, **settings: Any) -> Steps:
+    if condition:
+        yield settings
+
+
+def smaller_batches(config: TrainConfig) -> Steps:
+    """Smaller micro-batches that divide this one; the effective batch stays the same."""
+    size = config.micro_batch_size
+    if size == AUTO or steps_in_backward(config):
+        return
+    for smaller in range(size // 2, 0, -1):
+        if size % smaller == 0:
+            yield {"micro_batch_size": smaller}
+
+
+def _loss(kind: str) -> Callable[[TrainConfig], Steps]:
+    return lambda config: _if(config.loss == "default", loss=kind)
+
+
+def _sharded_further(config: TrainConfig) -> Steps:
+    further = {"zero1": "zero3", "zero2": "zero3", "fsdp_grad_op": "fsdp", "ddp": "fsdp"}
+    instead = further.get(config.sharding)
+    if instead is None or (config.sharding == "ddp" and config.method == "qlora"):
+        return
+    yield {"sharding": instead} | ({"bucket_elements": 0} if config.sharding == "ddp" else {})
+
+
+def _has_moments(config: TrainConfig) -> bool:
+    """Whether the optimizer is an AdamW or similar, with states on the device."""
+    row = OPTIMIZERS.get(config.optimizer)
+    return row is not None and row.moments == 2 and config.offload == "none"
+
+
+def _fused(config: TrainConfig) -> Steps:
+    row = OPTIMIZERS.get(config.optimizer)
+    return _if(
+        _has_moments(config) and row is not None and row.kernel == "foreach", optimizer=_ADAMW
+    )
+
+
+def _eight_bit(config: TrainConfig) -> Steps:
+    small = OPTIMIZERS[config.optimizer].eight_bit if _has_moments(config) else True
+    return _if(not small, optimizer="adamw_bnb_8bit")
+
+
+def _paged(config: TrainConfig) -> Steps:
+    return _if(
+        _has_moments(config) and not is_paged(config.optimizer), optimizer="paged_adamw_8bit"
+    )
+
+
+def _offloaded(config: TrainConfig) -> Steps:
+    """With an optimizer that can step on the host."""
+    if not _has_moments(config) or is_paged(config.optimizer):
+        return
+    stays = OPTIMIZERS[config.optimizer].steps_on_host
+    yield {"offload": "optimizer"} | ({} if stays else {"optimizer": _ADAMW})
+
+
+def _half_weights(config: TrainConfig) -> Steps:
+    wide = config.weights_dtype == "float32" and config.autocast_dtype != "float16"
+    return _if(wide, weights_dtype="bfloat16")
+
+
+def _in_backward(config: TrainConfig) -> Steps:
+    alone = config.method == "full" and config.sharding == "none" and config.offload == "none"
+    return _if(
+        alone and not steps_in_backward(config),
+        optimizer_in_backward=True,
+        micro_batch_size=1,
+        effective_batch_size=1,
+    )
+
+
+def _trained_whole(config: TrainConfig) -> dict[str, Any]:
+    """The settings that only full fine-tuning has, without effect."""
+    whole = {"frozen_layers": 0, "fp8": "none", "optimizer_in_backward": False}
+    return {name: value for name, value in whole.items() if getattr(config, name) != value}
+
+
+def _lora(config: TrainConfig) -> Steps:
+    return _if(config.method == "full", method="lora", **_trained_whole(config))
+
+
+def _qlora(config: TrainConfig) -> Steps:
+    quantized = {"method": "qlora", "quantization": "nf4"} | _trained_whole(config)
+    return _if(config.method != "qlora", **quantized)
+
+
+def _shorter(config: TrainConfig) -> Steps:
+    for eighths in _EIGHTHS:
+        tokens = _whole_steps(config.sequence_length * eighths // 8)
+        if least_tokens(config.sequence_length) <= tokens < config.sequence_length:
+            yield {"sequence_length": tokens}
+
+
+def _shortest(config: TrainConfig) -> Steps:
+    length = config.sequence_length // (2 * _LEAST_PART)
+    while length >= _SHORTEST:
+        yield {"sequence_length": _whole_steps(length)}
+        length //= 2
+
+
+def _whole_steps(tokens: int) -> int:
+    return tokens // _STEP_TOKENS * _STEP_TOKENS
+
+
+def least_tokens(length: int) -> int:
+    """The shortest rows that are proposed before all else was tried, of a length."""
+    return max(_SHORTEST, length // _LEAST_PART // _STEP_TOKENS * _STEP_TOKENS)
+
+
+_GROWS: frozenset[Part] = frozenset({"activations", "logits"})
+_LOGITS: frozenset[Part] = frozenset({"logits"})
+_STATES: frozenset[Part] = frozenset({"optimizer"})
+_TRAINED: frozenset[Part] = _GROWS | {"gradients", "optimizer"}
+_ALL: frozenset[Part] = _TRAINED | {"weights"}
+
+TABLE: tuple[Change, ...] = (
+    Change("smaller_batch", "micro-batch size {micro_batch_size}", smaller_batches, _GROWS,
+           "batch"),
+    Change("sdpa", "SDPA attention",
+           lambda config: _if(config.attention == "eager", attention="sdpa"), _GROWS, "attention"),
+    Change("fused_optimizer", "the fused optimizer", _fused, frozenset(), "states"),
+    Change("expandable_segments", "expandable_segments",
+           lambda config: _if(config.allocator == "default", allocator="expandable_segments"),
+           frozenset(), "allocator"),
+    Change("checkpointing", "activation checkpointing",
+           lambda config: _if(config.activation_checkpointing == "none",
+                              activation_checkpointing="full"),
+           frozenset({"activations"}), "checkpointing"),
+    Change("chunked", "TRL's loss in chunks", _loss("chunked"), _LOGITS, "loss", package="trl"),
+    Change("liger", "Liger's loss", _loss("liger"), _LOGITS, "loss", package="liger-kernel"),
+    Change("shard", "full sharding", _sharded_further, _ALL, "sharding"),
+    Change("adamw_8bit", "8-bit AdamW", _eight_bit, _STATES, "states", package="bitsandbytes"),
+    Change("paged_adamw", "paged 8-bit AdamW", _paged, _STATES, "states", package="bitsandbytes"),
+    Change("half_weights", "bf16 weights", _half_weights, _ALL, "precision"),
+    Change("offload_optimizer", "optimizer offload", _offloaded, _STATES, "states"),
+    Change("optimizer_in_backward",
+           "the optimizer in the backward pass (effective batch size 1)", _in_backward,
+           _TRAINED, "batch", Tier.BATCH),
+    Change("lora", "LoRA", _lora, _TRAINED, "method", Tier.LORA, "peft"),
+    Change("qlora", "QLoRA", _qlora, _ALL, "method", Tier.QLORA, "bitsandbytes"),
+    Change("shorter_sequence", "sequence length {sequence_length:,}", _shorter, _GROWS, "length",
+           Tier.SHORTER),
+    Change("shortest_sequence", "sequence length {sequence_length:,}", _shortest, _GROWS, "length",
+           Tier.SHORTEST),
+)  # fmt: skip
+BY_KEY = {change.key: change for change in TABLE}
