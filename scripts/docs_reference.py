@@ -27,6 +27,7 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.facts.unsupported import UNSUPPORTED
 from oomdoctor.records.facts.warnings import CODES
 from oomdoctor.records.rung.keys import KEYS, Group
+from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.system import catalogue, environment
 
 sys.path.append(str(Path(__file__).parent / "evaluation"))
@@ -294,6 +295,23 @@ def interconnects() -> str:
     return table(("link", "one direction", "adapters", "reached", "source of the share"), rows)
 
 
+def programs_read() -> str:
+    """The files that `--from` reads, which library checks them, and where the names are from."""
+    rows = [
+        (f"`{one.name}`", one.reads, one.brand or one.name, f"{one.package} {one.version}")
+        for one in PROGRAMS
+        if one.names is not None
+    ]
+    scripts = ", ".join(f"`{one.name}`" for one in PROGRAMS if one.script is not None)
+    rows.append((scripts, "a training script in Python", "its text alone", ""))
+    return table(("program", "file", "checked by", "names of"), rows)
+
+
+def programs_written() -> str:
+    """What `export` writes for each program."""
+    return table(("target", "what is written"), [(f"`{one.name}`", one.writes) for one in PROGRAMS])
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -323,6 +341,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "memory-errors": memory_errors,
     "speed-errors": speed_errors,
     "interconnects": interconnects,
+    "programs-read": programs_read,
+    "programs-written": programs_written,
     "claims": claims,
     "published-many": published_many,
     "published-many-left-out": published_many_left_out,

@@ -180,6 +180,8 @@ PROGRAM = Program(
     package="accelerate",
     version="1.15.0",
     file="accelerate.yaml",
+    reads="the file of `accelerate launch --config_file`",
+    writes="a configuration for `accelerate launch`: the GPUs and how they share the training",
     names=ACCELERATE,
     marks=listed(
         """

@@ -260,6 +260,9 @@ PROGRAM = Program(
     package="deepspeed",
     version="0.19.8",
     file="ds.json",
+    brand="DeepSpeed",
+    reads="DeepSpeed's JSON",
+    writes="DeepSpeed's JSON file, for rungs with ZeRO",
     names=DEEPSPEED,
     marks=listed(
         """

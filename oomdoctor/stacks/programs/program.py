@@ -25,6 +25,7 @@ class Program:
 
     Its names: `title` is what reads a file, and `brand` how the program is written in texts.
     `package` parses its files, and `version` is the release from which the names were taken.
+    `reads` and `writes` say in the docs which files those are.
     `marks` are names that only its files have; with one of `not_with` they are another program's.
 
     Reading: `names` are the settings of its files, and `script` those of its scripts. `prepare`
@@ -46,6 +47,8 @@ class Program:
     version: str
     file: str
     brand: str = ""
+    reads: str = ""
+    writes: str = ""
     names: Table | None = None
     script: Table | None = None
     marks: frozenset[str] = frozenset()

@@ -14,6 +14,7 @@ PROGRAM = Program(
     package="torch",
     version="2.13.0",
     file="train.py",
+    writes="a script with a plain training loop: no Trainer, no accelerate",
     script=TRAINER | SCRIPT | Table((), defaults={"micro_batch_size": 1}, source="no more is said"),
     script_writer="oomdoctor.stacks.scripts.pytorch",
     beside=BESIDE_OF_TRL,

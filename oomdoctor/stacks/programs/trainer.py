@@ -32,6 +32,12 @@ PROGRAM = Program(
     package="transformers",
     version="5.23.0",
     file="train.py",
+    brand="transformers",
+    reads=(
+        "`TrainingArguments` as YAML or JSON, with the arguments of a script beside them; or "
+        "a folder that the Trainer saved into (`training_args.bin`, `adapter_config.json`)"
+    ),
+    writes="a script for transformers' `Trainer`",
     names=TRAINER,
     script=TRAINER | SCRIPT,
     marks=OF_EXAMPLES

@@ -306,6 +306,12 @@ PROGRAM = Program(
     package="trl",
     version="1.16.0",
     file="train.py",
+    brand="TRL",
+    reads="the file of `trl sft --config`",
+    writes=(
+        "a script for TRL: `SFTTrainer`, or `DPOTrainer`, `RewardTrainer` and `GRPOTrainer` "
+        "for rungs with these objectives"
+    ),
     names=TRL,
     script=TRL | SCRIPT,
     marks=listed(

@@ -28,6 +28,7 @@ PROGRAM = Program(
     package="unsloth",
     version="2025.11",
     file="train.py",
+    writes="a script for Unsloth",
     script=TRL | SCRIPT,
     prepare=_prepare,
     decide=_decide,
