@@ -10,7 +10,7 @@ class Phase:
     """A phase: when something happened, its name as a noun, and a short one for pictures.
 
     `of_step` is a part of a training step. `runs_forward` phases compute what a model gives out.
-    `measured` phases have peaks of their own.
+    The peaks of `measured` phases are measured one by one.
     """
 
     name: str
