@@ -108,7 +108,7 @@ def test_without_a_remedy_for_the_file_the_answer_is_no(cli: Any, folder: Path) 
     place = next(n for n, one in enumerate(remedies, 1) if one["key"] == "bigger_card")
     ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--remedy", str(place))
     assert (ended.code, ended.out) == (3, "")
-    assert "it is no setting of a training" in ended.err
+    assert "it is not a training setting" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.row import Row, always, held, rule
+from oomdoctor.explain.remedies.row import Row, always, held, rule, setting
 
 
 def _unlike_windows(case: Case) -> bool:
@@ -31,10 +31,10 @@ CARD_ROWS: tuple[Row, ...] = (
                                     - (case.incident.event.allowed_bytes or 0)) or None,
                           "off limits to this process"),
         {"pytorch": "torch.cuda.set_per_process_memory_fraction(1.0)"}),
-    Row("expandable_segments", 0, "Turn on expandable segments", _gaps_cover,
+    setting("expandable_segments", 0, "Turn on expandable segments", _gaps_cover,
         lambda case: held(case.unallocated, "reserved but unallocated memory that becomes usable"),
         {"shell": "export $alloc_conf=expandable_segments:True",
-         "pytorch": "set it before torch is imported"}),
+         "pytorch": "set it before torch is imported"}, allocator="expandable_segments"),
     Row("empty_cache", 1, "Empty the cache between parts of the program that alternate",
         lambda case: (case.unallocated or 0) >= (case.requested or 1),
         rule("helps only if two parts of the program take turns and allocate very different sizes"),

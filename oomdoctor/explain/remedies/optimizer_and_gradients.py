@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
+from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule, setting
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.units import format_bytes
@@ -72,30 +72,22 @@ def _temporaries(case: Case) -> Effect:
 
 
 OPTIMIZER_ROWS: tuple[Row, ...] = (
-    Row("fused_optimizer", 0, "Use the fused optimizer, which needs no temporaries",
+    setting("fused_optimizer", 0, "Use the fused optimizer, which needs no temporaries",
         lambda case: case.shows(r"_foreach_|_multi_tensor"),
         lambda case: _temporaries(case),
-        {"transformers": 'TrainingArguments(optim="adamw_torch_fused")',
-         "trl": 'SFTConfig(optim="adamw_torch_fused")',
-         "pytorch": "torch.optim.AdamW(params, fused=True)  # or foreach=False"}),
-    Row("adamw_8bit", 1, "Use 8-bit AdamW", _wide_states,
-        changing("states take 2 bytes per parameter instead of 4 (16-bit weights) or 8 (32-bit)",
-                 optimizer="adamw_bnb_8bit"),
-        {"transformers": 'TrainingArguments(optim="adamw_bnb_8bit")',
-         "trl": 'SFTConfig(optim="adamw_bnb_8bit")',
-         "pytorch": "bitsandbytes.optim.AdamW8bit(model.parameters(), lr=...)"},
-        "published results show no loss of quality"),
-    Row("paged_adamw", 2, "Use paged 8-bit AdamW, which can move its states to host memory",
+        {"pytorch": "torch.optim.AdamW(params, fused=True)  # or foreach=False"},
+        optimizer="adamw_torch_fused"),
+    setting("adamw_8bit", 1, "Use 8-bit AdamW", _wide_states,
+        "states take 2 bytes per parameter instead of 4 (16-bit weights) or 8 (32-bit)",
+        {"pytorch": "bitsandbytes.optim.AdamW8bit(model.parameters(), lr=...)"},
+        "published results show no loss of quality", optimizer="adamw_bnb_8bit"),
+    setting("paged_adamw", 2, "Use paged 8-bit AdamW, which can move its states to host memory",
         lambda case: _adam(case) and not _paged(case),
-        changing("states move to host memory when the GPU is full", optimizer="paged_adamw_8bit"),
-        {"transformers": 'TrainingArguments(optim="paged_adamw_8bit")',
-         "trl": 'SFTConfig(optim="paged_adamw_8bit")',
-         "pytorch": "bitsandbytes.optim.PagedAdamW8bit(model.parameters(), lr=...)"}),
-    Row("adafactor", 5, "Use Adafactor", _wide_states,
-        changing("almost no optimizer states", optimizer="adafactor"),
-        {"transformers": 'TrainingArguments(optim="adafactor")',
-         "trl": 'SFTConfig(optim="adafactor")'},
-        "a different optimizer: learning rate and results change"),
+        "states move to host memory when the GPU is full",
+        {"pytorch": "bitsandbytes.optim.PagedAdamW8bit(model.parameters(), lr=...)"},
+        optimizer="paged_adamw_8bit"),
+    setting("adafactor", 5, "Use Adafactor", _wide_states, "almost no optimizer states", {},
+        "a different optimizer: learning rate and results change", optimizer="adafactor"),
     Row("offload_optimizer", 4, "Keep optimizer states in host memory (ZeRO offload)", _on_device,
         changing("states move to host memory; slower optimizer step", offload="optimizer"),
         {"deepspeed": '"zero_optimization": {"stage": 2, '
@@ -107,21 +99,19 @@ OPTIMIZER_ROWS: tuple[Row, ...] = (
          "deepspeed": '"zero_optimization": {"stage": 3}',
          "transformers": 'TrainingArguments(fsdp="full_shard auto_wrap")',
          "pytorch": "torch.distributed.fsdp.fully_shard(layer)"}),
-    Row("lora", 5, "Use LoRA instead of full fine-tuning", _trainable_by_lora,
-        changing("gradients and states only for the adapters, about 1% of the parameters",
-                 method="lora"),
+    setting("lora", 5, "Use LoRA instead of full fine-tuning", _trainable_by_lora,
+        "gradients and states only for the adapters, about 1% of the parameters",
         {"trl": 'SFTTrainer(..., peft_config=LoraConfig(r=16, target_modules="all-linear"))',
          "transformers": "model = peft.get_peft_model(model, LoraConfig(r=16, "
                          'target_modules="all-linear"))',
          "pytorch": 'model = peft.get_peft_model(model, LoraConfig(target_modules="all-linear"))'},
-        "a different method: close in quality on most tasks"),
-    Row("qlora", 6, "Use QLoRA: keep the base model in 4 bits", _quantisable,
-        changing("the base model takes about 0.5 bytes per parameter", method="qlora",
-                 quantization="nf4"),
+        "a different method: close in quality on most tasks", method="lora"),
+    setting("qlora", 6, "Use QLoRA: keep the base model in 4 bits", _quantisable,
+        "the base model takes about 0.5 bytes per parameter",
         {"transformers": 'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", '
                          "bnb_4bit_compute_dtype=torch.bfloat16)",
          "trl": "ModelConfig(load_in_4bit=True, use_peft=True)"},
-        "a different method, and slower"),
+        "a different method, and slower", method="qlora", quantization="nf4"),
     Row("clip_loop", 1, "Clip one tensor at a time", lambda case: case.phase == "clip",
         rule("avoids temporaries for all gradients at once"),
         {"pytorch": "torch.nn.utils.clip_grad_norm_(params, 1.0, foreach=False)"}),

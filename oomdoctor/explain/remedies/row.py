@@ -13,6 +13,7 @@ from oomdoctor.explain.memory.held import Saving, halved, saving
 from oomdoctor.explain.memory.moments import Moment
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.diagnosis import Basis
+from oomdoctor.stacks.writing.calls import said_in_calls
 from oomdoctor.units import MIB, format_bytes
 
 _HALF = 0.5
@@ -41,8 +42,9 @@ class Row:
     """One change. `cost`: 0 nothing lost, 1-2 a little speed, 3-4 speed, 5-6 quality, 7+ money.
 
     `change` starts with a verb. `change`, `note` and `lines` may contain the $names that
-    `choose.values_of` fills in. `when` says whether the change can help at all; `effect` says how
-    much memory it frees.
+    `choose.values_of` fills in. `settings` are the keys of a rung that it sets, whatever the
+    training; how programs say them follows, and `own_lines` say the rest. `when` says whether the
+    change can help at all; `effect` says how much memory it frees.
     """
 
     key: str
@@ -50,8 +52,29 @@ class Row:
     change: str
     when: Callable[[Case], bool]
     effect: Callable[[Case], Effect]
-    lines: Mapping[str, str] = field(default_factory=dict)
+    own_lines: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> Mapping[str, str]:
+        """What to write, by library."""
+        return {**said_in_calls(self.settings), **self.own_lines}
+
+
+def setting(
+    key: str,
+    cost: int,
+    change: str,
+    when: Callable[[Case], bool],
+    effect: str | Callable[[Case], Effect],
+    lines: Mapping[str, str],
+    note: str | None = None,
+    **settings: Any,
+) -> Row:
+    """A change that sets keys of a rung; text as its `effect` is that of `changing` them."""
+    counted = changing(effect, **settings) if isinstance(effect, str) else effect
+    return Row(key, cost, change, when, counted, lines, note, settings)
 
 
 def always(case: Case) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule
+from oomdoctor.explain.remedies.row import Effect, Row, changing, difference, rule, setting
 
 
 def _wide_weights(case: Case) -> bool:
@@ -34,12 +34,13 @@ def _half(case: Case) -> Effect:
 
 
 WEIGHT_ROWS: tuple[Row, ...] = (
-    Row("half_weights", 1, "Load the weights in bfloat16", _wide_weights,
+    setting("half_weights", 1, "Load the weights in bfloat16", _wide_weights,
         _half,
         {"transformers": "AutoModelForCausalLM.from_pretrained(..., dtype=torch.bfloat16)",
          "trl": 'SFTConfig(model_init_kwargs={"dtype": "bfloat16"})',
          "pytorch": "model.to(torch.bfloat16)"},
-        "torch_dtype= before transformers 4.56; training in pure bfloat16 loses a little accuracy"),
+        "torch_dtype= before transformers 4.56; training in pure bfloat16 loses a little accuracy",
+        weights_dtype="bfloat16"),
     Row("quantized_load", 5, "Load the weights in 4 bits",
         lambda case: case.setup.method != "qlora" and case.setup.quantization is None
         and case.phase in ("load", "init", "generate"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.rung.choices import AUTO
@@ -112,7 +113,7 @@ def _changed(before: TrainConfig, remedy: Remedy) -> TrainConfig:
     """The rung of the file with the remedy."""
     changes = _of_rung(remedy) or _by_key(before, remedy)
     if not changes:
-        raise _NotAppliedError("it is no setting of a training")
+        raise _NotAppliedError("it is not a training setting")
     if before.world_size > 1:
         changes = {key: value for key, value in changes.items() if key != "world_size"}
     after = replace(before, **changes)
@@ -140,43 +141,23 @@ def _by_key(before: TrainConfig, remedy: Remedy) -> dict[str, Any]:
     """The keys that the remedy sets, whatever else is known of the training."""
     found: dict[str, Any] = {}
     for key in remedy.key.split("+"):
-        change = _CHANGES.get(key)
-        if change is None:
+        row = TABLE.get(key)
+        changes = _half(before, *_HALVED[key]) if key in _HALVED else row.settings if row else {}
+        if not changes:
             return {}
-        found |= change(before)
+        found |= changes
     return found
 
 
-def _smaller(before: TrainConfig) -> dict[str, Any]:
-    size = before.micro_batch_size
-    return {"micro_batch_size": size // 2} if size != AUTO and size > 1 else {}
+def _half(before: TrainConfig, key: str, least: int) -> dict[str, Any]:
+    value = getattr(before, key)
+    return {key: value // 2} if value != AUTO and value // 2 >= least else {}
 
 
-def _shorter(before: TrainConfig) -> dict[str, Any]:
-    length = before.sequence_length
-    return {"sequence_length": length // 2} if length // 2 >= _SHORTEST else {}
-
-
-def _always(**changes: Any) -> Callable[[TrainConfig], dict[str, Any]]:
-    return lambda _: changes
-
-
-# The key of a remedy -> what it changes in a rung of which the log does not say all.
-_CHANGES: Mapping[str, Callable[[TrainConfig], dict[str, Any]]] = {
-    "smaller_batch": _smaller,
-    "shorter_sequence": _shorter,
-    "checkpointing": _always(activation_checkpointing="full"),
-    "liger": _always(loss="liger"),
-    "sdpa": _always(attention="sdpa"),
-    "fused_optimizer": _always(optimizer="adamw_torch_fused"),
-    "adamw_8bit": _always(optimizer="adamw_bnb_8bit"),
-    "paged_adamw": _always(optimizer="paged_adamw_8bit"),
-    "adafactor": _always(optimizer="adafactor"),
-    "half_weights": _always(weights_dtype="bfloat16"),
-    "offload_activations": _always(offload="activations"),
-    "lora": _always(method="lora"),
-    "qlora": _always(method="qlora", quantization="nf4"),
-    "expandable_segments": _always(allocator="expandable_segments"),
+# Remedies that change a number: the key of the rung, and the least that it becomes.
+_HALVED = {
+    "smaller_batch": ("micro_batch_size", 1),
+    "shorter_sequence": ("sequence_length", _SHORTEST),
 }
 
 
