@@ -28,7 +28,7 @@ MODERN = (8, 0)
 """Kernels for bfloat16 and flash attention need this compute capability."""
 ANY = (0, 0)
 # The assumed relative error of a predicted peak if no prediction was ever compared.
-_ASSUMED_ERROR = 0.02
+ASSUMED_ERROR = 0.02
 # With DeepSpeed only tensors are predicted. Where its engine ran for a 7B model, on 3 to 6 emulated
 # GPUs, the allocator reserved 12% to 22% more than them.
 _BEYOND_TENSORS = 0.25
@@ -49,7 +49,7 @@ def peak_error(context: ByteRange, errors: PeakErrors, method: Method) -> PeakEr
     """How far the predicted peak of a rung may be off on a card with this context."""
     share = errors.share(method, "reserved")
     return PeakError(
-        _ASSUMED_ERROR if share is None else share,
+        ASSUMED_ERROR if share is None else share,
         context.likely - context.low,
         context.high - context.likely,
     )
@@ -100,18 +100,21 @@ def smallest_card(
     headroom: float = USUAL_HEADROOM,
     ranks: int = 1,
     context: Callable[[GpuFacts], ByteRange] = context_bytes,
+    surely: bool = False,
 ) -> GpuFacts | None:
     """The card with the least memory whose allocator may hold what is needed; None if none may.
 
     `holds` says whether so many bytes beside context and headroom are enough. Cards below the
     compute capability `least` and those that share the host's memory are left out. With several
-    `ranks`, NCCL's buffers take a part of each card.
+    `ranks`, NCCL's buffers take a part of each card. With `surely` the context is the largest that
+    was observed, as it is for a prediction that is not borderline.
     """
     for gpu in sorted(gpus, key=lambda one: (one.memory_bytes, device_total_bytes(one)[0])):
         if gpu.vendor != vendor or shares_host_memory(gpu):
             continue
         if least > ANY and capability(gpu.compute_capability) < least:
             continue
-        if holds(usable_bytes(gpu, headroom) - with_nccl(context(gpu), ranks).likely):
+        outside = with_nccl(context(gpu), ranks)
+        if holds(usable_bytes(gpu, headroom) - (outside.high if surely else outside.likely)):
             return gpu
     return None

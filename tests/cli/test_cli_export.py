@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.cli.options import completion
-from oomdoctor.runs.files.exported import export_line, ranked, stack_rung
+from oomdoctor.runs.files.exported import export_line, ranked, stack_rung, warning
 from oomdoctor.system.store import run_folders
 
 
@@ -112,6 +112,9 @@ def test_a_run_offers_its_best_rung(golden: Any, run: str) -> None:
     line = export_line(report, run)
     assert line == f"oomdoctor export 1 --to trl --run {run} > train.py"
     assert export_line(replace(report, results=(), ranking=()), run) is None
+    near = replace(ranked(report)[0], borderline=True)
+    assert export_line(replace(report, results=(near,), ranking=()), run) is None
+    assert "borderline" in (warning(near) or "")
     assert report.model is not None
     other = replace(report, model=replace(report.model, task="masked-lm"))
     assert export_line(other, run) is None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.fit import (
     ANY,
+    ASSUMED_ERROR,
     MODERN,
     USUAL_HEADROOM,
     capability,
@@ -21,6 +22,7 @@ from oomdoctor.analysis.memory.overhead import (
     device_total_bytes,
     with_nccl,
 )
+from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.facts.interconnects import AUTO_LINK
@@ -30,6 +32,7 @@ from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.simulation import PeakError, Target
 from oomdoctor.runs.assemble import SIZE_SOURCE
 from oomdoctor.system import catalogue
+from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.system.store.calibration import Learned, newest
 from oomdoctor.units import format_bytes, parse_size
 
@@ -188,19 +191,26 @@ def card_that_holds(
     least: tuple[int, int] = ANY,
     headroom: float = USUAL_HEADROOM,
     ranks: int = 1,
+    surely: bool = False,
 ) -> Card | None:
     """The smallest NVIDIA card whose allocator may hold what is needed; None if none may.
 
     `holds` says whether so many bytes are enough. `least` is the lowest compute capability.
     """
     facts = smallest_card(
-        catalogue.gpus(), holds, least=least, headroom=headroom, ranks=ranks, context=context_on
+        catalogue.gpus(),
+        holds,
+        least=least,
+        headroom=headroom,
+        ranks=ranks,
+        context=context_on,
+        surely=surely,
     )
     return None if facts is None else of_ranks(_card(facts, headroom), ranks)
 
 
 def room_for(row: ProbeResult, own: str | None, headroom: float) -> str | None:
-    """The name of the smallest card with room for the peak of a rung that was simulated.
+    """The name of the smallest card that surely has room for the peak of a simulated rung.
 
     `own` is the compute capability of the card that was too small. None if the peak is not known,
     or if there is no such card.
@@ -208,9 +218,17 @@ def room_for(row: ProbeResult, own: str | None, headroom: float) -> str | None:
     measured, peak = row.measurement, row.peak_device_bytes
     if measured is None or peak is None:
         return None
-    held = peak - (measured.overhead_bytes or 0)
+    outside = measured.overhead_bytes or 0
+    held, predicted = peak - outside, row.evidence == "predicted"
+    if predicted:
+        share = PeakErrors(peak_errors(), own, None).share(row.config.method, "reserved")
+        held = round(held * (1 + (ASSUMED_ERROR if share is None else share)))
     least = MODERN if own is None or capability(own) >= MODERN else ANY
     card = card_that_holds(
-        lambda room: room >= held, least=least, headroom=headroom, ranks=row.config.world_size
+        lambda room: room > held,
+        least=least,
+        headroom=headroom,
+        ranks=row.config.world_size,
+        surely=predicted,
     )
     return None if card is None else card.name

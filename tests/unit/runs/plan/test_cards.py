@@ -219,7 +219,38 @@ def test_what_fits_lacks_nothing():
 KEPT = 1 << 20  # what the allocator keeps beside the tensors
 
 
-def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None], crossed: int | None = None):
+def test_a_borderline_rung_is_no_pick_while_another_surely_fits():
+    plan = PlanRequest(("10GiB",))
+    (card,) = cards_of(plan, 0.0)
+    request = survey_request(
+        model=ModelRef("m"), recipe=Recipe("none", "", (), "command line"), device="cuda",
+        sequence_length=512, effective_batch_size=4, plan=plan,
+    )  # fmt: skip
+    context = Context(card.usable_bytes, "cuda", counts=COUNTS)
+    rows = []
+    for rank, near in ((1, True), (2, False)):
+        config = TrainConfig(
+            method="lora", lora_rank=rank, effective_batch_size=4, sequence_length=512,
+            micro_batch_size=1,
+        )  # fmt: skip
+        attempt = Attempt(config, "fits", measured(9 * GIB), None, None, None, 0.0)
+        attempt = replace(attempt, borderline="borderline: by 2%" if near else None)
+        rung = Rung(f"rank {rank}", config)
+        rows.append(conclude(rung, (attempt,), None, context, request, "predicted"))
+    both = card_plan(card, tuple(rows), request)
+    assert both.picks.lora is not None and both.picks.lora.label == "rank 2"
+    assert (both.fitting, both.borderline) == (1, 1)
+    alone = card_plan(card, tuple(rows[:1]), request)
+    assert alone.picks.lora is not None
+    assert (alone.picks.lora.fits, alone.picks.lora.borderline) == (False, True)
+
+
+def lines(
+    sweep: Sweep,
+    needed: dict[int, tuple[float, bool] | None],
+    crossed: int | None = None,
+    near: int = 0,
+):
     """The line of one rung whose peaks in GiB, and whether they fit, are given by length."""
     plan = PlanRequest(("10GiB",), sweep=sweep)
     (card,) = cards_of(plan, 0.0)
@@ -235,6 +266,8 @@ def lines(sweep: Sweep, needed: dict[int, tuple[float, bool] | None], crossed: i
             attempt = Attempt(
                 config, outcome, measured(round(size * GIB), kept=KEPT), None, None, None, 0.0
             )
+            if value == near:
+                attempt = replace(attempt, borderline="borderline: by 2%")
         attempts[key] = (attempt,)
     known = SimpleNamespace(
         plan=plan,
@@ -256,6 +289,12 @@ def test_the_limit_is_the_one_that_was_searched_for():
     assert (line.largest_fitting, line.crossed_at) == (1024, 1408)
     assert [peak.fits for peak in line.peaks] == [True, True, False]
     assert line.micro_batch_size == 1
+
+
+def test_the_largest_value_of_a_sweep_surely_fits():
+    line = lines(LENGTHS, {512: (4, True), 1024: (9.9, True), 2048: (16, False)}, near=1024)
+    assert line.largest_fitting == 512
+    assert [(peak.fits, peak.borderline) for peak in line.peaks][1] == (True, True)
 
 
 def test_a_limit_that_nothing_was_searched_for():
