@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, starmap
 from operator import length_hint
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
-from oomdoctor.analysis.allocator.curve import Curve
 from oomdoctor.analysis.allocator.plain import PlainBlocks
 from oomdoctor.analysis.allocator.records import (
     Fragmentation,
@@ -19,9 +18,12 @@ from oomdoctor.analysis.allocator.records import (
     Window,
 )
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
-from oomdoctor.analysis.allocator.windows import Event, stretches
 
 _DEFAULTS = AllocatorSettings()
+
+
+Event = tuple[int, int]
+"""A block and its bytes: it is born if they are above zero, and dies if below."""
 
 
 def replay(
@@ -176,3 +178,62 @@ class _PlainRun:
 
     def points(self) -> tuple[Point, ...]:
         return ()
+
+
+class Curve:
+    """At most `points` points, each for the same number of events.
+
+    A point shows the event with the most allocated bytes, so the highest point is the peak.
+    """
+
+    def __init__(self, points: int) -> None:
+        self._points = max(1, points)
+        self._stride = 1
+        self._kept: list[Point] = []
+
+    def add(self, point: Point) -> None:
+        """Add the next event; events must come in order, without gaps."""
+        bucket = point.event // self._stride
+        if bucket >= self._points:
+            self._halve()
+            bucket = point.event // self._stride
+        if bucket == len(self._kept):
+            self._kept.append(point)
+        else:
+            self._kept[bucket] = _higher(self._kept[bucket], point)
+
+    def points(self) -> tuple[Point, ...]:
+        return tuple(self._kept)
+
+    def _halve(self) -> None:
+        kept = self._kept
+        self._stride *= 2
+        self._kept = [
+            kept[at] if at + 1 == len(kept) else _higher(kept[at], kept[at + 1])
+            for at in range(0, len(kept), 2)
+        ]
+
+
+def _higher(first: Point, second: Point) -> Point:
+    return second if second.allocated_bytes > first.allocated_bytes else first
+
+
+def stretches(
+    marks: Iterable[Mark | tuple[int, str]],
+) -> Iterator[tuple[str | None, int | None, bool]]:
+    """The windows in order: name, number of events, and whether the cache is emptied before.
+
+    None as a number means until the end. The events before the first mark have no name.
+
+    Raises:
+        ValueError: the marks are not in order.
+    """
+    name: str | None = None
+    start = 0
+    empties = False
+    for mark in starmap(Mark, marks):
+        if mark.event < start:
+            raise ValueError(f"the mark {mark.name!r} at {mark.event} is before {start}")
+        yield name, mark.event - start, empties
+        name, start, empties = mark.name, mark.event, mark.empties
+    yield name, None, empties

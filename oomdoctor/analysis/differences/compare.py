@@ -1,12 +1,16 @@
-"""Two reports side by side: the whole answer of `diff`."""
+"""Two reports side by side: the whole answer of `diff`.
+
+Which rows of two reports belong together: by configuration, never by place.
+Only the rung of the user's file goes by its label, because the file may have changed.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
 from oomdoctor.analysis.differences.judging import importance, judged
-from oomdoctor.analysis.differences.matching import matched
 from oomdoctor.analysis.differences.rows import Row, rows_of
 from oomdoctor.analysis.differences.surroundings import (
     device_of,
@@ -17,6 +21,12 @@ from oomdoctor.analysis.differences.surroundings import (
 from oomdoctor.analysis.differences.uncertainty import Sides
 from oomdoctor.records.history.difference import DiffAnswer, DiffSide, DiffVerdict, RungDiff
 from oomdoctor.records.report import Report
+from oomdoctor.records.user_training import YOURS
+
+# What a command line sets for every rung at once, so that all rungs of two runs may differ in it.
+_RUN_WIDE = frozenset({"sequence_length", "effective_batch_size", "world_size", "gpus_per_node"})
+# A rung takes the 16-bit type of its card.
+_SIXTEEN = {"float16": "16 bits", "bfloat16": "16 bits"}
 
 
 def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides) -> DiffAnswer:
@@ -67,3 +77,51 @@ def _notes(before: DiffSide, after: DiffSide) -> list[str]:
     if before.evidence != after.evidence:
         notes.append(f"before is {before.evidence}, after is {after.evidence}")
     return notes
+
+
+def matched(
+    before: Sequence[Row], after: Sequence[Row]
+) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
+    """The pairs, and the rows that only one side has.
+
+    The same configurations first; then those that differ only in what the command line sets for the
+    whole run; then those that also differ in the 16-bit type; and the rungs of the user's file.
+    """
+    pairs: list[tuple[Row, Row]] = []
+    left, right = list(before), list(after)
+    for kind in (_exact, _without_sizes, _without_types, _of_the_user):
+        mine, theirs = Counter(map(kind, left)), Counter(map(kind, right))
+        for row in list(left):
+            same = kind(row)
+            other = next((one for one in right if same and kind(one) == same), None)
+            # A sweep has a rung at several sizes, so another size is another row.
+            alone = kind is _exact or mine[same] == theirs[same] == 1
+            if other is not None and alone:
+                pairs.append((row, other))
+                left.remove(row)
+                right.remove(other)
+    place = {id(row): number for number, row in enumerate(before)}
+    pairs.sort(key=lambda pair: place[id(pair[0])])
+    return pairs, left, right
+
+
+def _exact(row: Row) -> str:
+    return json.dumps(dict(row.settings), sort_keys=True)
+
+
+def _without_sizes(row: Row) -> str:
+    kept = {name: value for name, value in row.settings.items() if name not in _RUN_WIDE}
+    return json.dumps(kept, sort_keys=True)
+
+
+def _without_types(row: Row) -> str:
+    kept = {
+        name: _SIXTEEN.get(value, value) if isinstance(value, str) else value
+        for name, value in row.settings.items()
+        if name not in _RUN_WIDE
+    }
+    return json.dumps(kept, sort_keys=True)
+
+
+def _of_the_user(row: Row) -> str:
+    return YOURS if row.label == YOURS else ""

@@ -8,9 +8,10 @@ A backward pass or an optimizer step is what it is, whatever the functions aroun
 from __future__ import annotations
 
 import re
+from functools import cache, lru_cache
 
-from oomdoctor.analysis.frames.meaning import meaning
 from oomdoctor.analysis.frames.own_names import LOSS_CALL, LOSS_FILE, TRAINING
+from oomdoctor.analysis.frames.phase_table import ROWS
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 # A phase -> the outer phases that it belongs to, if it runs inside one of them.
@@ -49,6 +50,11 @@ _LIBRARY = re.compile(
 # A signal handler raises it at a random line of the main process, so its frames mean nothing.
 _INTERRUPTED = "torch/utils/data/_utils/signal_handling.py"
 _RECOMPUTING = re.compile(r"torch/utils/checkpoint\.py|deepspeed/.*checkpointing\.py|unsloth_zoo/")
+
+
+# Compiled on first use: compiling the whole table would double the startup time.
+_compiled = cache(re.compile)
+_LONGEST_NAME = 120
 
 
 def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, Frame | None]:
@@ -149,3 +155,26 @@ _CONTEXT: tuple[tuple[ReadPhase, re.Pattern[str]], ...] = (
 
 def _told_by(context: str) -> ReadPhase:
     return next((phase for phase, words in _CONTEXT if words.search(context)), "unknown")
+
+
+@lru_cache(maxsize=1024)
+def meaning(frame: Frame, quoted: bool = True, weak: bool = True) -> ReadPhase:
+    """The phase of a frame.
+
+    Without `quoted`, rows that only check the quoted line are skipped; without `weak`, weak rows.
+    """
+    # IPython writes the class before the method.
+    names = {frame.function[:_LONGEST_NAME], frame.function.rpartition(".")[2][:_LONGEST_NAME]}
+    for row in ROWS:
+        if row.weak and not weak:
+            continue
+        if not quoted and not row.file and not row.function:
+            continue
+        if row.file and not _compiled(row.file).search(frame.file):
+            continue
+        if row.function and not any(_compiled(row.function).fullmatch(name) for name in names):
+            continue
+        if row.code and (frame.code is None or not _compiled(row.code).search(frame.code)):
+            continue
+        return row.phase
+    return "unknown"

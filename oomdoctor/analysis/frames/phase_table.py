@@ -7,8 +7,7 @@ bitsandbytes and vLLM. `own_names` has the names of functions in people's own sc
 from __future__ import annotations
 
 from oomdoctor.analysis.frames import own_names
-from oomdoctor.analysis.frames.files_and_data import FILES_AND_DATA
-from oomdoctor.analysis.frames.phase_row import Row
+from oomdoctor.analysis.frames.files_and_data import FILES_AND_DATA, Row
 
 # Files whose `__call__` is no forward pass: programs, servers, operators, processors of data.
 _CALLED = (

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from oomdoctor.analysis.allocator import AllocatorSettings, Mark, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
-from oomdoctor.analysis.simulator.kept.cycles import without_collection
+from oomdoctor.analysis.simulator.kept.store import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
 from oomdoctor.analysis.simulator.orders.inputs import with_inputs
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.analysis.attention_kernel import attention_kernel
-from oomdoctor.analysis.memory.breakdown import breakdown
-from oomdoctor.analysis.memory.phases import peak_phase, worst_by_phase
+from oomdoctor.analysis.memory.phases import breakdown, peak_phase, worst_by_phase
+from oomdoctor.analysis.simulator import playback
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.kept.store import Store
-from oomdoctor.analysis.simulator.peaks import floors, held, phase_peaks, played
 from oomdoctor.analysis.simulator.playback import Layout, curve
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
 from oomdoctor.analysis.simulator.recordings import Recordings
@@ -21,8 +21,11 @@ from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.config import TrainConfig, held_micro_batches
 from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.evidence import SpeedErrorRecord
+from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
-from oomdoctor.records.simulation import PhasePeak, Target
+from oomdoctor.records.simulation import Allocation, PhasePeak, Target
+
+_LARGEST = 15  # allocations to name at a peak
 
 
 class Sizes:
@@ -209,3 +212,64 @@ class Sizes:
         found = self._recordings.by_size[recorded]
         accumulates = size < self._config.rank_batch_size()
         return found.costs + found.adding if accumulates else found.costs
+
+
+def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
+    """The peak of each phase by category, with its largest allocations."""
+    found = []
+    for (step, phase), (position, size) in playback.phase_peak_positions(
+        layout, rounded=False
+    ).items():
+        alive = playback.alive_at(layout, position)
+        totals = dict.fromkeys(CATEGORIES, 0)
+        grouped: dict[tuple[int, str, str, str], int] = {}
+        for block, count in alive.items():
+            entry = layout.blocks[block]
+            totals[entry.category] += count * layout.sizes[block]
+            module = re.sub(r"\.\d+\.", ".*.", entry.module + ".")[:-1]
+            kind = (layout.sizes[block], entry.category, entry.operator, module)
+            grouped[kind] = grouped.get(kind, 0) + count
+        largest = sorted(grouped.items(), key=lambda item: -item[0][0] * item[1])[:_LARGEST]
+        found.append(
+            PhasePeak(
+                step,
+                phase,
+                size,
+                totals,
+                tuple(
+                    Allocation(bytes_, count, category, operator, module)
+                    for (bytes_, category, operator, module), count in largest
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def floors(layout: Layout) -> Floors:
+    """The lower bounds of the peaks, and what the highest of them consists of."""
+    found = playback.floor_peaks(layout)
+    highest = max(found.values(), key=lambda peak: peak.size)
+    parts = dict.fromkeys(CATEGORIES, 0)
+    for block, count in layout.outline.alive(highest).items():
+        parts[layout.blocks[block].category] += count * layout.sizes[block]
+    by_window = {window: peak.size for window, peak in found.items()}
+    return Floors(highest.size, by_window, parts)
+
+
+def played(layout: Layout, settings: AllocatorSettings) -> Played:
+    """The peaks of a replay without a limit."""
+    replayed = playback.play(layout, settings)
+    memory = playback.phase_memory(layout, replayed)
+    return Played(
+        replayed.peak_allocated_bytes,
+        replayed.peak_reserved_bytes,
+        replayed.retries,
+        {w: (m.peak_allocated_bytes, m.peak_reserved_bytes or 0) for w, m in memory.items()},
+    )
+
+
+def held(layout: Layout, settings: AllocatorSettings, limit: int) -> Held:
+    """A replay on a device that lets the process reserve up to `limit` bytes."""
+    replayed = playback.play(layout, settings, limit)
+    last = layout.windows[len(replayed.windows) - 1][1]
+    return Held(replayed.fits, replayed.peak_reserved_bytes, replayed.out_of_memory, last)

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.analysis.simulator.kept.cycles import without_collection
 from oomdoctor.analysis.simulator.kept.packed import Pack, opened, packed
+from oomdoctor.analysis.simulator.kept.store import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions

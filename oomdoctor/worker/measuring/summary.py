@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from oomdoctor.analysis.attention_kernel import attention_kernel
-from oomdoctor.analysis.memory.breakdown import breakdown
-from oomdoctor.analysis.memory.phases import Window, peak_phase, worst_by_phase
+from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_by_phase
 from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
 from oomdoctor.worker.measuring import meters

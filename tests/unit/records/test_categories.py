@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import get_args
 
-from oomdoctor.analysis.memory.breakdown import breakdown
+from oomdoctor.analysis.memory.phases import breakdown
 from oomdoctor.records.diagnosis import ReadPhase
 from oomdoctor.records.facts.categories import BREAKDOWN, CATEGORIES, STACKED, TABLE
 from oomdoctor.records.facts.phases import MEASURED, PHASES

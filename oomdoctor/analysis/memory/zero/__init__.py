@@ -5,8 +5,13 @@ partitioned_param_coordinator.py, config.py), and compared with DeepSpeed on the
 (`tests/data/emulated/zero.json`). Without DeepSpeed's own code nothing here is exact.
 """
 
-from oomdoctor.analysis.memory.zero.curve import curve_of
-from oomdoctor.analysis.memory.zero.peaks import ZeroPeak, ZeroPeaks, zero_course, zero_peaks
+from oomdoctor.analysis.memory.zero.peaks import (
+    ZeroPeak,
+    ZeroPeaks,
+    curve_of,
+    zero_course,
+    zero_peaks,
+)
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter
 
 __all__ = ["Beside", "Parameter", "ZeroPeak", "ZeroPeaks", "curve_of", "zero_course", "zero_peaks"]

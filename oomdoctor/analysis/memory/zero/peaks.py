@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from oomdoctor.analysis.memory.phases import Course, Parts, size_of
+from oomdoctor.analysis.memory.thinning import thinned
 from oomdoctor.analysis.memory.zero.partitions import deciding_ranks
-from oomdoctor.analysis.memory.zero.parts import Course, Parts, size_of
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, setting_of
 from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three
 from oomdoctor.analysis.memory.zero.stages_one_two import course_of_stages_one_two
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.curve import CurvePhase, MemoryCurve
+from oomdoctor.records.facts.categories import CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +89,23 @@ def _highest(rank: int, course: Course) -> ZeroPeaks:
         if phase not in phases or size_of(parts) > size_of(phases[phase]):
             phases[phase] = parts
     return ZeroPeaks(rank, {phase: ZeroPeak(parts) for phase, parts in phases.items()})
+
+
+def curve_of(course: Course) -> MemoryCurve:
+    """The curve over the load and a step; each moment of the course counts as one event."""
+    totals = tuple(size_of(parts) for _, parts in course)
+    sizes = {name: tuple(parts.get(name, 0) for _, parts in course) for name in CATEGORIES}
+    phases: list[CurvePhase] = []
+    for moment, (phase, _) in enumerate(course):
+        if not phases or phases[-1].phase != phase:
+            phases.append(CurvePhase("load" if phase == "load" else "steady", phase, moment))
+    return thinned(
+        MemoryCurve(
+            events=len(course),
+            event=tuple(range(len(course))),
+            allocated_bytes=totals,
+            by_category={name: own for name, own in sizes.items() if any(own)},
+            phases=tuple(phases),
+            peak=totals.index(max(totals)),
+        )
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import state_width
-from oomdoctor.analysis.memory.zero.parts import Parts, size_of
+from oomdoctor.analysis.memory.phases import Parts, size_of
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig, has_reference_model
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oomdoctor.analysis.memory.phases import Course, Parts, size_of, together
 from oomdoctor.analysis.memory.zero.partitions import gathered_shard
-from oomdoctor.analysis.memory.zero.parts import Course, Parts, size_of, together
 from oomdoctor.analysis.memory.zero.setting import (
     MAX_LIVE,
     MAX_REUSE_DISTANCE,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -35,3 +37,16 @@ class Store:
     def is_line(self, one: Recorded, other: Recorded, check: Callable[[], bool]) -> bool:
         """Whether all sizes between two recordings lie on the line through them."""
         return self.get(f"line {self.number(one)} {self.number(other)}", bool, check)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No search for cycles. At the end, those that were made within it are removed."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if enabled:
+            gc.enable()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.analysis.memory.zero.parts import Parts, size_of, together
+from oomdoctor.analysis.memory.phases import Parts, size_of, together
 from oomdoctor.analysis.memory.zero.setting import Beside
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, WEIGHTS

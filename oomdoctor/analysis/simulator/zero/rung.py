@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
-from oomdoctor.analysis.memory.breakdown import breakdown
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
-from oomdoctor.analysis.memory.phases import peak_phase
+from oomdoctor.analysis.memory.phases import breakdown, peak_phase
 from oomdoctor.analysis.memory.zero import (
     Beside,
     Parameter,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.causes.growth import growth_per_step
+from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
 from oomdoctor.explain.diagnosis.causes.rules import ANYTHING, RULES, SCORES
 from oomdoctor.records.diagnosis import Cause, Confidence
 from oomdoctor.units import format_bytes

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes import conditions as when
-from oomdoctor.explain.diagnosis.causes import figures, seen
-from oomdoctor.explain.diagnosis.causes.beyond import beyond_by, beyond_card, scores_in_frame
+from oomdoctor.explain.diagnosis.causes import figures
+from oomdoctor.explain.diagnosis.causes.conditions import beyond_by, beyond_card, scores_in_frame
 from oomdoctor.records.diagnosis import CauseName, Confidence
 from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory
 
@@ -139,14 +139,14 @@ RULES: tuple[Rule, ...] = (
          "the optimizer creates its states in its first step, after forward and backward fit",
          _LESS_STATE),
     # decided by a memory snapshot
-    Rule("growth", "high", seen.left_behind,
+    Rule("growth", "high", figures.left_behind,
          "each optimizer step leaves about {left} behind, which nothing frees",
          ("detach", "empty_lists", "zero_grad_none")),
-    *(Rule(cause, "high", seen.holds_most(category),
+    *(Rule(cause, "high", figures.holds_most(category),
            f"{CATEGORY_WORDS[category]} are the largest part of the {{held}} needed at that moment",
            called)
       for cause, category, called in _HELD),
-    *(Rule(cause, "medium", seen.holds_much(category),
+    *(Rule(cause, "medium", figures.holds_much(category),
            f"{CATEGORY_WORDS[category]} are a large part of the {{held}} needed at that moment",
            called)
       for cause, category, called in _HELD),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from oomdoctor.analysis.memory.breakdown import breakdown
+from oomdoctor.analysis.memory.phases import breakdown
 from oomdoctor.records.facts.categories import CATEGORIES
 
 

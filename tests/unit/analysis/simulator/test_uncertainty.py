@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.simulator.uncertainty import time_uncertainty
+from oomdoctor.analysis.simulator.timing import time_uncertainty
 from oomdoctor.records.costs import EstimatedTime
 from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.machine import GpuFacts

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 from explain_make import ADAM, LAYER, LOSS, answer, causes, gib, llama, samples
 
-from oomdoctor.explain.diagnosis.causes.growth import growth_per_step
+from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
 from oomdoctor.explain.diagnosis.causes.rules import RULES
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
