@@ -16,8 +16,8 @@ from oomdoctor.emulator import build
 from oomdoctor.emulator.card import MAX_DEVICES, Devices, described
 from oomdoctor.emulator.interpreter import ask
 from oomdoctor.emulator.possible import find_compiler, reason_against
+from oomdoctor.emulator.variables import SESSION
 
-SESSION = "OOMDOCTOR_EMULATED"
 # emu_table in native/session.h: slots of a pid and three counts a device.
 _SLOT = struct.Struct(f"<q{3 * MAX_DEVICES}Q")
 _SLOTS = 512

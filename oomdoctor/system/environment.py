@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from oomdoctor.records.machine import Setting
 from oomdoctor.units import MIB, parse_size
 
 HIDDEN = "(hidden)"
+WATCH_FOLDER = "OOMDOCTOR_WATCH"
+"""The folder that a watched command shares with `oomdoctor run`, which sets the variable."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
 # What each variable does, in the order of `oomdoctor env`, which docs/ shows as a table.
@@ -170,6 +173,38 @@ class SlurmFacts:
 def variable(name: str) -> str | None:
     """The value of an environment variable; None if it is not set."""
     return os.environ.get(name)
+
+
+def set_variables(values: Mapping[str, str | None]) -> None:
+    """Set variables of this process and those that it starts; None removes one."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def kept_variables(values: Mapping[str, str | None] | None = None) -> Iterator[None]:
+    """Set variables for a while; at the end all of them are as they were before."""
+    before = dict(os.environ)
+    set_variables(values or {})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def allocator_settings() -> str | None:
+    """The settings of PyTorch's allocator, in the newer or the older spelling; None without."""
+    return variable("PYTORCH_ALLOC_CONF") or variable("PYTORCH_CUDA_ALLOC_CONF")
+
+
+def launched_number(name: str) -> int | None:
+    """A number that a launcher gave this process, such as RANK; None if it gave none."""
+    text = variable(name) or ""
+    return int(text) if text.isdigit() else None
 
 
 def all_variables() -> dict[str, str]:

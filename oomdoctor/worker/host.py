@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from oomdoctor.system.environment import variable
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 
 _PR_SET_PDEATHSIG = 1
@@ -90,7 +91,7 @@ def serve(run_job: Callable[[Path, Path], None], *, isolated: bool = True) -> in
 
 def _preload(*, compiles: bool) -> None:
     """Import what jobs need; collecting garbage meanwhile would take a quarter of the time."""
-    cpu_only = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    cpu_only = variable("CUDA_VISIBLE_DEVICES") == ""
     names = (*_PRELOAD, *(_PRELOAD_TO_COMPILE if compiles else ()))
     gc.disable()
     with contextlib.nullcontext() if cpu_only else _without_torchao():

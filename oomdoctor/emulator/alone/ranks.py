@@ -16,15 +16,13 @@ from inspect import signature
 from typing import Any
 
 from oomdoctor.emulator.alone.gloo import answer_gloo, group_of, refusal
-
-VARIABLE = "OOMDOCTOR_ALONE"
+from oomdoctor.emulator.variables import launched_number
 
 
 def is_another_rank() -> bool:
     """Whether a launcher started this process as another rank than the first."""
-    names = ("LOCAL_RANK", "RANK")
-    local, rank = (os.environ.get(name, "") for name in names)
-    return local.isdigit() and (int(local) > 0 or (rank.isdigit() and int(rank) > 0))
+    local, rank = launched_number("LOCAL_RANK"), launched_number("RANK")
+    return local is not None and (local > 0 or (rank or 0) > 0)
 
 
 def stand_aside() -> None:
@@ -95,13 +93,12 @@ def _joins(original: Callable[..., Any], c10d: dict[str, Any]) -> Callable[..., 
     @wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         rank = bound.bind(*args, **kwargs).arguments.get("rank", -1)
-        text = os.environ.get("RANK", "0")
         if rank in (-1, None):
-            rank = int(text) if text.isdigit() else 0
+            rank = launched_number("RANK") or 0
         if rank > 0:  # the script started its ranks itself
             stand_aside()
         original(*args, **kwargs)
-        if c10d["get_world_size"]() == 1 < int(os.environ.get("WORLD_SIZE", "1")):
+        if c10d["get_world_size"]() == 1 < (launched_number("WORLD_SIZE") or 1):
             raise refusal("a default group of gloo")
 
     return init_process_group

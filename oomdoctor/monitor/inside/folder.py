@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "OOMDOCTOR_WATCH"
+from oomdoctor.system.environment import launched_number
+
 ASKED = "watch.json"
 
 
@@ -31,5 +32,4 @@ def rank_and_world() -> tuple[int | None, int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
-    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    return (int(rank) if rank.isdigit() else None), (int(world) if world.isdigit() else 1)
+    return launched_number("RANK"), launched_number("WORLD_SIZE") or 1

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.emulator.alone.ranks import VARIABLE
+from oomdoctor.emulator.variables import ALONE
 from oomdoctor.monitor.inside.agreement import agree, wait_for_watchdog
 from oomdoctor.monitor.inside.device import memory, reads
 from oomdoctor.monitor.inside.device.counted import CountedMemory
@@ -38,6 +38,7 @@ from oomdoctor.monitor.inside.process import (
     torch_release,
     versions,
 )
+from oomdoctor.system.environment import allocator_settings, variable
 
 _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need
 _INTERVAL_S = 5.0  # between two readings without an optimizer step
@@ -158,7 +159,7 @@ class Watch:
         return wish
 
     def _asks_others(self) -> bool:
-        return self._asked["steps"] == "steady" and VARIABLE not in os.environ
+        return self._asked["steps"] == "steady" and variable(ALONE) is None
 
     def _read(self) -> None:
         self._read_at = time.monotonic()
@@ -225,8 +226,7 @@ class Watch:
             "rank": rank,
             "world": world,
             **self._facts,
-            "allocator": os.environ.get("PYTORCH_ALLOC_CONF")
-            or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+            "allocator": allocator_settings(),
             "written_at": time.time(),
             "ended": ended,
             "step": self._step,

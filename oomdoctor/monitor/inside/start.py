@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from oomdoctor.monitor.inside.device.history import leave_to_the_script
-from oomdoctor.monitor.inside.folder import VARIABLE, asked
+from oomdoctor.monitor.inside.folder import asked
 from oomdoctor.monitor.inside.process_watch import Watch
+from oomdoctor.system.environment import WATCH_FOLDER, variable
 
 _watch: Watch | None = None
 
@@ -19,7 +20,7 @@ def after_torch() -> None:
     """
     import torch
 
-    folder = Path(os.environ[VARIABLE])
+    folder = Path(variable(WATCH_FOLDER) or "")
     settings = asked(folder)
 
     def begin() -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from oomdoctor import __version__
+from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Report
@@ -28,7 +29,6 @@ from oomdoctor.units import GIB, format_bytes
 
 # Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
 RANK_HOST_BYTES = round(0.6 * GIB)
-_VALUES = "OOMDOCTOR_EMULATED_VALUES"  # of the emulated device: what an unknown number reads as
 
 
 def run_watched(
@@ -84,7 +84,7 @@ def _devices(request: WatchRequest, folder: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     with emulating(request.gpus, str(request.python), folder) as variables:
-        values = {} if request.values is None else {_VALUES: repr(request.values)}
+        values = {} if request.values is None else {VALUES: repr(request.values)}
         yield variables | values
 
 

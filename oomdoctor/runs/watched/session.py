@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from oomdoctor.emulator.variables import ALONE
 from oomdoctor.errors import machine_error
-from oomdoctor.system.environment import cache_dir, variable
+from oomdoctor.system.environment import WATCH_FOLDER, cache_dir, variable
 
 Weights = Literal["real", "synthetic"]
 PATIENCE = 20  # steps after which ranks no longer wait for each other to find memory repeat
@@ -68,8 +69,8 @@ def watching_environment(
     asked = {"steps": steps, "patience": PATIENCE, "weights": weights, "counted": counted}
     (folder / "watch.json").write_text(json.dumps(asked))
     path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
-    found = {"OOMDOCTOR_WATCH": str(folder), "PYTHONPATH": path}
-    return found | {"OOMDOCTOR_ALONE": "1"} if alone else found
+    found = {WATCH_FOLDER: str(folder), "PYTHONPATH": path}
+    return found | {ALONE: "1"} if alone else found
 
 
 def _remove_left_over(base: Path) -> None:

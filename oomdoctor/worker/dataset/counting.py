@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.records.dataset import CountedRows, LengthsRequest
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.system.environment import set_variables
 from oomdoctor.worker.dataset.files import Row, open_rows
 from oomdoctor.worker.dataset.text import Messages, NoTextError, RowText, Template, text_of
 from oomdoctor.worker.protocol.progress import PhaseFile
@@ -129,7 +129,7 @@ def _tokenizer(
 ) -> tuple[str, PreTrainedTokenizerBase]:
     """The first tokenizer that loads. The hub is asked only if none is on this machine."""
     # The worker's environment turns threads off. Set this before the first tokenizer loads.
-    os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": _THREADS}
+    set_variables({"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": _THREADS})
     from transformers import AutoTokenizer
 
     reason = ""

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from oomdoctor.system.environment import set_variables, variable
+
 _MOST_PROCESSES = 256
 
 
@@ -69,14 +71,13 @@ def number_devices() -> None:
 
     CUDA has read the variable before, so this changes nothing for torch.
     """
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = (variable("CUDA_VISIBLE_DEVICES") or "").split(",")
     if names == [""] or all(name.isdigit() for name in names):
         return
     numbers = [_number_of(name) for name in names]
-    if None in numbers:  # without the variable, DeepSpeed takes torch's numbers
-        del os.environ["CUDA_VISIBLE_DEVICES"]
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+    # Without the variable, DeepSpeed takes torch's numbers.
+    value = None if None in numbers else ",".join(map(str, numbers))
+    set_variables({"CUDA_VISIBLE_DEVICES": value})
 
 
 def _number_of(uuid: str) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
+
+from oomdoctor.system.environment import launched_number, variable
 
 if TYPE_CHECKING:
     import torch
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 def local_rank() -> int:
     """The number of this process on its machine; 0 without a launcher."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return launched_number("LOCAL_RANK") or 0
 
 
 def own_device(kind: str) -> torch.device:
@@ -23,7 +24,7 @@ def own_device(kind: str) -> torch.device:
 
 def own_uuid() -> str | None:
     """The UUID of this rank's GPU, from CUDA_VISIBLE_DEVICES; None if that is not set."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = variable("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
     names = visible.split(",")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.system.environment import launched_number
 from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
 
 AnswerOne = Callable[[ProbeJob, PhaseFile], Reply]
@@ -80,9 +81,9 @@ def _run_rank(job: ProbeJob, folder: Path, answer: AnswerOne) -> None:
     """
     # The agent's handler came along; it would not run while this rank waits for another.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    rank = int(os.environ["RANK"])
+    rank = launched_number("RANK") or 0
     if job.device_type == "cpu":
-        _share_cores(int(os.environ["LOCAL_WORLD_SIZE"]))
+        _share_cores(launched_number("LOCAL_WORLD_SIZE") or 1)
     if job.recording is not None and rank > 0:  # the file that was asked for is of the first
         own_file = str(folder / f"recording-{rank}")
         job = replace(job, recording=replace(job.recording, file=own_file))

@@ -9,13 +9,13 @@ their pages are never taken. Small tensors are computed as always.
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import is_fsdp, uses_host
 from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.system.environment import set_variables
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.ranks.agent import AnswerOne
 from oomdoctor.worker.ranks.run_ranks import joined
@@ -40,14 +40,16 @@ def answer_alone(job: ProbeJob, progress: PhaseFile, answer: AnswerOne) -> Reply
     ranks.answer_checkpoints()
     ranks.answer_optimizer_states()
     nodes = max(1, job.config.world_size // job.config.gpus_per_node)
-    os.environ |= {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(job.config.world_size),
-        "LOCAL_WORLD_SIZE": str(job.config.world_size // nodes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-    }
+    set_variables(
+        {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(job.config.world_size),
+            "LOCAL_WORLD_SIZE": str(job.config.world_size // nodes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+        }
+    )
     config = job.config
     # FSDP shards from host memory, where quantized training casts what is not quantized.
     on_host = uses_host(config) or (is_fsdp(config) and config.method == "qlora")

@@ -5,7 +5,6 @@ The folder of the run has to be on a file system that all machines share.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.system.environment import variable
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.ranks.agent import AnswerOne, FirstFailure, Meeting, run_ranks
 
@@ -34,7 +34,7 @@ def run_on_nodes(job: ProbeJob, folder: Path) -> FirstFailure | None:
         UnsupportedError: there is no Slurm job, or `srun` cannot start the step.
         MemoryError: Slurm killed the step because it took more memory than was granted.
     """
-    if shutil.which("srun") is None or "SLURM_JOB_ID" not in os.environ:
+    if shutil.which("srun") is None or variable("SLURM_JOB_ID") is None:
         raise UnsupportedError(
             f"{job.nodes} nodes need a Slurm job: run oomdoctor in one, with sbatch or salloc "
             f"--nodes {job.nodes}"
@@ -67,7 +67,7 @@ def run_on_nodes(job: ProbeJob, folder: Path) -> FirstFailure | None:
 def run_this_node(folder: Path, endpoint: str, answer: AnswerOne) -> int:
     """What `srun` starts on each machine; returns the exit code."""
     job = loads(ProbeJob, (folder / "ranks-job.json").read_text())
-    first = os.environ.get("SLURM_NODEID") == "0"
+    first = variable("SLURM_NODEID") == "0"
     meeting = Meeting(f"oomdoctor-{folder.name}", job.nodes, endpoint, is_host=first)
     failed = run_ranks(job, folder, answer, meeting)
     if failed is None:
@@ -82,7 +82,7 @@ def _first_node() -> str:
 
     `salloc` may run this process on a login node, which has no agent.
     """
-    names = _scontrol("hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
+    names = _scontrol("hostnames", variable("SLURM_JOB_NODELIST") or "").split()
     if not names:
         return socket.gethostname()
     found = re.search(r"\bNodeAddr=(\S+)", _scontrol("node", names[0]))

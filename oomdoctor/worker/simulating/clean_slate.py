@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import sys
 from collections.abc import Iterator
+
+from oomdoctor.system.environment import kept_variables
 
 
 @contextlib.contextmanager
@@ -21,14 +22,12 @@ def clean_slate() -> Iterator[None]:
     collected once at the end: the collector would take a fifth of the time, and the tape would
     depend on when it runs.
     """
-    environment = dict(os.environ)
     gc.disable()
     try:
-        yield
+        with kept_variables():
+            yield
     finally:
         gc.enable()
-        os.environ.clear()
-        os.environ.update(environment)
         _forget()
         gc.collect()
         gc.freeze()  # what is left stays (modules, caches): the next collection passes it over

@@ -16,7 +16,6 @@ import atexit
 import importlib
 import importlib.util
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.rung.unsloth import CHECKPOINTING
+from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.model_config import auto_class
 from oomdoctor.worker.training.synthetic import declare_model
@@ -51,11 +51,12 @@ def import_unsloth() -> None:
     Raises:
         UnsupportedError: it cannot be imported here.
     """
-    if "UNSLOTH_COMPILE_LOCATION" not in os.environ:
+    if variable("UNSLOTH_COMPILE_LOCATION") is None:
         scratch = tempfile.mkdtemp(prefix="oomdoctor-unsloth-")
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        os.environ["UNSLOTH_COMPILE_LOCATION"] = scratch
-    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")  # a rung is no training of theirs
+        set_variables({"UNSLOTH_COMPILE_LOCATION": scratch})
+    if variable("UNSLOTH_DISABLE_STATISTICS") is None:
+        set_variables({"UNSLOTH_DISABLE_STATISTICS": "1"})  # a rung is no training of theirs
     try:
         importlib.import_module("unsloth")
     except Exception as error:  # it raises whatever it meets, also for versions that do not fit

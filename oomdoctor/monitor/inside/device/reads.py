@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.monitor.inside.ending import script_file
+from oomdoctor.system.environment import variable
 
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
@@ -28,7 +29,7 @@ _libraries = tuple(
 def start() -> None:
     """Ask the emulated device to call us at each read of an unknown value; does nothing else."""
     with suppress(OSError, AttributeError):
-        library = Path(os.environ.get(_AUDIT, "")).with_name(_DEVICE)
+        library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
         device = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int)(_on_read)
         device.emu_values_set_hook(callback)

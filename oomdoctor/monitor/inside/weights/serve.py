@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside.folder import VARIABLE, asked
+from oomdoctor.monitor.inside.folder import asked
 from oomdoctor.monitor.inside.imports import after_import
+from oomdoctor.system.environment import WATCH_FOLDER, all_variables, variable
 
 # Modules of transformers and their classes whose `from_pretrained` takes a model's name.
 CLASSES = {
@@ -38,7 +38,7 @@ _STAND_IN = "oomdoctor-tokenizer"  # beside a tokenizer that is a stand-in
 
 def serve() -> None:
     """Serve models in every class that loads them, if the parent asks for it."""
-    folder = Path(os.environ[VARIABLE])
+    folder = Path(variable(WATCH_FOLDER) or "")
     if asked(folder).get("weights") == "synthetic":
         for module in CLASSES:
             after_import(module, functools.partial(serve_in, module, folder / "weights"))
@@ -112,7 +112,7 @@ def _make_apart(name: str, target: Path, revision: str | None) -> None:
         "import sys, pathlib; from oomdoctor.monitor.inside.weights.serve import make; "
         "make(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] or None)"
     )
-    environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+    environment = {name: text for name, text in all_variables().items() if name != WATCH_FOLDER}
     words = [sys.executable, "-c", code, name, str(target), revision or ""]
     subprocess.run(words, env=environment, capture_output=True, check=True)
 

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from oomdoctor.system.environment import WATCH_FOLDER
+
 _PATIENCE_S = 5.0  # between SIGTERM and SIGKILL
 _LEAVING_S = 2.0  # for processes that are ending by themselves
 _POLL_S = 0.05
-_VARIABLE = "OOMDOCTOR_WATCH"
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def guarded(folder: Path) -> Iterator[None]:
 
 def processes_of(folder: Path) -> list[int]:
     """The processes that were started with this session folder in their environment."""
-    wanted = f"{_VARIABLE}={folder}".encode()
+    wanted = f"{WATCH_FOLDER}={folder}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

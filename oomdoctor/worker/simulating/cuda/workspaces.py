@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
+from oomdoctor.system.environment import variable
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 
@@ -78,9 +78,9 @@ def _uses_cublas(func: OpOverload) -> bool:
 
 def workspace_setting() -> str:
     """The value of CUBLAS_WORKSPACE_CONFIG; empty if it is not set."""
-    return os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    return variable("CUBLAS_WORKSPACE_CONFIG") or ""
 
 
 def _are_kept() -> bool:
     """Whether workspaces are kept where torch would not (`isCUDABlasWorkspaceCachingEnabled`)."""
-    return os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE", "").lower() in ("1", "true", "t", "y")
+    return (variable("TORCH_CUBLAS_WORKSPACE_CACHE") or "").lower() in ("1", "true", "t", "y")

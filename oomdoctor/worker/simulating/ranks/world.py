@@ -5,7 +5,6 @@ torch's fake process group answers collectives at once. accelerate takes the dev
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -13,9 +12,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.system.environment import kept_variables
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
-from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.tensors import resized_storages
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
@@ -58,7 +58,7 @@ def fake_world(
 
     device.sharded = DTensor
     with ExitStack() as stack:
-        stack.enter_context(restored(os.environ, _variables(config)))
+        stack.enter_context(kept_variables(_variables(config)))
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world_size)
         stack.callback(dist.destroy_process_group)
         # accelerate would ask for the GPUs of this machine.

@@ -1,0 +1,18 @@
+"""The environment variables that the emulated device and its ranks read; the device's C too."""
+
+from __future__ import annotations
+
+import os
+
+SESSION = "OOMDOCTOR_EMULATED"
+"""The folder of the session of emulated GPUs that a process runs on."""
+ALONE = "OOMDOCTOR_ALONE"
+"""Set if one rank runs and is answered for the others."""
+VALUES = "OOMDOCTOR_EMULATED_VALUES"
+"""What a number that the device does not know reads as."""
+
+
+def launched_number(name: str) -> int | None:
+    """A number that a launcher gave this process, such as RANK; None if it gave none."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else None
