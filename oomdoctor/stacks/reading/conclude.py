@@ -57,14 +57,8 @@ def conclude(values: PartialConfig, program: Program, said: Collection[str]) -> 
     if program.decide is not None:
         found |= program.decide(given, found)
     if found["method"] == "full":
-        of_adapters = [key for key in found if key.startswith("lora_") or key in _OF_ADAPTERS]
-        found = without(found, of_adapters)
+        found = without(found, _OF_ADAPTERS)
     found |= _adapter_dtype(given, found, program, said)
-    if found.get("quantization") != "nf4":
-        found.pop("double_quant", None)
-        found.pop("quant_storage", None)
-    if found["method"] != "qlora":
-        found.pop("kbit_prepare", None)
     return found | _batch(given, found, said)
 
 

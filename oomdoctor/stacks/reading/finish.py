@@ -10,6 +10,7 @@ from oomdoctor.errors import usage_error
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.keys import settled
 from oomdoctor.records.rung.unsloth import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.flatten import shown
@@ -93,6 +94,7 @@ def finished(
         for key, names in _BEHIND_ALL.items()
     }
     config, left = within(config, behind, draft.main.document.path)
+    config = settled(config)
     _check(draft, config)
     names = {field.name for field in fields(TrainConfig)}
     return UserTraining(

@@ -11,6 +11,7 @@ from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.keys import settled
 from oomdoctor.records.user_training import UserTraining
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import Overrides, finished
@@ -173,7 +174,7 @@ def test_exports_for_unsloth_are_read_back(values: dict[str, Any]) -> None:
     text = export(StackRung(config, "a", "some/model", origin=("Measured.",)), "unsloth")
     found = training_of(text).config
     config = replace(config, library="unsloth", double_quant=True)
-    assert found == replace(config, kbit_prepare=found.kbit_prepare)
+    assert found == settled(replace(config, kbit_prepare=found.kbit_prepare))
 
 
 @pytest.mark.parametrize(
