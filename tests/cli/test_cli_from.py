@@ -166,7 +166,7 @@ def test_the_page_has_yours_first_and_only_once(golden):
     head, _, rest = text.partition("Yours: train.yaml")
     label = report.results[0].label
     assert rest and "Fits" not in head
-    fitting = sum(one.outcome == "fits" for one in report.results)
+    fitting = sum(one.surely_fits for one in report.results)
     assert f"; {fitting} of {len(report.results)} rungs" in head
     assert sum(line.strip().startswith((label, f"1  {label}")) for line in rest.splitlines()) <= 1
     config = report.request.user_training.config
@@ -192,7 +192,8 @@ def test_the_page_has_yours_first_and_only_once(golden):
     [
         ("oom", (), "yours does not fit: needs 84.0 GiB, short by 61.0 GiB; fits with LoRA; "),
         ("fits", (), "yours fits: 84.0 GiB of "),
-        ("fits", ("borderline: it may not fit",), " usable; borderline; "),
+        ("fits", ("borderline: it may not fit",), "yours is borderline: 84.0 GiB of "),
+        ("oom", ("borderline: it may not fit",), "yours is borderline: 84.0 GiB of "),
         ("failed", (), "yours was not simulated; "),
     ],
 )
@@ -208,6 +209,7 @@ def test_the_headline_is_about_yours(golden, outcome, notes, said):
         peak_device_bytes=84 << 30,
         missed_by_bytes=61 << 30 if outcome == "oom" else None,
         notes=notes,
+        borderline=bool(notes),
     )
     report = replace(report, results=(own, *report.results[1:]))
     assert said in headline(report)

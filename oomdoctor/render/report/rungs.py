@@ -111,13 +111,12 @@ def _fitting(
     blocks: list[Block] = [grid]
     if same or shared:
         blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
-    blocks += [Note(text) for text in _tied(report, results)]
     own = own_data_note(report, results)
     if own:
         blocks.append(Note(own))
     if any(result.tokens_per_s_spread is not None for result in results):
         spread = "the error of the estimate" if is_plan(report) else "the spread of the timed steps"
-        blocks.append(Note(f"{plus_minus} is {spread}."))
+        blocks.append(Note(f"{plus_minus} is {spread}{_tied(report, results)}."))
     return blocks
 
 
@@ -161,19 +160,18 @@ def _why_borderline(results: list[ProbeResult], reasons: list[str]) -> list[str]
     ]
 
 
-def _tied(report: Report, results: list[ProbeResult]) -> list[str]:
-    """Which ranks are equal within the error of the estimates."""
+def _tied(report: Report, results: list[ProbeResult]) -> str:
+    """Which ranks are equal within the error of the estimates; empty if none are."""
     if report.request is None or ranked_by(results, report.request.rank_by) != "throughput":
-        return []
+        return ""
     places = {key: number for number, key in enumerate(report.ranking, 1)}
     ranked = [result for result in report.results if result.key in places]
     ranked.sort(key=lambda result: places[result.key])
     spans = [[places[one.key] for one in group] for group in ties(ranked) if len(group) > 1]
     if not spans:
-        return []
+        return ""
     ranges = [f"{min(span)} to {max(span)}" for span in spans]
-    text = f"Ranks {' and '.join(ranges)} differ by less than the error of the estimate"
-    return [f"{text}; of these the one that leaves more memory free stands first."]
+    return f"; ranks {' and '.join(ranges)} differ by less, and more free memory goes first"
 
 
 def _not_run(
