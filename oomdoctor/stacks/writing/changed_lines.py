@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.rung.keys import KEYS
 from oomdoctor.records.user_training import ChangedLine, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.row import LEFT_OUT, Row
 from oomdoctor.stacks.programs import BY_NAME, table_of
@@ -29,6 +31,11 @@ _ENGINE = frozenset(
         "prefetch",
     }
 )
+
+
+# What all programs say through other keys: the method by adapters and quantization, sizes by the
+# steps of accumulation.
+_BY_OTHERS = frozenset({"method", "micro_batch_size", "effective_batch_size"})
 
 
 def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLine, ...]:
@@ -58,6 +65,33 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
                 found.append(line)
                 keys |= set(row.keys)
     return tuple(found) + _said_only(training, before, after, found, keys)
+
+
+def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
+    """The keys that `after` changes and that no setting of the files' programs says.
+
+    Keys that are said elsewhere, such as by the launcher, do not count.
+    """
+    before = training.config
+    tables = [table_of(file.path, file.format) for file in training.files]
+    rows = [row for table in tables if table is not None for row in table.rows if row.write]
+    said = {one.key for one in training.said} | _BY_OTHERS
+    changed = [
+        field.name
+        for field in fields(TrainConfig)
+        if getattr(before, field.name) != getattr(after, field.name)
+        and field.name not in said
+        and KEYS[field.name].elsewhere is None
+    ]
+    return tuple(
+        key
+        for key in changed
+        if _settings(rows, replace(after, **{key: getattr(before, key)})) == _settings(rows, after)
+    )
+
+
+def _settings(rows: Sequence[Row], config: TrainConfig) -> list[object]:
+    return [row.write(config) for row in rows if row.write is not None]
 
 
 def main_file(training: UserTraining) -> TrainingFile:

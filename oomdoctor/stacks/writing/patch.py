@@ -15,7 +15,7 @@ from typing import Any
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.user_training import AddedCode, ChangedLine, UserTraining
 from oomdoctor.stacks.reading.script import parse
-from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid
 from oomdoctor.stacks.writing.python_patch import changed_script
 from oomdoctor.stacks.writing.script_code import code_of
 from oomdoctor.stacks.writing.yaml_patch import patched_yaml, without
@@ -46,8 +46,10 @@ def written(training: UserTraining, after: TrainConfig, texts: Mapping[str, str]
     """What to change in the files so that they say `after`. `texts` are those of scripts.
 
     Raises:
-        NotPatchedError: a script cannot say it.
+        NotPatchedError: the files cannot say it.
     """
+    if keys := unsaid(training, after):
+        raise NotPatchedError(f"the files have no setting for {', '.join(keys)}")
     lines: list[ChangedLine] = []
     code: tuple[AddedCode, ...] = ()
     everything = changed_lines(training, after)

@@ -163,6 +163,14 @@ def test_a_plain_script_has_objects_and_no_options_of_trl(tmp_path: Path) -> Non
     assert weights.code.startswith("quantization_config=BitsAndBytesConfig(")
 
 
+@pytest.mark.parametrize("name", ["sft.yaml", "axolotl_qlora.yml", "trainer.yaml"])
+def test_what_no_setting_says_is_refused(name: str) -> None:
+    training = read(FILES / name)
+    after = replace(training.config, optimizer_in_backward=True, optimizer="sgd")
+    with pytest.raises(NotPatchedError, match="no setting for optimizer_in_backward"):
+        written(training, after, {})
+
+
 def test_what_a_script_cannot_say_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trainer.py"
     path.write_text(TRAINER.replace("bf16=True", "bf16=FAST"))
