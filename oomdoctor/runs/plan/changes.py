@@ -103,17 +103,26 @@ class Simulation:
         self.known.attempts[self.card.name, config.key()] = (attempt,)
 
 
-def find_remedies(known: Findings, simulators: Simulators) -> tuple[PlanRemedy, ...]:
-    """Remedies for each method of the ladder that does not fit; only for a plain plan of one card.
+_MOST_CARDS = 4  # for which changes are simulated
+
+
+def find_remedies(known: Findings, simulators: Simulators) -> None:
+    """Keep the remedies of each named card for the methods of the ladder that do not fit there.
+
+    There are none in a plan that asks more, or of many cards.
 
     The rung of --from is no part of it: `find_yours` answers for it.
 
     Raises:
         Stopped: told to stop.
     """
-    if _why_not(known) is not None or not known.plan.suggest or known.request.most_gpus() > 1:
-        return ()
-    (card,) = known.cards
+    if _asks_more(known) or not known.plan.suggest or known.request.most_gpus() > 1:
+        return
+    for card in known.cards if len(known.cards) <= _MOST_CARDS else ():
+        known.remedies[card.name] = _of_card(known, simulators, card)
+
+
+def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanRemedy, ...]:
     rows = tuple(row for row in known.rows(card) if row.label != YOURS)
     found: list[PlanRemedy] = []
     for method in METHODS:
@@ -134,11 +143,16 @@ def _keeps_method(change: Change) -> bool:
 
 def _why_not(known: Findings) -> str | None:
     """Why no changes are simulated; None if they are."""
-    plan = known.plan
-    asked_more = plan.all_gpus or plan.sweep is not None or plan.why is not None
-    if asked_more or known.request.lengths is not None or len(known.cards) != 1:
+    if _asks_more(known) or len(known.cards) != 1:
         return "changes are simulated in a plan of one card"
     return None
+
+
+def _asks_more(known: Findings) -> bool:
+    """Whether a plan has a question beside its ladder, or is about all cards."""
+    plan = known.plan
+    beside = plan.sweep is not None or plan.why is not None or plan.solve is not None
+    return beside or plan.all_gpus or known.request.lengths is not None
 
 
 def _remedies(

@@ -66,7 +66,7 @@ class Findings(Ledger):
         self.limits: tuple[LengthLimit, ...] = ()
         self.solution: SolveAnswer | None = None
         self.crossings: dict[Key, int] = {}  # in a sweep: the largest value that fits
-        self.remedies: tuple[PlanRemedy, ...] = ()
+        self.remedies: dict[str, tuple[PlanRemedy, ...]] = {}  # by name of the card
         self.fewest: FewestAnswer | None = None
         self.not_run: dict[Key, str] = {}  # why an engine did not run
         self._run: set[Key] = set()

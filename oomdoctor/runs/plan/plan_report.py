@@ -37,7 +37,8 @@ def report(
     rows = {card.name: known.rows(card) for card in known.cards}
     one = known.cards[0] if len(known.cards) == 1 and known.plan.ranks else None
     cards = tuple(
-        card_plan(card, rows[card.name], known.request, known.remedies) for card in known.cards
+        card_plan(card, rows[card.name], known.request, known.remedies.get(card.name, ()))
+        for card in known.cards
     )
     return assemble.report(
         known,

@@ -191,7 +191,7 @@ def _predict(
     known.keep_limits(find_limits(known, simulators))
     check()
     known.yours = find_yours(known, simulators)
-    known.remedies = find_remedies(known, simulators)
+    find_remedies(known, simulators)
 
 
 @contextmanager

@@ -71,7 +71,9 @@ class Cells:
         if not pick.fits:
             least = "at least " if self.detail is Detail.LABEL else "> "
             bound = least if pick.by_formula else ""
-            return f"short by {bound}{format_bytes(pick.missed_by_bytes)}"
+            short = f"short by {bound}{format_bytes(pick.missed_by_bytes)}"
+            change = _fits_with(card, method) if self.detail <= Detail.RUNG else None
+            return short if change is None else f"{short}; fits with {change}"
         if self.detail is Detail.LABEL:
             return self._whole(pick)
         return " ".join(filter(None, self._parts(method, pick)))
@@ -105,6 +107,12 @@ class Cells:
     def _cost(self, pick: CardPick) -> str:
         cost = pick.cost_per_million_tokens
         return "" if cost is None else money(cost, self._currency)
+
+
+def _fits_with(card: CardPlan, method: str) -> str | None:
+    """The change with which a method was simulated to fit a card; None if there is none."""
+    found = (one for one in card.remedies if one.method == method and one.basis == "simulated")
+    return next((one.change for one in found), None)
 
 
 def _fitting(cards: Sequence[CardPlan], method: str) -> list[CardPick]:

@@ -8,10 +8,10 @@ import pytest
 from example_plans import card, cards_report, prices_report, rows
 
 from oomdoctor.records.dataset import TrainingTime
-from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan
+from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
-from oomdoctor.render.report.plan.card_cells import METHODS
+from oomdoctor.render.report.plan.card_cells import METHODS, Cells, Detail
 from oomdoctor.render.report.plan.card_groups import few
 from oomdoctor.render.words import card_name, money
 from oomdoctor.runs.plan.cards.picks import pick
@@ -198,3 +198,16 @@ def test_an_interrupted_plan_says_so_first() -> None:
     assert first.endswith(
         "plan: interrupted after 14.2 s; so far at least one rung fits on 3 of 5 cards"
     )
+
+
+def test_the_table_of_cards_says_what_the_page_of_one_card_says() -> None:
+    """A method that fits with a change was only "short by" in the table."""
+    remedy = PlanRemedy(
+        "full", "k", FULL.label, "expandable_segments", 1, 2, "simulated", "method=full", None
+    )
+    first, *others = cards_report().cards
+    cell = Cells([first, *others], Detail.LABEL, "").cell
+    assert cell(first, "full").endswith("GiB")
+    changed = replace(first, remedies=(remedy,))
+    assert cell(changed, "full").endswith("GiB; fits with expandable_segments")
+    assert cell(changed, "lora") == cell(first, "lora")
