@@ -1,6 +1,7 @@
 """Changes of a training whose effect can be computed.
 
-A lever is a change of the training; its words and lines are those of the row with its key.
+A lever is a change of the table of changes, which decides its cost and what it excludes; its lines
+are those of the row with its key.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oomdoctor.analysis.changes.table import BY_KEY, TABLE, Change, Tier
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.row import smaller_batches
 from oomdoctor.explain.training.assumed import Training
@@ -20,18 +22,26 @@ _SHORTEST = 256  # tokens: shorter sequences are rarely worth training on
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """One change of the training.
+    """One change of the table, as far as the closed form can compute it.
 
-    `cost` orders sets of levers: up to 7 the result is the same, above that the method or the data
-    changes. `tier` is 0 for the same method, 1 for LoRA, 2 for fewer bits. `changes` gives what
-    changes in the training; none if the lever cannot help. `word` names it in a set.
+    `changes` gives what changes in the training; none if the lever cannot help. `word` names it in
+    a set.
     """
 
     key: str
-    cost: float
     word: str
     changes: Callable[[Case, Training], Iterator[Mapping[str, Any]]]
-    tier: int = 0
+    change: Change
+
+    @property
+    def cost(self) -> float:
+        """Its place in the table of changes, by which sets of levers are ordered."""
+        return 1.0 + TABLE.index(self.change)
+
+    @property
+    def tier(self) -> int:
+        """0 for the same method, 1 for LoRA, 2 for fewer bits."""
+        return {Tier.LORA: 1, Tier.QLORA: 2}.get(self.change.tier, 0)
 
 
 def _if(condition: bool, **changes: Any) -> Iterator[Mapping[str, Any]]:
@@ -142,18 +152,25 @@ def _quantized(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
 
 
 LEVERS: tuple[Lever, ...] = (
-    Lever("sdpa", 1, "fused attention", _sdpa),
-    Lever("fused_optimizer", 1, "the fused optimizer", _fused),
-    Lever("liger", 2, "the loss in chunks (Liger)", _liger),
-    Lever("adamw_8bit", 3, "8-bit AdamW", _optimizer("adamw_bnb_8bit")),
-    Lever("smaller_batch", 3, "micro-batch $batch", _batch),
-    Lever("shard", 3, "sharding across your $world GPUs", _shard),
-    Lever("checkpointing", 4, "activation checkpointing", _checkpointing),
-    Lever("paged_adamw", 5, "paged 8-bit AdamW", _optimizer("paged_adamw_8bit")),
-    Lever("half_weights", 6, "bfloat16 weights", _half),
-    Lever("offload_optimizer", 7, "optimizer states in host memory", _offload),
-    Lever("shorter_sequence", 20, "sequences of $length tokens", _length),
-    Lever("lora", 8, "LoRA", _lora, tier=1),
-    Lever("qlora", 9, "QLoRA", _qlora, tier=2),
-    Lever("quantized_load", 9, "4-bit weights", _quantized, tier=2),
+    Lever("smaller_batch", "micro-batch $batch", _batch, BY_KEY["smaller_batch"]),
+    Lever("sdpa", "fused attention", _sdpa, BY_KEY["sdpa"]),
+    Lever("fused_optimizer", "the fused optimizer", _fused, BY_KEY["fused_optimizer"]),
+    Lever("checkpointing", "activation checkpointing", _checkpointing, BY_KEY["checkpointing"]),
+    Lever("liger", "the loss in chunks (Liger)", _liger, BY_KEY["liger"]),
+    Lever("shard", "sharding across your $world GPUs", _shard, BY_KEY["shard"]),
+    Lever("adamw_8bit", "8-bit AdamW", _optimizer("adamw_bnb_8bit"), BY_KEY["adamw_8bit"]),
+    Lever(
+        "paged_adamw", "paged 8-bit AdamW", _optimizer("paged_adamw_8bit"), BY_KEY["paged_adamw"]
+    ),
+    Lever("half_weights", "bfloat16 weights", _half, BY_KEY["half_weights"]),
+    Lever(
+        "offload_optimizer",
+        "optimizer states in host memory",
+        _offload,
+        BY_KEY["offload_optimizer"],
+    ),
+    Lever("lora", "LoRA", _lora, BY_KEY["lora"]),
+    Lever("qlora", "QLoRA", _qlora, BY_KEY["qlora"]),
+    Lever("quantized_load", "4-bit weights", _quantized, BY_KEY["qlora"]),
+    Lever("shorter_sequence", "sequences of $length tokens", _length, BY_KEY["shorter_sequence"]),
 )

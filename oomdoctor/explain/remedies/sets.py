@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -96,7 +96,7 @@ def _cheapest(case: Case, methods: tuple[Lever, ...]) -> Choice | None:
         for count in range(len(options) + 1):
             for extra in combinations(options, count):
                 keys = {lever.key for lever in extra}
-                if ("shorter_sequence" in keys) != cutting or _exclude(keys):
+                if ("shorter_sequence" in keys) != cutting or _exclude(extra):
                     continue
                 limit = math.inf if best is None else best.cost
                 for choice in _steps(case, (*methods, *extra), base, trained, limit):
@@ -107,9 +107,10 @@ def _cheapest(case: Case, methods: tuple[Lever, ...]) -> Choice | None:
     return best
 
 
-def _exclude(keys: set[str]) -> bool:
-    """Only one change of the optimizer makes sense."""
-    return len(keys & {"adamw_8bit", "paged_adamw", "fused_optimizer", "offload_optimizer"}) > 1
+def _exclude(levers: Sequence[Lever]) -> bool:
+    """Whether two levers change the same thing, of which only one makes sense."""
+    groups = [lever.change.group for lever in levers]
+    return len(groups) != len(set(groups))
 
 
 def _steps(
