@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Literal
 
 from oomdoctor.records.config import TrainConfig, steps_in_backward
@@ -22,6 +23,7 @@ Steps = Iterator[Settings]
 _LEAST_PART = 4  # shorter rows than this part of the length come after everything else
 _SHORTEST = 128  # tokens: shorter sequences are not worth training on
 _STEP_TOKENS = 64
+_MOST_DIVIDED = 4096  # a batch beyond that is a mistake, or counts tokens
 _EIGHTHS = (7, 6, 5, 4, 3, 2)  # of the length, down to a quarter
 _ADAMW = "adamw_torch_fused"
 
@@ -72,14 +74,21 @@ def _if(condition: bool, **settings: Any) -> Steps:
         yield settings
 
 
-def smaller_batches(config: TrainConfig) -> Steps:
+@lru_cache
+def smaller_batches(batch: int) -> tuple[int, ...]:
+    """The batches that divide this one, the largest first; only halves of a very large one."""
+    if batch > _MOST_DIVIDED:
+        return tuple(batch >> power for power in range(1, batch.bit_length()))
+    return tuple(size for size in range(batch // 2, 0, -1) if batch % size == 0)
+
+
+def _smaller_batch(config: TrainConfig) -> Steps:
     """Smaller micro-batches that divide this one; the effective batch stays the same."""
     size = config.micro_batch_size
     if size == AUTO or steps_in_backward(config):
         return
-    for smaller in range(size // 2, 0, -1):
-        if size % smaller == 0:
-            yield {"micro_batch_size": smaller}
+    for smaller in smaller_batches(size):
+        yield {"micro_batch_size": smaller}
 
 
 def _loss(kind: str) -> Callable[[TrainConfig], Steps]:
@@ -186,7 +195,7 @@ _TRAINED: frozenset[Part] = _GROWS | {"gradients", "optimizer"}
 _ALL: frozenset[Part] = _TRAINED | {"weights"}
 
 TABLE: tuple[Change, ...] = (
-    Change("smaller_batch", "micro-batch size {micro_batch_size}", smaller_batches, _GROWS,
+    Change("smaller_batch", "micro-batch size {micro_batch_size}", _smaller_batch, _GROWS,
            "batch"),
     Change("sdpa", "SDPA attention",
            lambda config: _if(config.attention == "eager", attention="sdpa"), _GROWS, "attention"),

@@ -12,7 +12,6 @@ from typing import Any
 
 from oomdoctor.analysis.changes.table import BY_KEY, TABLE, Change, Tier
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.row import smaller_batches
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged, optimizer_named
@@ -49,17 +48,20 @@ def _if(condition: bool, **changes: Any) -> Iterator[Mapping[str, Any]]:
         yield changes
 
 
+def _of_table(key: str, training: Training, helps: bool) -> Iterator[Mapping[str, Any]]:
+    """The steps of a change of the table, if the closed form knows that it helps."""
+    return BY_KEY[key].steps(training.config) if helps else iter(())
+
+
 def _liger(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     assert case.sizes is not None  # there is a total
     known = any(name in case.sizes.model_type for name in LIGER_FAMILIES)
-    return _if(case.trains and known and training.tokens is not None and not training.fused_loss,
-               loss="liger")  # fmt: skip
+    return _of_table("liger", training, case.trains and known and training.tokens is not None)
 
 
 def _sdpa(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
     assert case.sizes is not None  # there is a total
-    eager = training.config.attention == "eager" and not case.sizes.capped_scores
-    return _if(eager and training.tokens is not None, attention="sdpa")
+    return _of_table("sdpa", training, training.tokens is not None and not case.sizes.capped_scores)
 
 
 def _own_states(case: Case, training: Training) -> bool:
@@ -92,18 +94,11 @@ def _offload(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
 
 
 def _checkpointing(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    return _if(
-        training.tokens is not None and not training.checkpoints, activation_checkpointing="full"
-    )
+    return _of_table("checkpointing", training, training.tokens is not None)
 
 
 def _batch(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:
-    del case
-    batch = training.micro_batch_size
-    if batch is None or training.tokens is None:
-        return
-    for size in smaller_batches(batch):
-        yield {"micro_batch_size": size}
+    return _of_table("smaller_batch", training, training.tokens is not None)
 
 
 def _length(case: Case, training: Training) -> Iterator[Mapping[str, Any]]:

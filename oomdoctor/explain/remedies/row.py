@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from string import Template
 from typing import Any
 
+from oomdoctor.analysis.changes.table import smaller_batches
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.held import Saving, halved, saving
 from oomdoctor.explain.memory.moments import Moment
@@ -17,7 +17,6 @@ from oomdoctor.stacks.writing.calls import said_in_calls
 from oomdoctor.units import MIB, format_bytes
 
 _HALF = 0.5
-_MOST_DIVIDED = 4096  # a batch beyond that is a mistake, or counts tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +171,6 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 def held(size: int | None, words: str) -> Effect:
     """Bytes that the message itself prints; a rule of thumb if it prints none."""
     return Effect(None, "rule", None) if size is None else Effect(size, "measured", words)
-
-
-@lru_cache
-def smaller_batches(batch: int) -> tuple[int, ...]:
-    """The batches that divide this one, the largest first; only halves of a very large one."""
-    if batch > _MOST_DIVIDED:
-        return tuple(batch >> power for power in range(1, batch.bit_length()))
-    return tuple(size for size in range(batch // 2, 0, -1) if batch % size == 0)
 
 
 def next_batch(case: Case) -> int | None:
