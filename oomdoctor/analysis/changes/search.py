@@ -173,7 +173,12 @@ class _Search:
                 self._fronts(last)
         judged = tuple(pair for pair in self._judged.values() if pair[0].changes)
         if not found:
-            found = [pair for pair in judged if pair[1].outcome == "borderline"][:1]
+            found = [
+                pair
+                for pair in judged
+                if pair[1].outcome == "borderline"
+                and (pair[1].needs_bytes or 0) <= self._judge.usable_bytes
+            ][:1]
         sized = [pair for pair in judged if pair[1].needs_bytes is not None]
         nearest = min(sized, key=lambda pair: pair[1].needs_bytes or 0, default=None)
         return Answer(
@@ -303,6 +308,10 @@ class _Search:
             self._least = least if self._least is None else min(least, self._least)
             return True
         for other, verdict in self._judged.values():
+            same = found.config.allocator == other.config.allocator
+            near = verdict.outcome == "borderline" and same
+            if near and self._judge.needs_more(found.config, other.config):
+                return True  # it is borderline at best
             if verdict.outcome != "short":
                 continue
             if (verdict.tensors_bytes or 0) > usable and self._judge.needs_more(

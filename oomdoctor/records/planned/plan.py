@@ -151,7 +151,8 @@ class PlanRemedy:
     that makes it fit and frees `frees_bytes`; `rung` is the changed rung, as `--rung` reads it.
     With `basis` "simulated" it was simulated and fits. With "arithmetic" it needs a package that is
     not installed here, and `frees_bytes` is the most it can free. `change` is None if no set of the
-    changes that are known makes it fit; `reason` says what comes nearest.
+    changes that are known makes it fit; `reason` says what comes nearest. A set
+    that is only borderline, for want of another one, has the `reason` "borderline".
     """
 
     method: Method

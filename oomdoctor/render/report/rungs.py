@@ -213,7 +213,9 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
             pairs.append((name, f"not ranked by speed; {fitting} fit{'s' * (', ' not in fitting)}"))
         elif any(r.borderline for r in rungs):
             near = ", ".join(r.label for r in rungs if r.borderline)
-            pairs.append((name, f"none surely fits; borderline: {near}"))
+            helps = [one for one in remedies.get(method, []) if one.change and not one.reason]
+            changed = [f"{one.label} {_change_text(one)}" for one in helps]
+            pairs.append((name, "; ".join([f"none surely fits; borderline: {near}", *changed])))
         elif method in remedies:
             pairs.append((name, _remedy_text(remedies[method])))
         elif rungs:
@@ -246,4 +248,5 @@ def _change_text(remedy: PlanRemedy) -> str:
             f"may fit with {remedy.change} (frees up to {frees}; not installed here to simulate it)"
         )
     peak = format_bytes(remedy.peak_device_bytes)
-    return f"fits with {remedy.change} (frees {frees}, peak {peak})"
+    verb = "is borderline with" if remedy.reason else "fits with"
+    return f"{verb} {remedy.change} (frees {frees}, peak {peak})"

@@ -128,8 +128,7 @@ def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanR
     for method in METHODS:
         own = tuple(row for row in rows if row.config.method == method)
         simulated = tuple(row for row in own if not runs_on_card_only(row.config))
-        near = any(r.outcome == "fits" or r.borderline for r in own)
-        row = None if near else nearest(simulated, method)
+        row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
         if row is not None and row.micro_batch_size is not None:
             judge = Simulation(known, simulators, card, row.label)
             answer = search(row.config, verdict_of(row), judge, offers=_keeps_method)
@@ -170,7 +169,7 @@ def _remedies(
             peak_device_bytes=verdict.needs_bytes,
             basis="simulated",
             rung=rung_text(one.config, known.request),
-            reason=None,
+            reason="borderline" if verdict.outcome == "borderline" else None,
         )
         for one, verdict in answer.fitting[:1]
     ]
