@@ -152,7 +152,7 @@ class PlanRemedy:
     With `basis` "simulated" it was simulated and fits. With "arithmetic" it needs a package that is
     not installed here, and `frees_bytes` is the most it can free. `change` is None if no set of the
     changes that are known makes it fit; `reason` says what comes nearest. A set
-    that is only borderline, for want of another one, has the `reason` "borderline".
+    that is only borderline, because no other fits, has the `reason` "borderline".
     """
 
     method: Method
