@@ -34,19 +34,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _in_micro_batches_of_one(text: str) -> str:
+    text = text.replace("per_device_train_batch_size: 4", "per_device_train_batch_size: 1")
+    return text.replace("gradient_accumulation_steps: 1", "gradient_accumulation_steps: 4")
+
+
 def test_the_first_remedy_is_printed_as_a_diff(cli: Any, folder: Path) -> None:
     before = (folder / "train.yaml").read_text()
     ended = cli("explain", "trace.txt", "--apply", "train.yaml")
     assert ended.code == 0
     assert ended.out.startswith("--- a/train.yaml\n+++ b/train.yaml\n")
-    assert "+use_liger_kernel: true" in ended.out
-    assert "remedy 1: Compute the loss in chunks" in ended.err
+    assert "+per_device_train_batch_size: 1" in ended.out
+    assert "remedy 1: Use a smaller micro-batch" in ended.err
     line = "oomdoctor explain trace.txt --apply train.yaml --write"
     assert f"to change the file: {line}" in ended.err
     assert (folder / "train.yaml").read_text() == before
     patched = subprocess.run(["patch", "-p1"], input=ended.out, text=True, capture_output=True)
     assert patched.returncode == 0, patched.stdout
-    assert (folder / "train.yaml").read_text() == before + "use_liger_kernel: true\n"
+    assert (folder / "train.yaml").read_text() == _in_micro_batches_of_one(before)
 
 
 def test_the_file_is_changed_on_request_and_kept_as_it_was(cli: Any, folder: Path) -> None:
@@ -54,7 +59,7 @@ def test_the_file_is_changed_on_request_and_kept_as_it_was(cli: Any, folder: Pat
     (folder / "train.yaml").chmod(0o640)
     ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--write")
     assert ended.code == 0 and "changed train.yaml" in ended.err
-    assert (folder / "train.yaml").read_text() == before + "use_liger_kernel: true\n"
+    assert (folder / "train.yaml").read_text() == _in_micro_batches_of_one(before)
     assert (folder / "train.yaml.bak").read_text() == before
     assert (folder / "train.yaml").stat().st_mode & 0o777 == 0o640
 
