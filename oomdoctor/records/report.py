@@ -21,8 +21,7 @@ from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.planned.solve import SolveAnswer
 from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
-from oomdoctor.records.slurm.gathered import GatheredJob
-from oomdoctor.records.slurm.triage import Triage
+from oomdoctor.records.slurm.triage import GatheredJob, Triage
 from oomdoctor.records.user_training import AppliedRemedy, UserTraining, YourRung
 
 SCHEMA = "oomdoctor/1"

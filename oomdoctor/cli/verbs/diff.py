@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oomdoctor.cli.options import OUTPUT, completion, switch
+from oomdoctor.cli.options.answer import AnswerOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.stored.differing import DiffOptions
 from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode
 
 if TYPE_CHECKING:
     from oomdoctor.records.history.difference import DiffAnswer
     from oomdoctor.records.report import Status
+
 
 EPILOG = """\b
 Examples:
@@ -25,6 +27,35 @@ Examples:
   oomdoctor diff before.json after.json --format markdown
 Next: `oomdoctor runs` lists the runs on disk.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    """A command line of `diff`."""
+
+    before: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN_A",
+            help="The earlier run: a name, a folder, a case, or a report.json.  "
+            "[default: the run before RUN_B]",
+            show_default=False,
+            autocompletion=completion.runs_and_files,
+        ),
+    ] = None
+    after: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN_B",
+            help="The later run.  [default: the latest of the same model and command]",
+            show_default=False,
+            autocompletion=completion.runs_and_files,
+        ),
+    ] = None
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: bool = switch(
+        "--verbose, -v", OUTPUT, "Show every rung, also those without a change that counts."
+    )
 
 
 @flatten

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from oomdoctor.cli.options import COMMON, completion, declare, switch
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.stored.exporting import ExportOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.stacks.export import target_names
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
     from oomdoctor.stacks.rung import StackRung
+
 
 EPILOG = """\b
 Examples:
@@ -22,6 +27,46 @@ Examples:
 Next: `oomdoctor run -- python train.py` explains it if memory runs out.
 """
 _HELP = "run `oomdoctor export --help`"
+
+
+_TARGETS = target_names()
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """A command line of `export`."""
+
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PLACE",
+            help="Which rung: its place in the table (1 is the best), its label or its key.",
+            show_default=False,
+            autocompletion=completion.places,
+        ),
+    ] = None
+    to: str | None = declare(
+        "--to TARGET",
+        COMMON,
+        f"What to write: {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
+        completion=completion.targets,
+    )
+    run: str = declare(
+        "--run RUN",
+        COMMON,
+        "Name or folder of a run of probe or plan.",
+        default="latest",
+        completion=completion.surveys,
+    )
+    from_: list[str] | None = declare(
+        "--from [PROGRAM:]FILE",
+        COMMON,
+        "Convert your own training file instead of a rung of a run. Repeatable.",
+    )
+    output_file: Path | None = declare(
+        "--output FILE", COMMON, "Write to a file instead of stdout."
+    )
+    quiet: bool = switch("--quiet, -q", COMMON, "Print nothing on stderr except errors.")
 
 
 @flatten

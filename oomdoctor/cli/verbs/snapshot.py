@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, switch
+from oomdoctor.cli.options.answer import AnswerOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.snapshotting import SnapshotOptions
 from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, usage_error
 
@@ -20,6 +25,36 @@ Next: `oomdoctor explain trace.txt` reads the error that the run printed.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """A command line of `snapshot`."""
+
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A snapshot that torch.cuda.memory._dump_snapshot wrote. With two, the page shows "
+            "how the second differs from the first.",
+            show_default=False,
+        ),
+    ] = None
+    html: Path | None = declare(
+        "--html FILE", COMMON, "Also write a timeline that opens in a browser, without a network."
+    )
+    png: Path | None = declare(
+        "--png FILE", COMMON, "Also write the timeline as a picture; needs matplotlib."
+    )
+    gpu: list[str] | None = declare(
+        "--gpu CARD|SIZE",
+        COMMON,
+        "Say whether it would have fitted this card or size. Repeat to compare.",
+        completion=completion.gpus,
+    )
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: bool = switch("--verbose, -v", OUTPUT, "Show all lines of code, causes and remedies.")
+    quiet: bool = switch("--quiet, -q", OUTPUT, "Print nothing on stderr except errors.")
+
+
 @flatten
 def snapshot(options: SnapshotOptions) -> None:
     """Show what held the memory in a memory snapshot.
@@ -30,8 +65,7 @@ def snapshot(options: SnapshotOptions) -> None:
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.cli.requests.files.snapshots import histories, read_file
-    from oomdoctor.cli.requests.rooms import all_rooms, rooms_named
+    from oomdoctor.cli.requests.files.snapshots import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.streams.pictures import Pictures
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of

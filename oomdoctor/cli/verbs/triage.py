@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oomdoctor.cli.options import COMMON, completion, declare, switch
+from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.triaging import TriageOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
@@ -20,6 +21,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 if TYPE_CHECKING:
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.runs.triage import Item
+
 
 EPILOG = """\b
 Examples:
@@ -29,6 +31,38 @@ Examples:
 Next: `oomdoctor explain JOB` says more about one job.
 """
 _PACE_S = 2.0  # between lines of progress
+
+
+@dataclass(frozen=True, slots=True)
+class TriageOptions:
+    """A command line of `triage`."""
+
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|JOB",
+            help="Logs, or Slurm job ids. Without any, --since lists the jobs.",
+            show_default=False,
+        ),
+    ] = None
+    since: str | None = declare(
+        "--since TIME",
+        COMMON,
+        "Ask sacct for the jobs that died since then: yesterday, 3d, 12h or 2026-11-23.",
+    )
+    user: list[str] | None = declare(
+        "--user NAME", COMMON, "The jobs of this user, instead of your own. Repeatable."
+    )
+    all_users: bool = switch("--all-users", COMMON, "The jobs of all users.")
+    by: str | None = declare(
+        "--by KEY",
+        COMMON,
+        "Count by user, partition or cause, instead of a line for each job.",
+        completion=completion.one_of(("user", "partition", "cause")),
+    )
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: Verbose = False
+    quiet: Quiet = False
 
 
 @flatten

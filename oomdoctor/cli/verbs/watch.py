@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oomdoctor.cli.options import COMMON, OUTPUT, declare, switch
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.watching import WatchOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
     from oomdoctor.runs.watch import Asked, Watcher
+
 
 EPILOG = """\b
 Examples:
@@ -27,6 +28,25 @@ Examples:
 Next: `oomdoctor snapshot memory_snapshot.pickle` names the line behind it.
 """
 _INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """A command line of `watch`."""
+
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PID|latest|LOG",
+            help="A process, which counts with those that it started; or the latest training; or "
+            "the file of a live log. Default: latest.",
+            show_default=False,
+        ),
+    ] = None
+    gpu: int | None = declare("--gpu N", COMMON, "Watch a GPU, by its index in nvidia-smi.")
+    json_: bool = switch("--json", COMMON, "Print one JSON document.")
+    once: bool = switch("--once", OUTPUT, "Print one page, also on a terminal.")
+    verbose: bool = switch("--verbose, -v", OUTPUT, "Show every rank of a training.")
 
 
 @flatten

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.diagnosis import CauseName, Confidence, ReadPhase, Resource
+from oomdoctor.records.result import ProbeResult
 
 # oom: memory ran out. other: something else ended it. unknown: neither its output nor Slurm says
 # what. ended: it completed, or it has not ended.
@@ -75,3 +76,20 @@ class Triage:
     other: int
     unknown: int
     ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredJob:
+    """One job. `outcome` is a word of its report, or Slurm's if there is none.
+
+    `gpu_name`, `usable_bytes` and `results`, best first, are those of the report; empty without
+    one. `reason` says why results are missing.
+    """
+
+    gpu_type: str
+    job: str
+    outcome: str
+    reason: str | None
+    gpu_name: str | None
+    usable_bytes: int | None
+    results: tuple[ProbeResult, ...]

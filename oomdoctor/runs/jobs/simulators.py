@@ -3,6 +3,11 @@
 Simulations do not affect each other, so unlike measurements they may run at the same time. More
 than two workers gain little, and a login node may not allow more; where memory is short there is
 one. What an earlier run found needs no worker, and none is started until a job needs it.
+
+Answer several jobs from memory at the same time.
+An answer takes Python alone, a tenth of a second for each rung, so forked processes share the work.
+They compute and send back what they found; whatever happens to them, the jobs are still answered
+here. There are no more than a login node allows.
 """
 
 from __future__ import annotations
@@ -10,19 +15,21 @@ from __future__ import annotations
 import math
 import os
 import queue
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
 from oomdoctor.runs.assemble import timestamp
-from oomdoctor.runs.jobs.answers import Answer, answer, answers
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import attempt_of, launch
-from oomdoctor.runs.jobs.remembered import Memory
+from oomdoctor.runs.jobs.remembered import Known, Memory
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.store.run_folders import RunFolder
@@ -38,6 +45,10 @@ _COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 Numbered = tuple[int, ProbeJob]
+
+
+_MOST_PROCESSES = 2
+_FEWEST_JOBS = 4  # for fewer it is not worth starting processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +224,53 @@ def _ended(number: int, job: ProbeJob, found: Answer, *, now: bool = False) -> E
         return None
     reply, made_at = found.known.reply, None if now else found.known.made_at
     return Ended(number, attempt_of(job, reply, found.elapsed_s, made_at), reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a job, None if nothing is, and how long that took."""
+
+    known: Known | None
+    elapsed_s: float
+
+
+def answer(memory: Memory, job: ProbeJob) -> Answer:
+    """Answer one job from memory."""
+    begin = time.monotonic()
+    known = memory.answer(job)
+    return Answer(known, time.monotonic() - begin)
+
+
+def answers(memory: Memory, jobs: Sequence[ProbeJob]) -> Iterator[Answer]:
+    """The answers to the jobs, in their order."""
+    processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    kept = [job for job in jobs if memory.keeps(job)]
+    found: list[Answer] = []
+    if processes > 1 and len(kept) >= _FEWEST_JOBS:
+        for each in _in_parallel(memory, jobs, processes):
+            found.append(each)
+            yield each
+    for job in jobs[len(found) :]:
+        yield answer(memory, job)
+
+
+def _in_parallel(memory: Memory, jobs: Sequence[ProbeJob], processes: int) -> Iterator[Answer]:
+    """As many answers, from the first on, as the processes can give."""
+    # Few plans need these modules, and all would wait for them.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    context = multiprocessing.get_context("fork")  # the modules are loaded already
+    pool = ProcessPoolExecutor(processes, context, _leave_signals_to_the_parent)
+    # One of them may be killed, and the machine may allow no more.
+    with suppress(BrokenProcessPool, OSError), pool:
+        try:
+            yield from pool.map(answer, [memory] * len(jobs), jobs)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _leave_signals_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

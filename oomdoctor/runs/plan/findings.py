@@ -29,11 +29,10 @@ from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult,
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.early_bounds import with_bound
+from oomdoctor.runs.early_bounds import sweep_within_limits, with_bound, within_limits
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.ledger import Ledger
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
-from oomdoctor.runs.position_limit import sweep_within_limits, within_limits
 from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.units import format_bytes
 

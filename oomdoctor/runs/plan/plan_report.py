@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from oomdoctor.analysis.memory.formula import formula_view
 from oomdoctor.analysis.rank import without_speed
 from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.facts.warnings import host_memory_short, speed_unknown
 from oomdoctor.records.machine import Machine
+from oomdoctor.records.planned.plan import CardOrder, CardPick, CardPlan, PlanRequest, Why
 from oomdoctor.records.report import Budget, Report, Simulations, Warn
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.simulation import Prediction
 from oomdoctor.runs import assemble
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.plan.cards.order import in_order
 from oomdoctor.runs.plan.cards.picks import card_plan
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sweep import sweep_answer
-from oomdoctor.runs.plan.why import why_of
 from oomdoctor.system.machine.devices import Device, describe, installed_versions
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -118,3 +121,74 @@ def _machine(known: Findings) -> Machine:
 
 def _budget(card: Card) -> Budget:
     return Budget(card.total_bytes, None, card.total_bytes, card.headroom_bytes, card.usable_bytes)
+
+
+def in_order(cards: tuple[CardPlan, ...], plan: PlanRequest) -> tuple[CardPlan, ...]:
+    """The cards of a plan as its report lists them; without an order, by memory."""
+    if plan.sort is None:
+        return cards
+    place = _PLACES[plan.sort]
+    return tuple(sorted(cards, key=lambda card: (not card.fitting, *place(card), card.name)))
+
+
+def _fitting(card: CardPlan) -> list[CardPick]:
+    picks = (card.picks.full, card.picks.lora, card.picks.qlora)
+    return [pick for pick in picks if pick is not None and pick.fits]
+
+
+def _by_speed(card: CardPlan) -> tuple[float, ...]:
+    """The fastest first; then what has no speed, and what does not fit, the largest first."""
+    fastest = max((pick.tokens_per_s or 0.0 for pick in _fitting(card)), default=0.0)
+    return -fastest, -card.memory_bytes, -card.total_bytes
+
+
+def _by_memory(card: CardPlan) -> tuple[float, ...]:
+    return card.memory_bytes, card.total_bytes
+
+
+def _by_cost(card: CardPlan) -> tuple[float, ...]:
+    """The cheapest million tokens first; then cards without a price or a speed, by speed."""
+    costs = [pick.cost_per_million_tokens for pick in _fitting(card)]
+    known = [cost for cost in costs if cost is not None]
+    return min(known, default=math.inf), *_by_speed(card)
+
+
+def _by_name(card: CardPlan) -> tuple[str, ...]:
+    """By name; numbers count as numbers: an A2 is before an A10."""
+    parts = re.split(r"(\d+)", card.name.lower())
+    return tuple(part.zfill(8) if part.isdigit() else part for part in parts)
+
+
+_PLACES: dict[CardOrder, Callable[[CardPlan], tuple[float, ...] | tuple[str, ...]]] = {
+    "speed": _by_speed,
+    "memory": _by_memory,
+    "name": _by_name,
+    "cost": _by_cost,
+}
+
+
+def why_of(
+    plan: PlanRequest,
+    card: Card | None,
+    rows: Mapping[str, tuple[ProbeResult, ...]],
+    predictions: Mapping[tuple[str, str], Prediction],
+    inspection: Inspection | None,
+) -> Why | None:
+    """The rung at the micro-batch size of its row; None if not requested or not simulated."""
+    if plan.why is None or card is None or inspection is None:
+        return None
+    row = next((row for row in rows[card.name] if row.label == plan.why), None)
+    if row is None or row.measurement is None or row.peak_device_bytes is None:
+        return None
+    prediction = next(p for (name, _), p in predictions.items() if name == card.name)
+    size = next(s for s in prediction.sizes if s.micro_batch_size == row.micro_batch_size)
+    return Why(
+        label=row.label,
+        micro_batch_size=size.micro_batch_size,
+        peak_allocated_bytes=row.measurement.peak_allocated_bytes,
+        peak_reserved_bytes=row.measurement.peak_reserved_bytes,
+        context_bytes=card.context.likely,
+        peak_device_bytes=row.peak_device_bytes,
+        phases=size.phases,
+        formula=formula_view(row.config, inspection.parameters, row.measurement, size.phases),
+    )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from oomdoctor.analysis.speed_verdict import speed_warnings
+from oomdoctor.analysis.verdict import fits
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.facts.warnings import quoted, time_limit, unusual_sizes
 from oomdoctor.records.report import Report, SurveyRequest, Warn
@@ -27,7 +28,6 @@ from oomdoctor.runs.survey.knowledge import Knowledge, Origin
 from oomdoctor.runs.survey.own_changes import try_changes, unmeasured
 from oomdoctor.runs.survey.predict import predict_rungs
 from oomdoctor.runs.survey.recording import record_rungs
-from oomdoctor.runs.survey.resume import take_finished
 from oomdoctor.runs.survey.setup import Ending, Stop, SurveySetup
 from oomdoctor.runs.survey.state import SurveyState
 from oomdoctor.runs.survey.walk import walk
@@ -43,6 +43,8 @@ from oomdoctor.system.machine.devices import (
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
+
+_SAME_BUDGET = 0.97  # free memory differs a little from hour to hour
 
 
 def run_survey(
@@ -235,3 +237,25 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
         lengths=measured_answer(state.counted, results, state.request),
         yours=unmeasured(state),
     )
+
+
+def take_finished(state: SurveyState, on_event: Listener) -> None:
+    """Take every stored try that still holds for this device and its budget."""
+
+    def note(message: str) -> None:
+        on_event(SurveyEvent("note", message=message))
+
+    setup, usable = state.setup, state.context.usable_bytes
+    for job, attempt in setup.folder.attempts(note):
+        if job.device_id != setup.device_id:
+            note(f"{attempt.folder} was measured on another device; trying again")
+        elif attempt.outcome == "oom" and (job.budget_bytes or 0) < usable * _SAME_BUDGET:
+            note(f"{attempt.folder} ran out of memory with a smaller budget; trying again")
+        elif attempt.measurement is not None:
+            outcome, reason = fits(attempt.measurement, usable)
+            state.keep(replace(attempt, outcome=outcome, reason=reason))
+        else:
+            state.keep(attempt)
+    taken = sum(len(found) for found in state.attempts.values())
+    if taken:
+        note(f"{taken} finished tries reused")

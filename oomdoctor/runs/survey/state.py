@@ -23,9 +23,8 @@ from oomdoctor.records.report import Budget
 from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
 from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.devices import device
-from oomdoctor.runs.early_bounds import counts_from_config, with_bound
+from oomdoctor.runs.early_bounds import counts_from_config, with_bound, within_limits
 from oomdoctor.runs.ledger import Ledger
-from oomdoctor.runs.position_limit import within_limits
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.setup import SurveySetup
 

@@ -11,9 +11,9 @@ import pytest
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
-from oomdoctor.runs.jobs import answers as module
-from oomdoctor.runs.jobs.answers import answers
+from oomdoctor.runs.jobs import simulators as module
 from oomdoctor.runs.jobs.remembered import Known, Memory
+from oomdoctor.runs.jobs.simulators import answers
 
 HERE = os.getpid()
 

@@ -17,11 +17,11 @@ from oomdoctor.records.model import ModelRef, ParameterCounts
 from oomdoctor.records.planned.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.devices.cards import card_named, cards_of
+from oomdoctor.runs.early_bounds import sweep_within_limits
 from oomdoctor.runs.plan.cards.picks import card_plan
 from oomdoctor.runs.plan.run_plan import _card_warnings
 from oomdoctor.runs.plan.sweep import sweep_answer
 from oomdoctor.runs.plan.tasks import shown, tasks_of
-from oomdoctor.runs.position_limit import sweep_within_limits
 from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
 

@@ -13,10 +13,10 @@ from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.inside.run import Place, RankMemory
 from oomdoctor.runs.devices.cards import card_named
+from oomdoctor.runs.watched.cards import least_capability, next_larger, smallest_gpu
 from oomdoctor.runs.watched.seen.branches import may_decide, unknown_branches
 from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
 from oomdoctor.runs.watched.seen.processes import Events, rank_memory, read_events, read_processes
-from oomdoctor.runs.watched.smallest import least_capability, next_larger, smallest_gpu
 from oomdoctor.units import GIB, MIB
 
 LIBRARIES = ["/venv/lib/python3.11", "/venv/lib/python3.11/site-packages"]
