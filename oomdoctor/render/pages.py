@@ -17,7 +17,7 @@ from oomdoctor.render.messages import error_sections, next_sections, warning_sec
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
 
-_RESULTS = "report.results_csv:result_rows"
+_RESULTS = "report.plan.csv_rows:result_rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ PAGES = (
         "diagnosis.diagnosis_page:diagnosis_sections",
         "diagnosis.diagnoses_csv:diagnosis_rows",
     ),
-    Page(("triage",), "triage.triage_page:triage_sections", "triage.jobs_csv:triage_rows"),
+    Page(("triage",), "triage.triage_page:triage_sections", "triage.triage_page:triage_rows"),
     Page(
         ("show",),
         "triage.gathered:gathered_sections",
@@ -60,9 +60,11 @@ PAGES = (
         needs="gathered",
     ),
     Page(("run",), "run.run_page:run_sections"),
-    Page(("diff",), "history.diff:diff_sections", "history.diff_csv:diff_rows", needs="diff"),
+    Page(("diff",), "history.diff:diff_sections", "history.diff:diff_rows", needs="diff"),
     Page(
-        ("snapshot",), "snapshot.snapshot_page:snapshot_sections", "snapshot.blocks_csv:block_rows"
+        ("snapshot",),
+        "snapshot.snapshot_page:snapshot_sections",
+        "snapshot.snapshot_page:block_rows",
     ),
     Page(("watch",), "watch.watch_page:watch_sections"),
 )

@@ -17,7 +17,6 @@ from xml.sax.saxutils import escape, quoteattr
 from oomdoctor.errors import machine_error
 from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
 from oomdoctor.render.charts.look import COLORS, FONT, Palette, ink, palette
-from oomdoctor.render.charts.paths import with_short_paths
 
 _DOTS = 72  # an inch: a unit of the picture is a pixel of the page
 _PNG_SCALE = 2
@@ -32,6 +31,13 @@ _FONT = re.compile(r"font: (?:[\w.]+ )*?([\d.]+px) [^;]*")  # matplotlib before 
 _FAMILY = re.compile(r"font-family: [^;]*; ?")
 _OWN_STYLE = re.compile(r"\s*<style\b.*?</style>", re.DOTALL)
 _REFERENCE = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+_DATA = re.compile(r'(?<= d=")[MLz\d\s.-]+(?=")')
+_COMMAND = re.compile(r"([MLz])\s*(-?[\d.]+)?\s*(-?[\d.]+)?")
+_DIGITS = 1  # after the point: a tenth of a pixel
+
+Point = tuple[str, str]
 
 
 def need_matplotlib(option: str) -> None:
@@ -136,3 +142,35 @@ def _figure(chart: Chart, size: Size, colors: Palette, head: int) -> Iterator[An
                         fontweight="bold", color=ink("ink"), va="center")  # fmt: skip
         chart.draw(area, size)
         yield figure
+
+
+def with_short_paths(text: str) -> str:
+    """The SVG with each path of straight lines in as few commands as possible."""
+    return _DATA.sub(lambda found: _short(found[0]), text)
+
+
+def _short(data: str) -> str:
+    parts: list[str] = []
+    x, y = "", ""  # where the pen is
+    for command, across, down in _COMMAND.findall(data):
+        if command == "z":
+            parts.append("z")
+            continue
+        before, (x, y) = (x, y), (_rounded(across), _rounded(down))
+        if command == "M":
+            parts.append(f"M{x} {y}")
+        elif (x, y) == before:
+            continue
+        elif y == before[1]:
+            parts.append(f"H{x}")
+        elif x == before[0]:
+            parts.append(f"V{y}")
+        else:
+            parts.append(f"L{x} {y}")
+    return "".join(parts)
+
+
+def _rounded(number: str) -> str:
+    text = f"{float(number):.{_DIGITS}f}"
+    text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

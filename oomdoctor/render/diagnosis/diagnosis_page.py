@@ -5,16 +5,16 @@ Text from a log is not trusted: `formats` escapes it like all other text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from oomdoctor.explain.evidence import held_text
-from oomdoctor.records.diagnosis import Cause, Diagnosis
+from oomdoctor.records.diagnosis import Cause, Diagnosis, Numbers
+from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
-from oomdoctor.render.diagnosis.card import card_blocks
-from oomdoctor.render.diagnosis.logs import table_section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.diagnosis.remedies import remedies_section
+from oomdoctor.render.words import counted
 from oomdoctor.units import MIB, format_bytes
 
 _NOTHING = (
@@ -23,6 +23,11 @@ _NOTHING = (
 )
 _QUOTED = 2  # lines of evidence without --verbose
 _ALSO_SHOWN = 5  # further failures of one log without --verbose
+
+
+# The whole line, with the brackets and the size of the card, fits into 60 columns.
+_BAR = 32
+_BEYOND = 10
 
 
 def diagnosis_sections(report: Report, look: Look) -> list[Section]:
@@ -155,3 +160,107 @@ def _all_evidence(found: Diagnosis) -> list[Section]:
 
 def _place(found: Diagnosis) -> str:
     return "elsewhere" if found.line_number is None else f"line {found.line_number}"
+
+
+def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
+    """One row a log, by its first diagnosis: the failure that ended it."""
+    firsts = [found[0] for found in groups.values()]
+    failed = sum(one.is_oom and not one.survived for one in firsts)
+    count = f"{failed} of {counted(len(firsts), 'log')} ended with an out-of-memory error"
+    columns = (
+        Column("log"),
+        Column("outcome", tone=True),
+        Column("phase", 3, detail="in {}"),
+        Column("rank", 6, right=True, detail="rank {}"),
+        Column("requested", 2, right=True, detail="requested {}"),
+        Column("free", 5, right=True, detail="{} free"),
+        Column("cause", 1, detail="cause {}"),
+        Column("first remedy", 4, detail="try: {}", wraps=True),
+    )
+    return Section("", (Note(count, "strong"), Grid(columns, tuple(map(_row, firsts)))))
+
+
+def _row(found: Diagnosis) -> tuple[str, ...]:
+    cause = found.causes[0] if found.causes else None
+    named = f"{cause.cause.replace('_', ' ')} ({cause.confidence})" if cause else None
+    return (
+        found.source,
+        _outcome(found),
+        found.phase if found.is_oom and found.phase != "unknown" else "",
+        "" if found.rank is None else str(found.rank),
+        _size(found.numbers.requested_bytes),
+        _size(found.numbers.free_bytes),
+        named or (found.look_alike or "").replace("_", " "),
+        found.remedies[0].change if found.remedies else found.short_answer or "",
+    )
+
+
+def _size(size: int | None) -> str:
+    return "" if size is None else format_bytes(size)
+
+
+def _outcome(found: Diagnosis) -> str:
+    if not found.is_oom:
+        # What the scheduler says, if there is nothing else to say.
+        end = found.verdict.partition(": ")[2]
+        return "other error" if found.look_alike else end or "no memory failure"
+    return RESOURCE_WORDS[found.resource] + (", survived" if found.survived else "")
+
+
+def card_blocks(numbers: Numbers) -> list[Block]:
+    """The bar and its legend. Without enough numbers for a bar, a list of those there are."""
+    bar = _bar(numbers)
+    pairs = _legend(numbers, signs=bar is not None)
+    if bar is not None:
+        return [Verbatim((bar,)), Facts(tuple(pairs))]
+    return [Facts(tuple(pairs))] if len(pairs) > 1 else []
+
+
+def _bar(numbers: Numbers) -> str | None:
+    """# this process, = others, . free, ! requested beyond that. None if it does not add up."""
+    total, free = numbers.capacity_bytes, numbers.free_bytes
+    others = numbers.other_processes_bytes or 0
+    if not total or free is None or free + others > total:
+        return None
+    cells = {sign: round(size / total * _BAR) for sign, size in (("=", others), (".", free))}
+    body = "#" * max(0, _BAR - sum(cells.values())) + "=" * cells["="] + "." * cells["."]
+    short = max(0, (numbers.requested_bytes or 0) - free)
+    beyond = "!" * min(_BEYOND, max(1, round(short / total * _BAR))) if short else ""
+    return f"[{body}]{beyond} of {format_bytes(total)}"
+
+
+def _legend(numbers: Numbers, *, signs: bool) -> list[tuple[str, str]]:
+    total, free = numbers.capacity_bytes, numbers.free_bytes
+    others, requested = numbers.other_processes_bytes, numbers.requested_bytes
+    pairs: list[tuple[str, str]] = []
+    if signs and total and free is not None:
+        own = total - free - (others or 0)
+        size, parts = format_bytes(own), _parts(numbers, own)
+        if others is None:  # then any process may hold what is not free
+            pairs.append(("# in use", f"{size} by all processes{parts}"))
+        else:
+            pairs.append(("# this process", size + parts))
+    else:
+        pairs += [("card", format_bytes(total))] if total else []
+        own = numbers.process_bytes or numbers.reserved_bytes or numbers.allocated_bytes or 0
+        pairs += [("this process", f"{format_bytes(own)}{_parts(numbers, own)}")] if own else []
+    if others is not None:
+        pairs.append(("= other processes" if signs else "other processes", format_bytes(others)))
+    if free is not None:
+        pairs.append((". free" if signs else "free", format_bytes(free)))
+    if numbers.allowed_bytes is not None:
+        pairs.append(("limit", f"{format_bytes(numbers.allowed_bytes)} for this process"))
+    if requested is not None:
+        pairs.append(("! requested" if signs else "requested", format_bytes(requested)))
+    return pairs
+
+
+def _parts(numbers: Numbers, own: int) -> str:
+    """How the process uses its memory, if the message says more than the total."""
+    parts = [
+        (numbers.allocated_bytes, "allocated"),
+        (numbers.reserved_unallocated_bytes, "reserved but unallocated"),
+        (numbers.private_pools_bytes, "in private pools"),
+    ]
+    known = [f"{format_bytes(size)} {word}" for size, word in parts if size and size != own]
+    return f" ({', '.join(known)})" if known else ""

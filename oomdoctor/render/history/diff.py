@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from oomdoctor.records.history.difference import DiffAnswer, DiffSide, QuantityChange, RungDiff
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
@@ -20,6 +23,16 @@ from oomdoctor.units import DASH, format_bytes
 _SHOWN = 20  # rungs without --verbose
 _QUIET = ("same", "within")
 _PEAKS = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes")
+
+
+_RUNG = (
+    *("key", "label", "label_after", "outcome_before", "outcome_after"),
+    *("evidence_before", "evidence_after", "verdict"),
+)
+_NUMBER = (
+    *("quantity", "before", "after", "difference", "relative", "uncertainty"),
+    *("quantity_verdict", "at_micro_batch"),
+)
 
 
 def diff_sections(report: Report, look: Look) -> list[Section]:
@@ -132,3 +145,19 @@ def _why(rung: RungDiff) -> str:
         size = one.after_bytes - one.before_bytes
         parts.append(f"{one.category} {'+' if size > 0 else ''}{format_bytes(size)}")
     return ", ".join(parts)
+
+
+def diff_rows(report: Report) -> Iterator[list[Any]]:
+    """The header, then the rows; a rung without numbers has one row."""
+    yield [*_RUNG, *_NUMBER]
+    for rung in report.diff.rungs if report.diff is not None else ():
+        head = [getattr(rung, name) for name in _RUNG]
+        for one in rung.quantities:
+            yield [*head, *_numbers(one)]
+        if not rung.quantities:
+            yield [*head, *([None] * len(_NUMBER))]
+
+
+def _numbers(one: QuantityChange) -> list[Any]:
+    names = [name.replace("quantity_verdict", "verdict") for name in _NUMBER]
+    return [getattr(one, name) for name in names]

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from oomdoctor.errors import machine_error
 from oomdoctor.records.report import Report
+from oomdoctor.render import pages
 from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
 from oomdoctor.render.charts.chart import Chart
 from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
 from oomdoctor.render.charts.look import COLORS
 from oomdoctor.render.formats import Style
-from oomdoctor.render.html.order import parts_of
-from oomdoctor.render.html.title import title_of
 from oomdoctor.render.text import escape, one_line
 from oomdoctor.render.tones import tone
+from oomdoctor.render.words import card_name
 from oomdoctor.system.page_parts import page_parts
 
 PARTS = ("page.html", "page.css")
@@ -187,3 +187,47 @@ def _grid(grid: Grid) -> dict[str, object]:
             for row in grid.rows
         ],
     }
+
+
+def title_of(report: Report) -> str:
+    """`meta-llama/Llama-3.1-8B on A100 80GB`; the command where there is no model."""
+    if report.model is None:
+        what = report.source or " ".join(report.command_line)
+        return one_line(what) or f"oomdoctor {report.command}"
+    return one_line(f"{report.model.id}{_where(report)}")
+
+
+def _where(report: Report) -> str:
+    machine = report.machine
+    if len(report.cards) > 1:
+        return f" on {len(report.cards)} cards"
+    if len(report.cards) == 1:
+        name = card_name(report.cards[0].name)
+    elif machine is None:
+        return ""
+    else:
+        name = card_name(machine.gpu_name) if machine.gpu_name else "the CPU"
+    times = f"{machine.gpus} x " if machine is not None and machine.gpus > 1 else ""
+    return f" on {times}{name}"
+
+
+def parts_of(report: Report) -> list[Part]:
+    """The parts of the page, without those that have nothing to show."""
+    drawn = {chart.name for chart in charts_of(report)}
+    parts = [
+        replace(
+            part,
+            sections=tuple(_untitled(part, section) for section in part.sections),
+            charts=tuple(name for name in part.charts if name in drawn),
+        )
+        for part in pages.parts_of(report)
+    ]
+    return [part for part in parts if part.sections or part.charts]
+
+
+def _untitled(part: Part, section: Section) -> Section:
+    """The section without what the title of its part says."""
+    if not part.title:
+        return section
+    rest = section.title.removesuffix(":").removeprefix(f"{part.title}: ")
+    return replace(section, title="" if rest == part.title else rest)

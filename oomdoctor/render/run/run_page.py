@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from pathlib import PurePath
+
 from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
+from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
+from oomdoctor.render.curve import curve
 from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
-from oomdoctor.render.run.curve import curve_lines
-from oomdoctor.render.run.ranks import rank_grid, step_grid
 from oomdoctor.render.snapshot.snapshot_page import held_sections
 from oomdoctor.render.words import counted
-from oomdoctor.units import format_bytes, format_percent
+from oomdoctor.units import DASH, format_bytes, format_percent
 
 _SHOWN_LINES = 5
 _NO_VALUES = (
     "Emulated: memory is exact. No kernel ran, so losses and other values mean nothing, and "
     "neither do times."
+)
+
+
+_WIDTH = 48
+
+
+_COLUMNS = (
+    Column("rank"),
+    Column("outcome", tone=True),
+    Column("allocated", 0, right=True),
+    Column("reserved", 0, right=True),
+    Column("on device", 3, right=True, detail="{} on the device"),
+    Column("left", 4, right=True, detail="{} left"),
+    Column("phase", 1, detail="in {}"),
+    Column("module", 2, detail="module {}"),
+    Column("line", 2, detail="line {}"),
+    Column("library line", 5, detail="in the library: {}"),
 )
 
 
@@ -176,3 +196,76 @@ def _worst(ranks: tuple[RankMemory, ...]) -> RankMemory | None:
     return max(
         ranks, key=lambda rank: (rank.outcome == "oom", rank.peak_reserved_bytes), default=None
     )
+
+
+def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:
+    """Allocated memory from the first allocation to the last; None without any.
+
+    A column is the highest point of its stretch. Its full height is the peak.
+    """
+    points = rank.memory
+    if len(points) < 2:
+        return None
+    width = min(_WIDTH, len(points))
+    columns = [
+        points[i * len(points) // width : (i + 1) * len(points) // width] for i in range(width)
+    ]
+    heights = [max(point.allocated_bytes for point in part) for part in columns]
+    marks, seen = "", 0
+    for part in columns:
+        step = part[-1].step
+        marks += str(step % 10) if step > seen else " "
+        seen = max(seen, step)
+    below = [marks.rstrip() + "  ends of steps"] if marks.strip() else []
+    line = f"{curve(heights, signs=signs)}  peak {format_bytes(max(heights))} allocated"
+    return Verbatim((line, *below))
+
+
+def rank_grid(ranks: tuple[RankMemory, ...], *, together: bool) -> Grid:
+    """A row a rank, at its peak; with `together`, ranks with equal rows share one."""
+    several = len({rank.device for rank in ranks}) > 1 and len({rank.rank for rank in ranks}) == 1
+    cells = [(f"GPU {r.device}" if several else str(r.rank), _cells(r)) for r in ranks]
+    if not together:
+        return Grid(_COLUMNS, tuple((name, *row) for name, row in cells))
+    rows = []
+    for row, group in groupby(cells, key=lambda cell: cell[1]):
+        names = [name for name, _ in group]
+        rows.append((names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}", *row))
+    return Grid(_COLUMNS, tuple(rows))
+
+
+def _cells(rank: RankMemory) -> tuple[str, ...]:
+    below = rank.library_where
+    return (
+        OUTCOME_WORDS[rank.outcome],
+        format_bytes(rank.peak_allocated_bytes),
+        format_bytes(rank.peak_reserved_bytes),
+        format_bytes(rank.peak_device_bytes),
+        format_bytes(rank.headroom_bytes),
+        rank.peak_phase if rank.peak_phase != "unknown" else DASH,
+        rank.peak_module or DASH,
+        f"{PurePath(rank.where.file).name}:{rank.where.line}" if rank.where else DASH,
+        f"{PurePath(below.file).name}:{below.line}" if below else "",
+    )
+
+
+def step_grid(rank: RankMemory) -> Grid:
+    """The peaks of each step of a rank, and what it left."""
+    columns = (
+        Column("step", right=True),
+        Column("peak allocated", right=True),
+        Column("peak reserved", right=True),
+        Column("allocated after", right=True),
+        Column("reserved after", right=True),
+    )
+    rows = tuple(
+        (
+            str(step.step),
+            format_bytes(step.peak_allocated_bytes),
+            format_bytes(step.peak_reserved_bytes),
+            format_bytes(step.allocated_bytes),
+            format_bytes(step.reserved_bytes),
+        )
+        for step in rank.steps_memory
+    )
+    return Grid(columns, rows)

@@ -1,21 +1,27 @@
-"""The page of a memory snapshot: each device, its peak by category and by line, what was free."""
+"""The page of a memory snapshot: each device, its peak by category and by line, what was free.
+
+A memory snapshot as CSV: a row for each line of code that held memory at the peak.
+Of two snapshots, a row for each line that holds more or less than before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from oomdoctor.records.facts.growth import GROWTH
 from oomdoctor.records.facts.phases import PHASES
 from oomdoctor.records.inside.categories import CATEGORY_WORDS, CategoryBytes
 from oomdoctor.records.inside.snapshot import (
     HeldBlocks,
     SnapshotDevice,
     SnapshotDifference,
+    SnapshotGrowth,
     SnapshotPeak,
 )
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
-from oomdoctor.render.snapshot.growth import growth_facts
 from oomdoctor.render.snapshot.lines import at_line, line_of
 from oomdoctor.render.snapshot.replays import replay_sections
 from oomdoctor.units import format_bytes, format_seconds
@@ -29,6 +35,13 @@ _COLUMNS = (
     Column("your line"),
     Column("library line", 2, detail="in the library: {}"),
 )
+
+
+_SHOWN_CALLS = 2
+
+
+_HELD = ("bytes", "count", "category", "confidence")
+_PLACE = ("file", "line", "function")
 
 
 def snapshot_sections(report: Report, look: Look) -> list[Section]:
@@ -207,3 +220,44 @@ def _fragmentation(device: SnapshotDevice) -> Facts:
             )
         )
     return Facts(tuple(facts))
+
+
+def growth_facts(grown: SnapshotGrowth) -> list[tuple[str, str]]:
+    """The rows about one growth."""
+    facts = [("Grows", f"{_how_fast(grown)}{at_line(grown.where)}")]
+    calls = [at_line(call).removeprefix(", ") for call in grown.called_from if call != grown.where]
+    if calls:
+        facts.append(("Called from", ", ".join(calls[:_SHOWN_CALLS])))
+    found = GROWTH[grown.kind]
+    facts.append(("Looks like", f"{found.looks_like} ({grown.confidence} confidence)"))
+    facts.append(("What helps", found.remedy))
+    if grown.full_at_step is not None:
+        facts.append(("Full", f"in {grown.unit} {grown.full_at_step:,} if it goes on like this"))
+    return facts
+
+
+def _how_fast(grown: SnapshotGrowth) -> str:
+    each = format_bytes(grown.bytes_per_step)
+    if grown.unit == "failure":
+        times = "one caught failure" if grown.steps == 1 else f"each of {grown.steps} failures"
+        return f"{each} stays after {times}"
+    if grown.kind == "fragmentation":
+        return f"{each} more is reserved, but not allocated, per {grown.unit}"
+    units = {"step": "steps", "pass": "passes"}[grown.unit]
+    since = "" if grown.since_step <= 2 else f" since {grown.unit} {grown.since_step}"
+    return f"{each} per {grown.unit} over {grown.steps:,} {units}{since}, never freed"
+
+
+def block_rows(report: Report) -> Iterator[list[Any]]:
+    """The header, then the rows. Headings are the keys in JSON."""
+    places = ("where", "library_where")
+    yield ["device", *_HELD, *(f"{place}.{name}" for place in places for name in _PLACE)]
+    held_by = [(device.index, device.peak or device.at_end) for device in report.devices]
+    for index, lines in [(d.index, d) for d in report.differences] or held_by:
+        for held in lines.blocks:
+            found = [getattr(held, place) for place in places]
+            yield [
+                index,
+                *(getattr(held, name) for name in _HELD),
+                *(place and getattr(place, name) for place in found for name in _PLACE),
+            ]

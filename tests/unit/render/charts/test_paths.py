@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from oomdoctor.render.charts.paths import with_short_paths
+from oomdoctor.render.charts.drawing import with_short_paths
 
 COMMAND = re.compile(r"([MLHVz])(-?[\d.]+)?(?: (-?[\d.]+))?")
 

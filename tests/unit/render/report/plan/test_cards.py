@@ -12,7 +12,7 @@ from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan, PlanRe
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.report.plan.card_cells import METHODS, Cells, Detail
-from oomdoctor.render.report.plan.card_groups import few
+from oomdoctor.render.report.plan.cards import few
 from oomdoctor.render.words import card_name, money
 from oomdoctor.runs.plan.cards.picks import pick
 from oomdoctor.system.catalogue import find_gpu, gpus
