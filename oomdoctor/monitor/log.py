@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from oomdoctor.analysis.secrets import without_secrets
-from oomdoctor.monitor.inside.folder import rank_and_world
+from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.inside.live import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import new_log_file
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.snapshot.block_categories import Categories
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
-from oomdoctor.snapshot.categories import Categories
 from oomdoctor.snapshot.phases import Meanings, optimizer_steps
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 

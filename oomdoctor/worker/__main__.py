@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
         return serve(run_job, isolated=arguments == ["--host"])
     if arguments == ["--parse"]:
-        from oomdoctor.worker.parsing.answer import parse
+        from oomdoctor.worker.parsing.parse_files import parse
 
         return parse()
     if arguments[:1] == ["--node"] and len(arguments) == 3:

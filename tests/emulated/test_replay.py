@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
-from oomdoctor.snapshot.answer import fragmentation_of
+from oomdoctor.snapshot.device_answer import fragmentation_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.replay.fits import half_sizes

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
-from oomdoctor.snapshot.answer import device_of
 from oomdoctor.snapshot.blocks import Lives
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.events import Events
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

@@ -12,7 +12,7 @@ from snapshots import Writer, large_blocks, training
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.report import Report
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.replay.changes import with_replays

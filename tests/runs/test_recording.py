@@ -19,7 +19,7 @@ from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.runs.survey.run_survey import run_survey
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.system.store import run_folders

@@ -30,7 +30,6 @@ from oomdoctor.monitor.inside.ending import (
     script_file,
     wants_to_stop,
 )
-from oomdoctor.monitor.inside.folder import rank_and_world, replace_file
 from oomdoctor.monitor.inside.process import (
     architectures,
     library_folders,
@@ -38,6 +37,7 @@ from oomdoctor.monitor.inside.process import (
     torch_release,
     versions,
 )
+from oomdoctor.monitor.shared_folder import rank_and_world, replace_file
 from oomdoctor.system.environment import allocator_settings, variable
 
 _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need

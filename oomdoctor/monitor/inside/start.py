@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from oomdoctor.monitor.inside.device.history import leave_to_the_script
-from oomdoctor.monitor.inside.folder import asked
 from oomdoctor.monitor.inside.process_watch import Watch
+from oomdoctor.monitor.shared_folder import asked
 from oomdoctor.system.environment import WATCH_FOLDER, variable
 
 _watch: Watch | None = None

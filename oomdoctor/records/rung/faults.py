@@ -8,7 +8,7 @@ from oomdoctor.records.facts.sizes import SIZES
 from oomdoctor.records.rung.adapters import adapter_faults
 from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.keys import row_faults
-from oomdoctor.records.rung.unsloth import unsloth_faults
+from oomdoctor.records.rung.unsloth_rungs import unsloth_faults
 
 _REFERENCES = {"precomputed": "dpo", "kl": "grpo"}
 _CHECKPOINTING = ("none", "full", "attention", "mlp")

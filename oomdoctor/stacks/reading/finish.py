@@ -11,7 +11,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.rung.keys import settled
-from oomdoctor.records.rung.unsloth import unsloth_faults
+from oomdoctor.records.rung.unsloth_rungs import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.peft import DEFAULT_TARGETS

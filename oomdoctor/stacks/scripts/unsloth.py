@@ -6,7 +6,7 @@ Unsloth needs a GPU even to be imported; the emulated one is enough.
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.unsloth import CHECKPOINTING, ONE_CHOICE
+from oomdoctor.records.rung.unsloth_rungs import CHECKPOINTING, ONE_CHOICE
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import data, parts
 from oomdoctor.stacks.scripts.code import call, literal

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.rung.unsloth import CHECKPOINTING
+from oomdoctor.records.rung.unsloth_rungs import CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.model_config import auto_class

@@ -16,7 +16,7 @@ from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.inside.categories import CategoryBytes
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.units import MIB

@@ -12,7 +12,7 @@ from snapshots import Writer, training
 
 from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.records.inside.timeline import CATEGORIES, PHASES, Timeline, TimelineDevice
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of

@@ -10,7 +10,7 @@ import pytest
 
 from oomdoctor.analysis.allocator import AllocatorSettings, replay_order
 from oomdoctor.records.inside.snapshot import SnapshotDevice
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

@@ -58,7 +58,7 @@ def failed_requests(file: Path, *, quiet: bool) -> tuple[SnapshotEvidence, ...]:
         OomDoctorError: it cannot be read, or is no snapshot.
     """
     from oomdoctor.explain.evidence import evidence_of
-    from oomdoctor.snapshot.answer import device_of
+    from oomdoctor.snapshot.device_answer import device_of
 
     found = histories(read_file(file, quiet=quiet))
     return evidence_of(str(file), [device_of(history) for history in found.values()])

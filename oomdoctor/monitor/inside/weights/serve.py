@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside.folder import asked
 from oomdoctor.monitor.inside.imports import after_import
+from oomdoctor.monitor.shared_folder import asked
 from oomdoctor.system.environment import WATCH_FOLDER, all_variables, variable
 
 # Modules of transformers and their classes whose `from_pretrained` takes a model's name.

@@ -12,7 +12,7 @@ from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.records.inside.snapshot import SnapshotDevice
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 

@@ -9,7 +9,7 @@ from growth import grows_no_faster
 from snapshots import Writer, large_blocks, training
 
 from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.replay import replays as runs_module

@@ -10,7 +10,7 @@ import pytest
 from tiny_models import tiny_job
 
 from oomdoctor.records.result import RecordingRequest
-from oomdoctor.snapshot.answer import device_of
+from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.worker.measuring import measure as measuring
