@@ -16,7 +16,7 @@ from oomdoctor.analysis.memory.overhead import (
     shares_host_memory,
     with_nccl,
 )
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.machine import ByteRange, GpuFacts
 from oomdoctor.records.rung.choices import Method
 from oomdoctor.records.simulation import PeakError

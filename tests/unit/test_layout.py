@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -34,3 +35,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     modules = _modules()
     graph = {name: {*_imports(file, modules)} - {name} for name, file in modules.items()}
     list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def test_no_basename_stands_for_more_than_three_modules() -> None:
+    names = Counter(file.name for file in PACKAGE.rglob("[!_]*.py"))
+    assert not {name: count for name, count in names.items() if count > 3}

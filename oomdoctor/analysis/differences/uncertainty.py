@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oomdoctor.analysis.differences.rows import Row
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.evidence import PeakMetric
 
 # Memory is reserved in segments of at least this, for requests from 1 MiB on: kLargeBuffer in

@@ -16,7 +16,6 @@ from typing import Any
 from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling
 from oomdoctor.analysis.memory.shape import shape_of
-from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import (
     TrainConfig,
     has_reference_model,
@@ -28,6 +27,7 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, canonical
 from oomdoctor.records.machine import DeviceType
 from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.rung.adapters import compute_dtype
 from oomdoctor.records.rung.keys import KEYS, Order, settled
 
 _FOLLOW = ("weights_dtype", "autocast_dtype")

@@ -18,7 +18,6 @@ from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes_of
 from oomdoctor.analysis.speed.efficiency import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
-    compute_dtype,
     flops_per_token,
     multiplied_parameters,
     step_seconds,
@@ -26,7 +25,7 @@ from oomdoctor.analysis.speed.throughput import (
 )
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.rung.adapters import saved_dtype
+from oomdoctor.records.rung.adapters import compute_dtype, saved_dtype
 
 if TYPE_CHECKING:
     from oomdoctor.records.config import TrainConfig

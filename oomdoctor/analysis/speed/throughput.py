@@ -20,6 +20,7 @@ from oomdoctor.records.config import (
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ParameterCounts, Task
+from oomdoctor.records.rung.adapters import compute_dtype
 
 _WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
 _WITH_WINDOW = ("sliding_attention", "chunked_attention")
@@ -62,11 +63,6 @@ def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
         "float32": facts.fp32_flops,
     }
     return rates[compute_dtype(config)]
-
-
-def compute_dtype(config: TrainConfig) -> str:
-    """The type of the matrix products: the autocast type if there is one."""
-    return config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
 
 
 def mfu(

@@ -1,4 +1,4 @@
-"""The dtype of what LoRA trains: adapters, and the modules that are trained whole beside them."""
+"""The dtypes of products, of adapters, and of the modules that are trained whole beside them."""
 
 from __future__ import annotations
 
@@ -69,3 +69,8 @@ def _recast(config: TrainConfig) -> Dtype | None:
 def _computed(config: TrainConfig) -> Dtype:
     mixed = config.autocast_dtype
     return config.weights_dtype if mixed == "none" else cast(Dtype, mixed)
+
+
+def compute_dtype(config: TrainConfig) -> str:
+    """The type of the matrix products: the autocast type if there is one."""
+    return config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype

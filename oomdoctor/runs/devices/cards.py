@@ -22,7 +22,7 @@ from oomdoctor.analysis.memory.overhead import (
     device_total_bytes,
     with_nccl,
 )
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.facts.interconnects import AUTO_LINK

@@ -7,7 +7,7 @@ from pathlib import Path
 from oomdoctor.analysis.differences.compare import compared
 from oomdoctor.analysis.differences.rows import rows_of
 from oomdoctor.analysis.differences.uncertainty import Sides
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.history.difference import DiffAnswer
 from oomdoctor.records.history.runs import StoredRun

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from oomdoctor.analysis.memory.formula import formula_view
 from oomdoctor.analysis.rank import without_speed
-from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.facts.warnings import host_memory_short, speed_unknown
@@ -17,6 +16,7 @@ from oomdoctor.records.machine import Machine
 from oomdoctor.records.planned.plan import CardOrder, CardPick, CardPlan, PlanRequest, Why
 from oomdoctor.records.report import Budget, Report, Simulations, Warn
 from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.rung.adapters import compute_dtype
 from oomdoctor.records.simulation import Prediction
 from oomdoctor.runs import assemble
 from oomdoctor.runs.devices.cards import Card

@@ -14,7 +14,7 @@ from oomdoctor.analysis.fit import (
     smallest_card,
     usable_bytes,
 )
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.machine import ByteRange
 from oomdoctor.runs.devices.cards import card_named, card_that_holds

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
-from oomdoctor.analysis.speed.throughput import compute_dtype
 from oomdoctor.records.config import TrainConfig, has_reference_pass, scored_tokens
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.rung.adapters import compute_dtype
 from oomdoctor.units import format_bytes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from example_runs import fits, ran_out
 from oomdoctor.analysis.differences.compare import compared
 from oomdoctor.analysis.differences.rows import rows_of, rungs_of
 from oomdoctor.analysis.differences.uncertainty import SEGMENT, Sides
-from oomdoctor.analysis.simulator.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.codec import loads
 from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.history.difference import DiffAnswer, RungDiff
