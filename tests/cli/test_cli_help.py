@@ -18,7 +18,7 @@ from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import declared_types, leaves
-from oomdoctor.cli.options.stored.showing import ShowOptions
+from oomdoctor.cli.options.stored_runs import ShowOptions
 from oomdoctor.cli.options.surveys.ladder import LadderOptions
 from oomdoctor.cli.options.surveys.planning import PlanOptions
 from oomdoctor.cli.options.surveys.probing import ProbeOptions
@@ -88,11 +88,10 @@ OURS = {
     "oomdoctor.cli.options.explaining",
     "oomdoctor.cli.options.flatten",
     "oomdoctor.cli.options.surveys.ladder",
-    "oomdoctor.cli.options.stored.listing_runs",
+    "oomdoctor.cli.options.stored_runs",
     "oomdoctor.cli.options.surveys.planning",
     "oomdoctor.cli.options.surveys.probing",
     "oomdoctor.cli.options.running",
-    "oomdoctor.cli.options.stored.showing",
     "oomdoctor.cli.verbs.snapshot",
     "oomdoctor.cli.verbs.triage",
     "oomdoctor.cli.verbs.watch",

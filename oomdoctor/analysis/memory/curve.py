@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
-from oomdoctor.analysis.memory.thinning import thinned
 from oomdoctor.records.curve import CurvePhase, MemoryCurve
 
 MOMENTS = 120
@@ -14,6 +13,10 @@ MOMENTS = 120
 _LEAST = 2  # moments of a phase, so that none is only a line
 
 Window = tuple[int, str, str]  # first event, step, phase
+
+
+TOLERANCE = 0.005
+"""Of the peak: what a line may be off, which is less than a pixel of a chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,59 @@ def _phases(parts: Sequence[Stretch]) -> tuple[CurvePhase, ...]:
         if before is None or (before.step, before.phase) != (part.step, part.phase):
             found.append(CurvePhase(part.step, part.phase, moment))
     return tuple(found)
+
+
+def thinned(curve: MemoryCurve, tolerance: float = TOLERANCE) -> MemoryCurve:
+    """The curve without moments that lie on a line, within `tolerance` of the peak, in all sizes.
+
+    The peak, the highest moment of each phase, its first and its last always stay, so no maximum
+    changes (Ramer, 1972; Douglas and Peucker, 1973).
+    """
+    series = [curve.allocated_bytes, *curve.by_category.values()]
+    most = curve.allocated_bytes[curve.peak] * tolerance
+    starts = [phase.moment for phase in curve.phases]
+    kept = {curve.peak}
+    for first, end in zip(starts, [*starts[1:], len(curve.event)], strict=True):
+        top = max(range(first, end), key=curve.allocated_bytes.__getitem__)
+        corners = sorted({first, top, end - 1} | ({curve.peak} & set(range(first, end))))
+        kept.update(corners)
+        for low, high in pairwise(corners):
+            kept.update(_between(low, high, curve.event, series, most))
+    places = sorted(kept)
+    return MemoryCurve(
+        events=curve.events,
+        event=tuple(curve.event[place] for place in places),
+        allocated_bytes=tuple(curve.allocated_bytes[place] for place in places),
+        by_category={
+            name: tuple(sizes[place] for place in places)
+            for name, sizes in curve.by_category.items()
+        },
+        phases=tuple(
+            CurvePhase(phase.step, phase.phase, places.index(phase.moment))
+            for phase in curve.phases
+        ),
+        peak=places.index(curve.peak),
+    )
+
+
+def _between(
+    low: int, high: int, at: Sequence[int], series: Sequence[Sequence[int]], most: float
+) -> set[int]:
+    """The moments between two that a line from one to the other misses by more than `most`."""
+    found: set[int] = set()
+    open_ = [(low, high)]
+    while open_:
+        first, last = open_.pop()
+        worst, place = most, None
+        for moment in range(first + 1, last):
+            share = (at[moment] - at[first]) / max(1, at[last] - at[first])
+            off = max(
+                abs(sizes[moment] - sizes[first] - share * (sizes[last] - sizes[first]))
+                for sizes in series
+            )
+            if off > worst:
+                worst, place = off, moment
+        if place is not None:
+            found.add(place)
+            open_ += [(first, place), (place, last)]
+    return found

@@ -35,15 +35,6 @@ class FewestGpus:
         """The smallest number that was found to fit."""
         return min((n for n, one in self.tries.items() if one.fits), default=None)
 
-    @property
-    def too_few(self) -> int | None:
-        """The largest number below the answer that does not fit, by a try or by the bound."""
-        below = [n for n in self._open_below() if not self._may_fit(n)]
-        missed = [n for n, one in self.tries.items() if not one.fits]
-        limit = self.fewest
-        known = [n for n in (*below, *missed) if limit is None or n < limit]
-        return max(known, default=None)
-
     def next_try(self) -> int | None:
         """The next number to try; None once the search is over."""
         if len(self.tries) >= _MOST_TRIES:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from oomdoctor.records.inside.categories import CATEGORY_WORDS
+from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import ReplayedRun, SnapshotChange, SnapshotDevice
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
-from oomdoctor.render.snapshot.lines import at_line
-from oomdoctor.units import format_bytes
+from oomdoctor.units import DASH, format_bytes
 
 _FITS = (
     Column("GPU"),
@@ -97,3 +99,17 @@ def _run(run: ReplayedRun | None, fits: str) -> str:
         return f"needs {format_bytes(run.needed_bytes)}"
     retries = "" if not run.retries else f", {run.retries} retr{'y' if run.retries == 1 else 'ies'}"
     return f"{fits} {format_bytes(run.peak_reserved_bytes)}{retries}"
+
+
+def line_of(where: Place | None) -> str:
+    """The file without its folder, and the line."""
+    if where is not None and where.module is not None:
+        return where.module
+    return DASH if where is None else f"{PurePath(where.file).name}:{where.line}"
+
+
+def at_line(where: Place | None) -> str:
+    """The line and its function, to follow a sentence."""
+    if where is None:
+        return ""
+    return f", {where.module or f'{line_of(where)} in {where.function}'}"

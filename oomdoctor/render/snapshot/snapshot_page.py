@@ -22,8 +22,7 @@ from oomdoctor.records.inside.snapshot import (
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.diagnosis.diagnosis_page import answer_sections
-from oomdoctor.render.snapshot.lines import at_line, line_of
-from oomdoctor.render.snapshot.replays import replay_sections
+from oomdoctor.render.snapshot.replays import at_line, line_of, replay_sections
 from oomdoctor.units import format_bytes, format_seconds
 
 _SHOWN = 8  # lines of code without --verbose

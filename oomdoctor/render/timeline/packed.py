@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from itertools import pairwise
 
-from oomdoctor.records.inside.categories import CATEGORY_WORDS
+from oomdoctor.records.facts.categories import TABLE
+from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory
 from oomdoctor.records.inside.timeline import (
     CATEGORIES,
     CONFIDENCES,
@@ -25,10 +26,13 @@ from oomdoctor.records.inside.timeline import (
     Timeline,
     TimelineDevice,
 )
-from oomdoctor.render.timeline.look import LIGHT
 
 _ALIGNED = 8
 _TYPES = (("b", 2**7), ("h", 2**15), ("i", 2**31))
+
+
+LIGHT: dict[BlockCategory, tuple[int, int, int]] = {name: TABLE[name].hsl for name in CATEGORIES}
+"""Hue, saturation and lightness of each category on white."""
 
 
 class _Columns:
@@ -108,3 +112,11 @@ def _device(device: TimelineDevice, columns: _Columns) -> dict[str, object]:
         "unseen": device.unseen_blocks,
         "small": device.small_blocks,
     }
+
+
+def rgb(hsl: tuple[int, int, int]) -> tuple[float, float, float]:
+    """A color as red, green and blue from 0 to 1."""
+    import colorsys
+
+    hue, saturation, lightness = hsl
+    return colorsys.hls_to_rgb(hue / 360, lightness / 100, saturation / 100)

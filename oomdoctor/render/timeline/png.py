@@ -9,7 +9,7 @@ from typing import Any
 from oomdoctor.errors import machine_error
 from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.inside.timeline import CATEGORIES, Timeline, TimelineDevice
-from oomdoctor.render.timeline.look import LIGHT, rgb
+from oomdoctor.render.timeline.packed import LIGHT, rgb
 from oomdoctor.render.timeline.shapes import Columns, areas, columns_of
 from oomdoctor.units import format_bytes
 

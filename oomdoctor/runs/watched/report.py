@@ -17,11 +17,10 @@ from oomdoctor.records.inside.run import RankMemory, RunDevice
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
-from oomdoctor.runs.watched.cards import with_cards
+from oomdoctor.runs.watched.cards import larger_batch, with_cards
 from oomdoctor.runs.watched.diagnosis import diagnoses_of, micro_batch_of
 from oomdoctor.runs.watched.kept.case import snapshot_name, write_case
 from oomdoctor.runs.watched.kept.evidence import joined, snapshot_answer, with_snapshot
-from oomdoctor.runs.watched.larger_batch import larger_batch
 from oomdoctor.runs.watched.real import device_of, machine_of, usable_bytes
 from oomdoctor.runs.watched.request import WatchRequest
 from oomdoctor.runs.watched.running.command import Ended

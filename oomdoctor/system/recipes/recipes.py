@@ -23,10 +23,10 @@ from oomdoctor.system.recipes.rungs import (
     KeyFault,
     build_rung,
     is_between_nodes,
+    nearest,
     read_values,
     read_words,
 )
-from oomdoctor.system.recipes.suggestions import nearest
 from oomdoctor.system.recipes.toml_lines import Lines, find_lines
 
 NONE = "none"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from oomdoctor.analysis.memory.curve import thinned
 from oomdoctor.analysis.memory.phases import Course, Parts, size_of
-from oomdoctor.analysis.memory.thinning import thinned
 from oomdoctor.analysis.memory.zero.partitions import deciding_ranks
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, setting_of
 from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three

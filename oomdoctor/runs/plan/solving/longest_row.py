@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, rows_above
 from oomdoctor.analysis.dataset.verdict import best_of, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
-from oomdoctor.analysis.search.bracket import Bracket, next_value
+from oomdoctor.analysis.search.largest_value import Bracket, next_value
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import (
     LengthLimit,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from oomdoctor.analysis.memory.thinning import TOLERANCE, thinned
+from oomdoctor.analysis.memory.curve import TOLERANCE, thinned
 from oomdoctor.records.curve import CurvePhase, MemoryCurve
 
 

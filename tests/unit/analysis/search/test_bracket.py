@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.search.bracket import Bracket, next_value
+from oomdoctor.analysis.search.largest_value import Bracket, next_value
 
 LENGTHS = range(128, 300_000, 128)
 

@@ -8,7 +8,7 @@ import pytest
 from example_runs import RANK
 
 from oomdoctor.records.inside.run import LargerBatch, RankMemory, StepPeaks
-from oomdoctor.runs.watched.larger_batch import larger_batch
+from oomdoctor.runs.watched.cards import larger_batch
 from oomdoctor.units import GIB
 
 STEPS = (

@@ -1,1 +1,0 @@
-"""The options of the verbs that work on stored runs."""
