@@ -20,7 +20,7 @@ from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.machine import ByteRange, GpuFacts
 from oomdoctor.records.rung.choices import Method
 from oomdoctor.records.simulation import PeakError
-from oomdoctor.units import format_percent
+from oomdoctor.units import format_bytes, format_percent
 
 USUAL_HEADROOM = 0.02
 """The share of a device that stays free unless the user says otherwise."""
@@ -74,13 +74,20 @@ def is_borderline(
     return low <= usable_bytes < high
 
 
-def borderline_note(error: PeakError, *, tensors_only: bool) -> str:
-    """Why a peak is borderline, for the report."""
+def borderline_note(error: PeakError, held_bytes: int, *, tensors_only: bool) -> str:
+    """Why a peak is borderline, for the report: `held_bytes` is what the allocator holds then.
+
+    The context is named where its size is the larger part of the error.
+    """
     if tensors_only:
         more = format_percent(_BEYOND_TENSORS)
         return f"borderline: the allocator may reserve up to {more} beyond tensors"
     share = format_percent(error.share, 1)
-    return f"borderline: predictions like this are off by up to {share}"
+    text = f"borderline: predictions like this are off by up to {share}"
+    context = max(error.context_less_bytes, error.context_more_bytes)
+    if context <= error.share * held_bytes:
+        return text
+    return f"{text}, the CUDA context and libraries by up to {format_bytes(context)}"
 
 
 def capability(text: str | None) -> tuple[int, int]:

@@ -80,7 +80,8 @@ def _attempt(
     borderline = None
     if predicted.borderline and target.error is not None:
         tensors_only = predicted.fits and is_zero(config)
-        borderline = borderline_note(target.error, tensors_only=tensors_only)
+        held = max(allocated, reserved or 0)
+        borderline = borderline_note(target.error, held, tensors_only=tensors_only)
     return Attempt(
         config=config.with_micro_batch(size.micro_batch_size),
         outcome="fits" if predicted.fits else "oom",

@@ -20,13 +20,13 @@ def read_script(path: str, text: str, asked: FormatName | None = None) -> Docume
     """The settings of a script as a document.
 
     Raises:
-        OomDoctorError: it is not Python, or it has no settings of a training (exit 2).
+        OomDoctorError: it is not Python, or it has no training settings (exit 2).
     """
     script = parse(path, text)
     if not script.values:
         raise usage_error(
             "bad_config",
-            f"--from: {path}: no settings of a training are in this script",
+            f"--from: {path}: no training settings in this script",
             "its settings are on its command line: put them into a YAML file, and pass that"
             if script.classes & PARSERS
             else "it needs TrainingArguments, SFTConfig or from_pretrained with literal values",

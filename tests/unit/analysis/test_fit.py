@@ -17,6 +17,7 @@ from oomdoctor.analysis.fit import (
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.machine import ByteRange
+from oomdoctor.records.simulation import PeakError
 from oomdoctor.runs.devices.cards import card_named, card_that_holds
 from oomdoctor.system import catalogue
 from oomdoctor.units import GIB, MIB
@@ -78,7 +79,18 @@ def test_recorded_errors_say_how_exact_a_prediction_is(p95: float, near: bool) -
     )  # fmt: skip
     error = peak_error(CONTEXT, PeakErrors((off,), "8.0", "2.12.1"), "full")
     assert is_borderline(8 * GIB - CONTEXT.likely, CONTEXT.likely, 9 * GIB, error) == near
-    assert borderline_note(error, tensors_only=False).endswith(f"off by up to {p95:.1%}")
+    held = 100 * GIB  # of which any share is more than the error of the context
+    assert borderline_note(error, held, tensors_only=False).endswith(f"off by up to {p95:.1%}")
+
+
+def test_the_context_is_named_where_it_is_what_makes_a_peak_borderline() -> None:
+    """The note said "off by up to 0.2%" of a peak at 98% of the usable memory."""
+    error = PeakError(0.002, GIB // 4, GIB // 2)
+    assert is_borderline(8 * GIB, CONTEXT.likely, round(8.7 * GIB), error)
+    assert borderline_note(error, 8 * GIB, tensors_only=False) == (
+        "borderline: predictions like this are off by up to 0.2%, "
+        "the CUDA context and libraries by up to 512 MiB"
+    )
 
 
 @pytest.mark.parametrize(("peak", "near"), [(6.5, False), (7.8, True)])

@@ -179,7 +179,7 @@ def test_exports_for_unsloth_are_read_back(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("def (", "train.py:1: not Python"), ("print('hello')", "no settings of a training")],
+    [("def (", "train.py:1: not Python"), ("print('hello')", "no training settings")],
 )
 def test_what_is_no_training_script_is_refused(text: str, words: str) -> None:
     with pytest.raises(OomDoctorError, match=words):

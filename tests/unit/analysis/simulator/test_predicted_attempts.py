@@ -134,7 +134,10 @@ def test_a_borderline_size_makes_a_borderline_row(fits: bool) -> None:
         True,
         False,
     )
-    assert row.notes == ("borderline: predictions like this are off by up to 2.0%",)
+    assert row.notes == (
+        "borderline: predictions like this are off by up to 2.0%, "
+        "the CUDA context and libraries by up to 512 MiB",
+    )
     assert row.tries[0].borderline
 
 
