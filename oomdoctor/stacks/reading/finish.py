@@ -254,7 +254,7 @@ def _check_gpus(draft: Draft, settings: RungKeys, known: PartialConfig) -> None:
 
 def _with_library(config: TrainConfig, assumed: dict[str, str]) -> TrainConfig:
     """With transformers where a rung cannot have the rest with Unsloth, as `assumed` then says."""
-    faults = unsloth_faults(config)
+    faults = unsloth_faults(settled(config))
     if not faults:
         return config
     assumed["library"] = "; ".join(f"{key}: {what}" for key, what in faults)
