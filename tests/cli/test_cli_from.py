@@ -295,3 +295,13 @@ def test_the_page_says_what_padding_would_need(golden, changes, masks):
     assert ("rows without padding" in text) is (masks is not None)
     assert masks is None or masks in text
     assert ("add --rung yours,padding=longest" in text) is (masks is not None)
+
+
+def test_a_rung_without_changes_says_why_in_one_sentence(golden):
+    """It said "Faster with nothing that was tried: its speed cannot be estimated"."""
+    reason = "its speed cannot be estimated, so no change is known to make it faster"
+    report = _report(golden, YourRung("", "yours", "faster", (), (), reason))
+    text = render_report(report, "table", terminal=False, width=120, color=False, verbose=False)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"Changes {reason}" in lines
+    assert "Faster with" not in text

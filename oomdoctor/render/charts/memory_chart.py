@@ -49,9 +49,9 @@ def memory_chart(report: Report) -> Chart | None:
 
 
 def _says(peaks: Sequence[Peak], budget: Budget | None) -> str:
-    text = f"The peak of {counted(len(peaks), 'rung')}, by what holds it"
+    text = f"Peak memory of {counted(len(peaks), 'rung')} by category"
     if budget is not None:
-        text += f", beside the {format_bytes(budget.usable_bytes)} that are usable"
+        text += f"; {format_bytes(budget.usable_bytes)} is usable"
     if len(peaks) > _MOST:
         text += f"; the first {_MOST} are drawn"
     return " ".join((f"{text}.", *_at_one_size(peaks)))

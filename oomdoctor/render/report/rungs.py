@@ -215,7 +215,9 @@ def _best_of_each_method(report: Report, plus_minus: str) -> tuple[tuple[str, st
             near = ", ".join(r.label for r in rungs if r.borderline)
             helps = [one for one in remedies.get(method, []) if one.change and not one.reason]
             changed = [f"{one.label} {_change_text(one)}" for one in helps]
-            pairs.append((name, "; ".join([f"none surely fits; borderline: {near}", *changed])))
+            pairs.append(
+                (name, "; ".join([f"none fits for certain; borderline: {near}", *changed]))
+            )
         elif method in remedies:
             pairs.append((name, _remedy_text(remedies[method])))
         elif rungs:

@@ -91,7 +91,7 @@ def _answer(report: Report) -> list[tuple[str, str]]:
             return []
         if yours.aim == "fits":
             return [("Fits with", f"nothing that is known here: {yours.reason}")]
-        return [("Faster with", f"nothing that was tried: {yours.reason}")]
+        return [("Changes", yours.reason)]
     found = []
     for number, change in enumerate(yours.changes):
         name = {"fits": "Fits with", "faster": "Faster with"}[yours.aim] if number == 0 else "or"

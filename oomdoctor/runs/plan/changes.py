@@ -238,7 +238,7 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
         better, tried = simulate_faster(changes, simulate, row.tokens_per_s)
         nothing = "no single change makes it faster"
         if row.tokens_per_s is None:
-            nothing = "its speed cannot be estimated"
+            nothing = "its speed cannot be estimated, so no change is known to make it faster"
         return answer_faster(training, row, better, tried, nothing)
     judge = Simulation(known, simulators, card, YOURS)
     answer = search_yours(training, row, judge)

@@ -144,6 +144,15 @@ def test_borderline_rungs_are_a_group_of_their_own() -> None:
     assert tone("borderline, 99%") == tone("short by 1 GiB") != tone("fits, 98%")
 
 
+def test_a_method_with_borderline_rungs_alone_says_so() -> None:
+    report = PLANS["plan"]()
+    near = next(row for row in report.results if row.borderline)
+    method = near.config.method
+    rows = tuple(r for r in report.results if r.config.method != method or r.borderline)
+    text = plain(replace(report, results=rows, picks=replace(report.picks, **{method: None})))
+    assert f"none fits for certain; borderline: {near.label}" in " ".join(text.split())
+
+
 def test_borderline_rungs_with_other_errors_say_which() -> None:
     report = PLANS["plan"]()
     full, close, near, liger, far = report.results

@@ -87,3 +87,9 @@ def test_rungs_are_compared_at_one_micro_batch_size() -> None:
     for make in (memory_chart, frontier_chart):
         chart = make(unknown)
         assert chart is not None and "least" not in chart.says
+
+
+def test_the_caption_says_what_is_drawn_and_what_is_usable() -> None:
+    chart = memory_chart(plan_report())
+    assert chart is not None
+    assert chart.says.startswith("Peak memory of ") and " by category; " in chart.says
