@@ -188,7 +188,7 @@ def _typed_rungs(request: SurveyRequest) -> tuple[str, ...]:
 def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
     """A rung as `--rung` reads it: only what differs from the defaults and the survey's sizes.
 
-    A typed rung that names no type has the usual mixed precision of its method.
+    A typed rung with weights in bfloat16 has the usual mixed precision of its method.
     """
     micro, names_type = request.micro_batch_size, config.weights_dtype != "bfloat16"
     plain = TrainConfig(

@@ -170,8 +170,8 @@ def _tied(report: Report, results: list[ProbeResult]) -> str:
     spans = [[places[one.key] for one in group] for group in ties(ranked) if len(group) > 1]
     if not spans:
         return ""
-    ranges = [f"{min(span)} to {max(span)}" for span in spans]
-    return f"; ranks {' and '.join(ranges)} differ by less, and more free memory goes first"
+    ranges = [f"{min(span)} {'and' if len(span) == 2 else 'to'} {max(span)}" for span in spans]
+    return f"; ranks {', '.join(ranges)} differ by less, and more free memory goes first"
 
 
 def _not_run(

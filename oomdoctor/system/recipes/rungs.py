@@ -70,10 +70,10 @@ def build_rung(
 ) -> tuple[Rung, list[KeyFault]]:
     """A rung from valid values, and the contradictions in it. The values override the sizes.
 
-    If the values name no type, the rung's 16-bit type follows the card, and a `typed` rung has the
-    mixed precision that ladders train its method with. On several GPUs, a rung
-    that names no sharding is `ddp`: that is what a launcher makes of it. Values that mean nothing
-    beside the others are dropped.
+    If the values name no type, the rung's 16-bit type follows the card. A `typed` rung has the
+    mixed precision that ladders train its method with, unless it names autocast or weights of
+    another type. On several GPUs, a rung that names no sharding is `ddp`: that is what a launcher
+    makes of it. Values that mean nothing beside the others are dropped.
     """
     asked = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     sizes: dict[str, Any] = {key: size for key, size in asked.items() if size is not None}
@@ -86,8 +86,9 @@ def build_rung(
     if merged.get("method") == "qlora":
         merged.setdefault("quantization", "nf4")
     follows = _TYPES.isdisjoint(values)
-    if typed and follows:
-        plain = TrainConfig(**merged)
+    plain = TrainConfig(**merged)
+    usual = "autocast_dtype" not in values and plain.weights_dtype == TrainConfig().weights_dtype
+    if typed and usual:
         merged["autocast_dtype"] = usual_autocast(plain.method, plain.objective)
     config = TrainConfig(**merged | spread)
     label = values.get(LABEL)

@@ -174,7 +174,7 @@ def test_ranks_that_differ_by_less_than_the_error_are_told_once() -> None:
     rows[second] = replace(rows[second], tokens_per_s=(rows[first].tokens_per_s or 0.0) * 0.9)
     text = plain(replace(report, results=tuple(rows.values())))
     assert (
-        "+- is the error of the estimate; ranks 1 to 2 differ by less, and more free memory goes "
+        "+- is the error of the estimate; ranks 1 and 2 differ by less, and more free memory goes "
         "first."
     ) in text
 

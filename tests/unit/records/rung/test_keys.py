@@ -114,6 +114,7 @@ def test_a_typed_rung_is_the_one_of_the_ladder(text: str, label: str) -> None:
 @pytest.mark.parametrize(
     ("text", "label"),
     [
+        ("method=lora,weights_dtype=bfloat16", "lora-r16"),
         ("method=lora,autocast_dtype=none", "lora-r16-no-amp"),
         ("method=qlora,weights_dtype=float32", "qlora-nf4-r16-fp32"),
         ("method=lora,lora_alpha=64,lora_dropout=0.1", "lora-r16+alpha-64+dropout-0.1"),
