@@ -30,7 +30,7 @@ _ORDERS = {
     "name": ", by name of the card",
     "cost": ", cheapest card first",
 }
-_ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows every rung of one card"
+_ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows every rung of one card, and what makes one fit"
 
 
 # A table is read as a whole only if it is not longer than this.
