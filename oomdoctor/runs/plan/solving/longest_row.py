@@ -98,7 +98,7 @@ def _best(known: Findings, card: Card) -> Rung | None:
     rungs = known.ladder(card)
     rows = [_at(known, card, rung, "p95") for rung in rungs]
     order = rank(tuple(rows), known.request.rank_by).order
-    missed = [row for row in rows if row.missed_by_bytes is not None]
+    missed = [row for row in rows if row.missed_by_bytes is not None or row.borderline]
     leanest = min(missed, key=lambda row: row.missed_by_bytes or 0, default=None)
     best = order[0] if order else leanest.key if leanest is not None else None
     return next((r for r, row in zip(rungs, rows, strict=True) if row.key == best), None)
