@@ -1,7 +1,8 @@
 """Ends what is left of a run, also if oomdoctor itself is killed.
 
 Run as a program it waits until the pipe on its stdin is closed. A byte before that says that all
-went well. It uses the standard library only, and nothing of oomdoctor.
+went well. As a program it finds nothing of oomdoctor, so it is told the name of the variable that
+the processes of a run have.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from oomdoctor.system.environment import WATCH_FOLDER
-
 _PATIENCE_S = 5.0  # between SIGTERM and SIGKILL
 _LEAVING_S = 2.0  # for processes that are ending by themselves
 _POLL_S = 0.05
@@ -27,7 +26,7 @@ _POLL_S = 0.05
 def guarded(folder: Path) -> Iterator[None]:
     """Guard a session while the block runs: if we are killed, its processes and folder go."""
     guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(folder)],
+        [sys.executable, "-I", "-S", __file__, str(folder), _own_variable()],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -44,9 +43,15 @@ def guarded(folder: Path) -> Iterator[None]:
         guard.wait()
 
 
-def processes_of(folder: Path) -> list[int]:
+def _own_variable() -> str:
+    from oomdoctor.system.environment import WATCH_FOLDER
+
+    return WATCH_FOLDER
+
+
+def processes_of(folder: Path, variable: str | None = None) -> list[int]:
     """The processes that were started with this session folder in their environment."""
-    wanted = f"{WATCH_FOLDER}={folder}".encode()
+    wanted = f"{variable or _own_variable()}={folder}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -69,11 +74,11 @@ def end_left_over(folder: Path) -> None:
         time.sleep(_POLL_S)
 
 
-def end_processes(folder: Path, only: set[int] | None = None) -> None:
+def end_processes(folder: Path, only: set[int] | None = None, variable: str | None = None) -> None:
     """Ask processes of a session to end, and kill those that do not; `only` these, or all."""
     end = time.monotonic() + _PATIENCE_S
     asked: set[int] = set()
-    while left := [pid for pid in processes_of(folder) if only is None or pid in only]:
+    while left := [pid for pid in processes_of(folder, variable) if only is None or pid in only]:
         now = time.monotonic()
         for pid in left:
             if now > end:
@@ -96,14 +101,14 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _guard(folder: Path) -> None:
+def _guard(folder: Path, variable: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if os.read(0, 1):
         return
-    end_processes(folder)
+    end_processes(folder, variable=variable)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _guard(Path(sys.argv[1]))
+    _guard(Path(sys.argv[1]), sys.argv[2])
