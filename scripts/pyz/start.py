@@ -76,17 +76,24 @@ def kept(file):
     own = tempfile.mkdtemp(prefix=".new-", dir=parent)
     try:
         file.extractall(own)
-        if os.path.isdir(folder):  # a clean-up by age has removed files
+        if not taken(own, folder) and not is_complete(file, folder):
+            # A clean-up by age has removed files.
             os.rename(folder, os.path.join(own, "damaged"))
-        try:
-            os.rename(own, folder)
-        except OSError:  # another process was faster
-            if not is_complete(file, folder):
-                raise
+            if not taken(own, folder) and not is_complete(file, folder):
+                raise OSError("no complete folder in the cache")
     finally:
         shutil.rmtree(own, ignore_errors=True)
         shutil.rmtree(os.path.join(folder, "damaged"), ignore_errors=True)
     return folder
+
+
+def taken(own, folder):
+    """Whether the folder got its name; False if another process was faster."""
+    try:
+        os.rename(own, folder)
+    except OSError:
+        return False
+    return True
 
 
 def temporary(file):

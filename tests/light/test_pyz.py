@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,22 @@ def test_many_first_starts_at_the_same_time(pyz, isolated):
     assert [process.returncode for process in started] == [0] * 4
     assert len(texts) == 1
     assert (unpacked(isolated) / "oomdoctor").is_dir()
+
+
+def test_a_folder_that_another_start_completes_is_kept(pyz, isolated, monkeypatch):
+    """Two first starts: the slower one must not take away what the faster one is running."""
+    start = runpy.run_path(str(START))
+    with zipfile.ZipFile(pyz.path) as archive:
+
+        def extract(target: str) -> None:
+            assert pyz("--version").returncode == 0  # faster
+            zipfile.ZipFile.extractall(archive, target)
+
+        monkeypatch.setattr(archive, "extractall", extract)
+        kept = Path(start["kept"](archive))
+    (folder,) = (isolated / "cache" / "oomdoctor" / "pyz").iterdir()
+    assert kept == folder
+    assert (folder / "oomdoctor" / "__pycache__").is_dir()  # that of the faster one, which has run
 
 
 def test_files_that_a_clean_up_removed_come_back(pyz, isolated):

@@ -1,8 +1,8 @@
 """Ends what is left of a run, also if oomdoctor itself is killed.
 
 Run as a program it waits until the pipe on its stdin is closed. A byte before that says that all
-went well. As a program it finds nothing of oomdoctor, so it is told the name of the variable that
-the processes of a run have.
+went well. It cannot import oomdoctor then, so the name of the variable that the processes of a run
+have is its second argument.
 """
 
 from __future__ import annotations
