@@ -36,7 +36,7 @@ _REQUESTED: dict[ReadPhase, BlockCategory] = {
 class SnapshotEvidence:
     """The failed request of one device of a snapshot, and what the device held then.
 
-    `growth` is what its training left behind after each optimizer step, if it did.
+    `growth` is what it left behind again and again, if it did.
     """
 
     source: str

@@ -118,7 +118,7 @@ def ran_out() -> Report:
         ranks=(rank,),
         smallest_gpu=None,
         diagnoses=(replace(GPU, source="output"),),
-        next_commands=("oomdoctor run --emulate 'NVIDIA H100 NVL' -- python train.py",),
+        next_commands=("oomdoctor run --emulate 1TiB -- python train.py",),
         warnings=(),
     )
 

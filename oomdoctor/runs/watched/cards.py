@@ -18,10 +18,10 @@ from oomdoctor.runs.devices.emulated import EmulatedGpus
 from oomdoctor.runs.watched.diagnosis import about_a_value
 from oomdoctor.runs.watched.request import WatchRequest, line_of
 from oomdoctor.runs.watched.seen.processes import Events, Process, ran_out, read_events
+from oomdoctor.units import parse_size
 
 _FEW_STEPS = 3
-
-
+_ROOMY = "1TiB"  # more than any card has
 LEAST_STEPS = 2  # after the first the optimizer's states are there
 
 
@@ -49,7 +49,7 @@ def with_cards(
     )
     return replace(
         report,
-        next_commands=_next(request, request.gpus, report.ranks, smallest, least, failed=failed),
+        next_commands=_next(request, request.gpus, report.ranks, smallest, failed=failed),
         warnings=tuple(_warnings(request, processes, report.ranks, failed=failed)),
         smallest_gpu=smallest,
     )
@@ -60,19 +60,19 @@ def _next(
     gpus: EmulatedGpus,
     ranks: Sequence[RankMemory],
     smallest: SmallestGpu | None,
-    least: tuple[int, int],
     *,
     failed: bool,
 ) -> tuple[str, ...]:
-    """The same command on the smallest card that would do, or on one that may.
+    """The same command on the smallest card that would do.
 
-    If it failed for another reason with one rank, the same with all of them.
+    If it ran out of memory, nobody knows what it needs: the same where there is room for it, which
+    tells. If it failed for another reason with one rank, the same with all of them.
     """
     if failed and gpus.alone and not ran_out(ranks):
         return (line_of(request, gpus.card.name, alone=False),)
-    needed = [rank.oom.least_bytes for rank in ranks if rank.oom is not None]
-    would_do = smallest.name if smallest is not None else None
-    name = next_larger(max(needed), least) if needed else would_do
+    name = smallest.name if smallest is not None else None
+    if any(rank.oom is not None for rank in ranks):
+        name = _ROOMY if gpus.card.total_bytes < parse_size(_ROOMY) else None
     if name is None or name == gpus.card.name:
         return ()
     return (line_of(request, name, alone=gpus.alone),)
@@ -166,12 +166,6 @@ def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]
     oldest = divmod(min(known), 10) if known else (0, 0)
     major, minor = capability(card)
     return max(oldest, MODERN) if (major, minor) >= MODERN else oldest
-
-
-def next_larger(needed: int, least: tuple[int, int]) -> str | None:
-    """The smallest card that has more than the bytes that were needed; None if there is none."""
-    card = card_that_holds(lambda room: room > needed, least=least)
-    return None if card is None else card.name
 
 
 def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:

@@ -86,7 +86,22 @@ def test_what_steps_leave_behind_is_the_cause(tmp_path: Path) -> None:
     (seen,) = failed(tmp_path, steps=12, leak=4 * MIB)
     first = diagnosis_of(seen).causes[0]
     assert (first.cause, first.confidence) == ("growth", "high")
-    assert "4.00 MiB" in first.why and first.evidence[0] == "made at train.py:24 in main"
+    assert first.why.startswith("each step leaves about 4.00 MiB behind")
+    assert first.evidence[0] == "made at train.py:24 in main"
+
+
+def test_what_passes_without_an_optimizer_leave_behind_is_told_by_pass(tmp_path: Path) -> None:
+    """It said "each optimizer step" of a script that has no optimizer."""
+    writer = Writer()
+    writer.alloc("weights", 8 * MIB, "load")
+    for number in range(12):
+        writer.alloc("activations", 24 * MIB, "forward")
+        writer.free("activations")
+        writer.alloc(f"kept {number}", 4 * MIB, "kept")
+    writer.note("oom", 5 * MIB, 64 * MIB, "forward")
+    (seen,) = evidence(writer, tmp_path)
+    first = diagnosis_of(seen).causes[0]
+    assert first.cause == "growth" and first.why.startswith("each pass leaves about 4.00 MiB")
 
 
 @pytest.mark.parametrize(

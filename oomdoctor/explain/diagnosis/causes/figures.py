@@ -121,7 +121,7 @@ def holds_much(category: BlockCategory) -> Callable[[Case], Lines]:
 
 
 def left_behind(case: Case) -> Lines:
-    """Each optimizer step left memory behind, and it has become enough to matter."""
+    """Each step, pass or failure left memory behind, and it has become enough to matter."""
     seen = case.snapshot
     if seen is None or seen.growth is None:
         return NONE

@@ -75,6 +75,7 @@ def _figures_of(case: Case) -> dict[str, str]:
         "phase": case.phase,
         "held": format_bytes(seen.needed_bytes if seen is not None else None),
         "left": format_bytes(None if left is None else left.bytes_per_step),
+        "unit": "step" if left is None else left.unit,
         "steps_left": str(0 if left is None else left.steps),
         "slope": format_bytes(None if slope is None else round(slope)),
     }

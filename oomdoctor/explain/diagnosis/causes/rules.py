@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
          _LESS_STATE),
     # decided by a memory snapshot
     Rule("growth", "high", figures.left_behind,
-         "each optimizer step leaves about {left} behind, which nothing frees",
+         "each {unit} leaves about {left} behind, which nothing frees",
          ("detach", "empty_lists", "zero_grad_none")),
     *(Rule(cause, "high", figures.holds_most(category),
            f"{CATEGORY_WORDS[category]} are the largest part of the {{held}} needed at that moment",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from array import array
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.inside.run import Place, RankMemory
+from oomdoctor.records.report import bare_report
 from oomdoctor.runs.devices.cards import card_named
-from oomdoctor.runs.watched.cards import least_capability, next_larger, smallest_gpu
+from oomdoctor.runs.devices.emulated import emulated_gpus
+from oomdoctor.runs.watched.cards import least_capability, smallest_gpu, with_cards
+from oomdoctor.runs.watched.request import WatchRequest
 from oomdoctor.runs.watched.seen.branches import may_decide, unknown_branches
 from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
 from oomdoctor.runs.watched.seen.processes import Events, rank_memory, read_events, read_processes
@@ -323,8 +328,25 @@ def test_a_run_that_broke_off_names_a_card_only_once_memory_repeats(
 def test_no_card_is_named_for_a_run_that_ran_out(tmp_path: Path) -> None:
     _write(tmp_path, _record(ooms=[OOM], step=1, ended=False))
     assert smallest_gpu(_ranks(tmp_path), [], (7, 5), AllocatorSettings()) is None
-    assert next_larger(16 * GIB, (8, 0)) is not None
-    assert next_larger(10_000 * GIB, (8, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("emulated", "named"), [("T4", "1TiB"), ("2xT4", "2x1TiB"), ("1TiB", None)]
+)
+def test_after_a_run_that_ran_out_the_next_finds_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulated: str, named: str | None
+) -> None:
+    """It named the card above the request that failed, where the next request failed again."""
+    monkeypatch.setattr("oomdoctor.runs.devices.emulated.value_warnings", lambda python: [])
+    told = {"world": 1, "torch": [2, 13], "architectures": ["sm_75"], "allocator": None}
+    _write(tmp_path, _record(ooms=[OOM], step=1, ended=False, **told))
+    gpus = emulated_gpus(emulated)
+    request = WatchRequest(("python", "train.py"), gpus, Path("python"), "steady", values=1.0)
+    bare = bare_report("run", "no", 1, datetime(2026, 11, 24, tzinfo=UTC), 1.0)
+    report = replace(bare, ranks=tuple(_ranks(tmp_path, failed=True)))
+    found = with_cards(report, request, tmp_path, read_processes(tmp_path), failed=True)
+    expected = f"oomdoctor run --emulate {named} --values 1 -- python train.py"
+    assert found.next_commands == ((expected,) if named else ())
 
 
 def test_a_card_needs_kernels_of_the_build() -> None:
