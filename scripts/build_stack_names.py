@@ -8,7 +8,7 @@ are read as text, nothing of them is imported:
     python scripts/build_stack_names.py WHEELS
 
 It writes names, types and defaults to `tests/data/stacks/published/`, and the names alone to
-`oomdoctor/stacks/names/published.py`.
+`oomdoctor/data/stacks/published.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import ast
 import json
 import re
 import sys
-import textwrap
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests" / "data" / "stacks" / "published"
-MODULE = ROOT / "oomdoctor" / "stacks" / "names" / "published.py"
+DATA = ROOT / "oomdoctor" / "data" / "stacks" / "published.json"
 # Classes whose fields are settings at the top of a file.
 ROOTS = {"axolotl": "AxolotlInputConfig", "llama-factory": None}
 ARGUMENTS = ("model_args", "finetuning_args", "data_args", "training_args", "generating_args")
@@ -43,7 +42,7 @@ def main(folder: Path) -> None:
     for name, answer in found.items():
         text = json.dumps(answer, indent=1, sort_keys=True) + "\n"
         (TESTS / f"{name}.json").write_text(text)
-    MODULE.write_text(module_text(found))
+    DATA.write_text(json.dumps(package_data(found), indent=1) + "\n")
 
 
 def version_of(wheel: Path) -> str:
@@ -178,34 +177,14 @@ def flat(values: dict[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{head}{key}", value
 
 
-def module_text(found: dict[str, dict[str, Any]]) -> str:
-    """The module with the names."""
-    parts = [
-        '"""The settings that other programs have, made by scripts/build_stack_names.py.\n\n'
-        "They tell a setting that a rung cannot express from one that the program does not know.\n"
-        '"""\n\nfrom __future__ import annotations\n\n'
-        "from oomdoctor.stacks.names.row import listed\n"
-    ]
-    for name, answer in found.items():
-        variable = name.replace("-", "_").upper()
-        text = textwrap.fill(
-            " ".join(sorted(answer["settings"])),
-            95,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        body = textwrap.indent(text, "    ")
-        parts.append(
-            f'\n# {name} {answer["version"]}\n{variable} = listed(\n    """\n{body}\n    """\n)\n'
-        )
-    models = found["torchtune"]["models"]
-    rows = "\n".join(f'    "{builder}": "{model}",' for builder, model in sorted(models.items()))
-    parts.append(
-        "\n# The model of each builder below torchtune.models, without lora_ and qlora_, as\n"
-        "# torchtune downloads it for its own configurations, else as the docstring says.\n"
-        f"TORCHTUNE_MODELS = {{\n{rows}\n}}\n"
-    )
-    return "".join(parts)
+def package_data(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The names of settings, and the model of each builder below torchtune.models.
+
+    Builders are without lora_ and qlora_, with the model that torchtune downloads for its own
+    configurations, else the one of the docstring.
+    """
+    names = {name: sorted(answer["settings"]) for name, answer in found.items()}
+    return names | {"torchtune models": dict(sorted(found["torchtune"]["models"].items()))}
 
 
 if __name__ == "__main__":

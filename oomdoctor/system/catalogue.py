@@ -1,25 +1,21 @@
 """The built-in facts: architectures of well-known models and specifications of common cards.
 
 The package's data files are read on first use; `scripts/build_catalogue.py` makes them. Neither the
-network nor a device is used.
-
-The recorded prediction errors, from the package's data files.
-
+network nor a device is used. So are the recorded prediction errors:
 `scripts/evaluation/peak_errors.py --write` makes the file of peaks, `speed.py --write` that of
 times.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.codec import from_json
 from oomdoctor.records.evidence import PeakErrorRecord, SpeedErrorRecord
 from oomdoctor.records.machine import GpuFacts
@@ -60,13 +56,13 @@ class CatalogueModel:
 @cache
 def models() -> tuple[CatalogueModel, ...]:
     """All built-in models, in the order of the data file (by family)."""
-    return tuple(from_json(CatalogueModel, row) for row in _rows("models.json"))
+    return tuple(from_json(CatalogueModel, row) for row in data_of("models.json"))
 
 
 @cache
 def gpus() -> tuple[GpuFacts, ...]:
     """All built-in cards, in the order of the data file (by family and generation)."""
-    return tuple(from_json(GpuFacts, row) for row in _rows("gpus.json"))
+    return tuple(from_json(GpuFacts, row) for row in data_of("gpus.json"))
 
 
 def find_model(name: str) -> CatalogueModel | None:
@@ -163,12 +159,6 @@ def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*parts, *_nearest(name, known, count))))[:count]
 
 
-def _rows(file: str) -> list[Any]:
-    text = resources.files("oomdoctor").joinpath("data", file).read_text(encoding="utf-8")
-    rows: list[Any] = json.loads(text)
-    return rows
-
-
 def _names(model: CatalogueModel) -> tuple[str, ...]:
     return tuple(name.lower() for name in (model.id, *model.aliases))
 
@@ -226,15 +216,10 @@ def _may_report(gpu: GpuFacts, total_bytes: int) -> bool:
 @cache
 def peak_errors() -> tuple[PeakErrorRecord, ...]:
     """The errors of every kind of predicted peak, and those of the emulated GPU."""
-    return tuple(from_json(PeakErrorRecord, row) for row in _error_rows("peak_errors.json"))
+    return tuple(from_json(PeakErrorRecord, row) for row in data_of("peak_errors.json"))
 
 
 @cache
 def speed_errors() -> tuple[SpeedErrorRecord, ...]:
     """The error of every kind of predicted speed that was compared with measurements."""
-    return tuple(from_json(SpeedErrorRecord, row) for row in _error_rows("speed_errors.json"))
-
-
-def _error_rows(name: str) -> Any:
-    path = resources.files("oomdoctor").joinpath("data", name)
-    return json.loads(path.read_text(encoding="utf-8"))
+    return tuple(from_json(SpeedErrorRecord, row) for row in data_of("speed_errors.json"))

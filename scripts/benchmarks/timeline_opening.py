@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "examples"))
 from chromium import browser, program
 
 from oomdoctor.analysis.allocator.sizes import round_size
+from oomdoctor.package_data import page_parts
 from oomdoctor.render.timeline.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.events import Events, Traces
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, HeldSegment, Snapshot
 from oomdoctor.snapshot.timeline import timeline_of
-from oomdoctor.system.page_parts import page_parts
 from oomdoctor.units import GIB, MIB
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ import pytest
 from chromium import Tab
 from snapshots import Writer, training
 
+from oomdoctor.package_data import page_parts
 from oomdoctor.render.timeline.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of
-from oomdoctor.system.page_parts import page_parts
 from oomdoctor.units import MIB, format_bytes
 
 EVIL = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>"

@@ -53,8 +53,8 @@ class Pictures:
             output.say_progress(f"{source}: drawing {events:,} events")
         timeline = timeline_of(source, drawn, written_by)
         if self.html is not None:
+            from oomdoctor.package_data import page_parts
             from oomdoctor.render.timeline.timeline_page import PARTS, page
-            from oomdoctor.system.page_parts import page_parts
 
             output.write_file(self.html, page(timeline, page_parts("timeline", PARTS)))
         if self.png is not None:

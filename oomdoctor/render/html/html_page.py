@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from oomdoctor.errors import machine_error
+from oomdoctor.package_data import page_parts
 from oomdoctor.records.report import Report
 from oomdoctor.render import pages
 from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
@@ -23,7 +24,6 @@ from oomdoctor.render.formats import Style
 from oomdoctor.render.text import escape, one_line
 from oomdoctor.render.tones import tone
 from oomdoctor.render.words import card_name
-from oomdoctor.system.page_parts import page_parts
 
 PARTS = ("page.html", "page.css")
 

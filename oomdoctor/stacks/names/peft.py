@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Table, Write, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
 from oomdoctor.stacks.names.values import (
     decimal,
-    dtype,
     flag,
     names_in,
-    number,
     only_if,
-    target_words,
-    targets,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, only
 
@@ -100,32 +96,6 @@ def upcast_adapters(name: str) -> Row:
     )
 
 
-LORA_CONFIG = Table(
-    (
-        number("r", "lora_rank"),
-        number("lora_alpha", "lora_alpha"),
-        Row("lora_dropout", ("lora_dropout",), share, lambda config: config.lora_dropout),
-        Row("target_modules", ("lora_targets",), targets, target_words),
-        *variants("use_dora", "use_rslora", "modules_to_save"),
-    ),
-    neutral=listed(
-        """
-        task_type peft_type auto_mapping base_model_name_or_path revision inference_mode
-        fan_in_fan_out init_lora_weights peft_version megatron_core layers_pattern
-        """
-    ),
-    reasons={
-        "bias": "a rung trains no biases beside adapters",
-        "exclude_modules": "a rung leaves out no target modules",
-        "layers_to_transform": "a rung puts adapters into all layers",
-        "rank_pattern": "all adapters have the same rank",
-        "alpha_pattern": "all adapters have the same alpha",
-        "target_parameters": "a rung puts adapters on modules, not on parameters",
-    },
-    defaults={"lora_rank": 8, "lora_alpha": 8, "lora_dropout": 0.0},
-    source="the default of peft 0.21",
-)
-
 STORAGE = only_if(
     Row(
         "bnb_4bit_quant_storage",
@@ -135,95 +105,3 @@ STORAGE = only_if(
     ),
     in_four_bits,
 )
-
-BITSANDBYTES = Table(
-    (
-        only_if(
-            Row(
-                "load_in_4bit",
-                ("bits_4",),
-                bits(4),
-                in_four_bits,
-            ),
-            in_four_bits,
-        ),
-        only_if(
-            Row(
-                "load_in_8bit",
-                ("bits_8",),
-                bits(8),
-                lambda config: config.quantization == "int8",
-            ),
-            lambda config: config.quantization == "int8",
-        ),
-        only_if(
-            Row("bnb_4bit_quant_type", (), quant_type, lambda _: "nf4"),
-            in_four_bits,
-        ),
-        only_if(
-            Row(
-                "bnb_4bit_use_double_quant",
-                ("double_quant",),
-                lambda value: {"double_quant": flag(value)},
-                lambda config: config.double_quant,
-                ("use_nested_quant", "use_bnb_nested_quant"),
-            ),
-            in_four_bits,
-        ),
-        STORAGE,
-        only_if(
-            Row(
-                "bnb_4bit_compute_dtype",
-                ("bits_compute",),
-                lambda value: {"bits_compute": dtype(value)},
-                lambda config: (
-                    config.weights_dtype
-                    if config.autocast_dtype == "none"
-                    else config.autocast_dtype
-                ),
-            ),
-            in_four_bits,
-        ),
-    ),
-    reasons={
-        "llm_int8_threshold": "bitsandbytes' default is used",
-        "llm_int8_skip_modules": "bitsandbytes' default is used",
-        "llm_int8_enable_fp32_cpu_offload": "a rung keeps quantized weights on the GPU",
-        "llm_int8_has_fp16_weight": "bitsandbytes' default is used",
-    },
-    defaults={"double_quant": False},
-    source="the default of transformers' BitsAndBytesConfig",
-)
-
-# The modules that peft 0.21 adapts if none are named, by model_type.
-DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
-    "t5": ("q", "v"),
-    "mt5": ("q", "v"),
-    "bart": ("q_proj", "v_proj"),
-    "gpt2": ("c_attn",),
-    "bloom": ("query_key_value",),
-    "opt": ("q_proj", "v_proj"),
-    "gptj": ("q_proj", "v_proj"),
-    "gpt_neox": ("query_key_value",),
-    "gpt_neo": ("q_proj", "v_proj"),
-    "bert": ("query", "value"),
-    "roberta": ("query", "value"),
-    "xlm-roberta": ("query", "value"),
-    "electra": ("query", "value"),
-    "deberta-v2": ("query_proj", "value_proj"),
-    "deberta": ("in_proj",),
-    "llama": ("q_proj", "v_proj"),
-    "gpt_bigcode": ("c_attn",),
-    "mpt": ("Wqkv",),
-    "falcon": ("query_key_value",),
-    "codegen": ("qkv_proj",),
-    "mistral": ("q_proj", "v_proj"),
-    "mixtral": ("q_proj", "v_proj"),
-    "stablelm": ("q_proj", "v_proj"),
-    "phi": ("q_proj", "v_proj", "fc1", "fc2"),
-    "gemma": ("q_proj", "v_proj"),
-    "gemma2": ("q_proj", "v_proj"),
-    "gemma3_text": ("q_proj", "v_proj"),
-    "qwen2": ("q_proj", "v_proj"),
-    "qwen3": ("q_proj", "v_proj"),
-}

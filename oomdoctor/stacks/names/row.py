@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.partial_config import PartialConfig
 
@@ -78,6 +80,44 @@ class Table:
             other.source or self.source,
             self.published | other.published,
         )
+
+
+_NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}
+
+
+def table(name: str, rows: tuple[Row, ...], neutral: frozenset[str] = frozenset()) -> Table:
+    """A table with these rows; `data/stacks/settings.toml` has what is known of other settings."""
+    said = _NOTHING_SAID | settings_data()[name]
+    return Table(
+        rows,
+        listed(said["neutral"]) | neutral,
+        by_name(said["reasons"]),
+        said["defaults"],
+        said["source"],
+        frozenset(published_data().get(name, ())),
+    )
+
+
+def by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """A value by each of its names, from `value -> names`."""
+    return {name: value for value, text in names.items() for name in text.split()}
+
+
+@cache
+def settings_data() -> dict[str, Any]:
+    """What is known of settings without a row, by table."""
+    found: dict[str, Any] = data_of("stacks/settings.toml")
+    return found
+
+
+@cache
+def published_data() -> dict[str, Any]:
+    """All settings of some programs, and torchtune's models (scripts/build_stack_names.py).
+
+    They tell a setting that a rung cannot express from one that the program does not know.
+    """
+    found: dict[str, Any] = data_of("stacks/published.json")
+    return found
 
 
 def listed(text: str) -> frozenset[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from oomdoctor.stacks.names.peft import bits, quant_type, storage, upcast_adapters
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed, table
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row
 from oomdoctor.stacks.names.values import (
     dtype,
@@ -59,7 +59,8 @@ LENGTH = Table(
             "max_seq_len", "sequence_length", write=lambda _: LEFT_OUT),)
 )  # fmt: skip
 
-SCRIPT = LENGTH | Table(
+SCRIPT = LENGTH | table(
+    "scripts",
     (
         Row("objective", ("objective",), lambda value: {"objective": str(value)}),
         Row("full_finetuning", ("use_peft",), _whole),
@@ -92,21 +93,6 @@ SCRIPT = LENGTH | Table(
         backend_row("fp8_backend", ("torchao", "te")),
         Row("PYTORCH_CUDA_ALLOC_CONF", ("allocator",), _allocator),
     ),
-    neutral=listed("""task_type lora_bias bias random_state loftq_config fast_inference use_cpu
-                   load_in_16bit max_lora_rank auto_model unsloth_force_compile num_labels
-                   id2label label2id return_dict subfolder init_lora_weights torchscript
-                   low_cpu_mem_usage unsloth_tiled_mlp"""),
-    reasons={
-        "trust_remote_code": "pass --trust-remote-code to allow it",
-        "finetune_language_layers": "a rung adapts the language model",
-        "finetune_attention_modules": "a rung adapts by lora_targets",
-        "finetune_mlp_modules": "a rung adapts by lora_targets",
-        "finetune_audio_layers": "a rung has no audio encoder",
-        "gpu_memory_utilization": "what generates the completions is not simulated",
-        "load_in_fp8": "a rung quantizes to nf4 or int8",
-        "offload_embedding": "a rung keeps the embeddings on the GPU",
-        "qat_scheme": "a rung does not train for quantization",
-    },
 )
 
 # Names that scripts give to the sizes of a training, in any case.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Table, Write, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Write, listed, table
 from oomdoctor.stacks.names.techniques import backend_row
 from oomdoctor.stacks.names.values import is_auto, named_file, number
 from oomdoctor.stacks.partial_config import PartialConfig, only
@@ -102,7 +102,8 @@ def _steps(value: object) -> PartialConfig:
     return number("", "accumulation_steps").read(value)
 
 
-ACCELERATE = Table(
+ACCELERATE = table(
+    "accelerate",
     (
         Row("distributed_type", ("distributed",), _kind, _kind_word),
         Row("mixed_precision", ("mixed_bfloat16", "mixed_float16"), _mixed, _mixed_word),
@@ -127,30 +128,7 @@ ACCELERATE = Table(
         _zero_row("offload_param_device", "zero_optimization.offload_param.device",
                   _device_word("parameters")),
     ),
-    neutral=listed(
-        """
-        fp8_config.amax_compute_algo fp8_config.amax_history_len fp8_config.interval
-        fp8_config.margin compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank
-        main_training_function main_process_ip main_process_port rdzv_backend same_network
-        tpu_env tpu_use_cluster tpu_use_sudo gpu_ids use_cpu commands command_file tpu_name
-        tpu_zone deepspeed_config.gradient_clipping deepspeed_config.zero3_init_flag
-        deepspeed_config.zero3_save_16bit_model
-        deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_hostfile
-        deepspeed_config.deepspeed_moe_layer_cls_names
-        """
-    )
-    | {f"fsdp_config.fsdp_{name}" for name in NEUTRAL},
-    reasons={
-        "dynamo_config": "inductor is used with its default mode",
-        "parallelism_config": "a rung has no such parallelism",
-        "fp8_config": "a rung has no FP8 recipe",
-        "megatron_lm_config": "a rung has no Megatron-LM",
-        "ipex_config": "a rung runs on an NVIDIA GPU",
-        "fsdp_config": "a rung has no such setting",
-        "deepspeed_config": "a rung has no such setting",
-    },
-    defaults={"world_size": 1, "fsdp_version": 1},
-    source="the default of accelerate 1.15",
+    frozenset(f"fsdp_config.fsdp_{name}" for name in NEUTRAL),
 )  # fmt: skip
 
 

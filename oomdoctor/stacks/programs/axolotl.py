@@ -15,8 +15,7 @@ from oomdoctor.stacks.names.peft import (
     upcast_adapters,
     variants,
 )
-from oomdoctor.stacks.names.published import AXOLOTL as PUBLISHED
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, table
 from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row
 from oomdoctor.stacks.names.values import (
     flag,
@@ -147,7 +146,8 @@ def _half(config: TrainConfig) -> bool:
     return not _autocasts(config) and "float16" in (config.autocast_dtype, config.weights_dtype)
 
 
-AXOLOTL = Table(
+AXOLOTL = table(
+    "axolotl",
     (
         text_of("base_model", "model"),
         text_of("model_revision", "revision"),
@@ -248,83 +248,7 @@ AXOLOTL = Table(
         named_file("deepspeed"),
         *under("deepspeed", DEEPSPEED, is_zero),
     ),
-    neutral=listed(
-        """
-        learning_rate weight_decay lr_scheduler lr_scheduler_kwargs warmup_steps warmup_ratio
-        num_epochs max_steps datasets test_datasets dataset_prepared_path val_set_size output_dir
-        chat_template chat_template_jinja special_tokens tokens saves_per_epoch evals_per_epoch
-        eval_steps save_steps logging_steps save_total_limit wandb_project wandb_entity
-        wandb_watch wandb_name wandb_log_model wandb_run_id mlflow_tracking_uri
-        mlflow_experiment_name use_wandb strict resume_from_checkpoint
-        auto_resume_from_checkpoints hub_model_id hub_strategy push_dataset_to_hub seed
-        train_on_inputs shuffle_merged_datasets dataset_processes dataset_num_proc
-        dataloader_pin_memory dataloader_num_workers dataloader_prefetch_factor tokenizer_type
-        tokenizer_config tokenizer_use_fast model_type is_llama_derived_model
-        is_mistral_derived_model is_qwen_derived_model is_falcon_derived_model
-        trust_remote_code save_safetensors early_stopping_patience adam_beta1 adam_beta2
-        adam_epsilon max_grad_norm cosine_min_lr_ratio default_system_message
-        lora_fan_in_fan_out lora_model_dir local_rank ddp_timeout eval_table_size
-        eval_max_new_tokens save_strategy eval_strategy load_best_model_at_end
-        metric_for_best_model greater_is_better debug tf32 fsdp_final_state_dict_type
-        save_first_step use_tensorboard dataset_exact_deduplication eot_tokens roles_to_train
-        train_on_eos remove_unused_columns hf_use_auth_token num_labels trl.reward_funcs
-        processor_type processor_kwargs rl_beta
-        skip_prepare_dataset loss_watchdog_threshold loss_watchdog_patience tokenizer_legacy
-        tokenizer_use_mistral_common tokenizer_save_jinja_files adam_eps adam_epsilon2 adam_beta3
-        lr_quadratic_warmup eta_min min_sample_len use_swanlab swanlab_project swanlab_mode
-        swanlab_experiment_name swanlab_description swanlab_workspace image_resize_algorithm
-        base_model_ignore_patterns revision_of_model hub_revision unfrozen_parameters.lr
-        include_tkps include_tokens_per_second sample_packing_eff_est total_num_tokens
-        sample_packing_seq_len_multiplier sample_packing_group_size sample_packing_bin_size
-        torchdistx_path excess_length_strategy shuffle_before_merging_datasets
-        dataset_keep_in_memory save_only_model experimental_skip_move_to_device profiler_steps
-        model_config.output_router_logits curriculum_sampling gc_steps plugins_config
-        """
-    )
-    | {f"fsdp_config.{name}" for name in NEUTRAL}
-    | {f"fsdp_config.fsdp_{name}" for name in NEUTRAL},
-    reasons={
-        "eval_sample_packing": "only training steps are simulated",
-        "eval_batch_size": "only training steps are simulated; probe has --eval",
-        "group_by_length": "every row has the full sequence length",
-        "lora_mlp_kernel": "peft's own kernels are used",
-        "lora_qkv_kernel": "peft's own kernels are used",
-        "lora_o_kernel": "peft's own kernels are used",
-        "liger_rope": "all kernels of Liger are used, or none",
-        "liger_rms_norm": "all kernels of Liger are used, or none",
-        "liger_glu_activation": "all kernels of Liger are used, or none",
-        "liger_swiglu": "all kernels of Liger are used, or none",
-        "liger_layer_norm": "all kernels of Liger are used, or none",
-        "liger_cross_entropy": "a rung has Liger's fused linear cross-entropy, or none",
-        "cut_cross_entropy": "the loss of a rung is the usual one or Liger's",
-        "world_size": "--gpus says how many GPUs there are",
-        "unfrozen_parameters": "a rung freezes the first layers, or none",
-        "resize_token_embeddings_to_32x": "the vocabulary of MODEL is taken",
-        "ddp_find_unused_parameters": "DDP looks for no unused parameters",
-        "quantize_moe_experts": "bitsandbytes quantizes linear layers alone",
-        "lora_target_parameters": "a rung puts adapters on modules, not on parameters",
-        "context_parallel_size": "a rung has no context parallelism",
-        "tensor_parallel_size": "a rung has no tensor parallelism",
-        "use_scattermoe": "the experts of transformers are used",
-        "use_sonicmoe": "the experts of transformers are used",
-        "experts_implementation": "the experts of transformers are used",
-        "tiled_mlp": "a rung computes whole MLPs",
-        "pretraining_dataset": "rows have the full sequence length",
-        "fsdp_config.backward_prefetch": "FSDP gathers before the backward pass of a layer",
-        "fsdp_config.fsdp_backward_prefetch": "FSDP gathers before the backward pass of a layer",
-    },
-    defaults={
-        "sequence_length": 512,
-        "micro_batch_size": 1,
-        "accumulation_steps": 1,
-        "optimizer": "adamw_torch_fused",
-        "mixed_bfloat16": True,  # bf16: auto
-        "lora_dropout": 0.0,
-        "quant_storage": "bfloat16",
-        "kbit_prepare": "peft",
-    },
-    source="the default of axolotl 0.19",
-    published=PUBLISHED,
+    frozenset(f"fsdp_config.{head}{name}" for head in ("", "fsdp_") for name in NEUTRAL),
 )  # fmt: skip
 
 # Data sets of the right form, which the user replaces, and what the objective needs beside them.

@@ -17,6 +17,7 @@ from oomdoctor.stacks.names.row import (
     Table,
     Write,
     listed,
+    table,
 )
 from oomdoctor.stacks.names.values import flag, integer, is_auto, number, optimizer
 from oomdoctor.stacks.partial_config import PartialConfig, only
@@ -116,7 +117,8 @@ def _pinned(what: str) -> Write:
     return lambda config: LEFT_OUT if offloads(config, what) is LEFT_OUT else True
 
 
-DEEPSPEED = Table(
+DEEPSPEED = table(
+    "deepspeed",
     (
         Row(
             "train_micro_batch_size_per_gpu",
@@ -156,56 +158,6 @@ DEEPSPEED = Table(
         Row("communication_data_type", ("reduce_dtype",), _reduced, _zero(reduce_word)),
         Row("optimizer.type", ("optimizer",), _optimizer),
     ),
-    neutral=listed(
-        """
-        steps_per_print wall_clock_breakdown gradient_clipping scheduler dump_state
-        prescale_gradients gradient_predivide_factor zero_allow_untested_optimizer
-        fp16.loss_scale fp16.loss_scale_window fp16.initial_scale_power fp16.hysteresis
-        fp16.min_loss_scale fp16.auto_cast tensorboard wandb csv_monitor flops_profiler
-        optimizer.params optimizer.legacy_fusion zero_optimization.ignore_unused_parameters
-        zero_optimization.stage3_gather_16bit_weights_on_model_save
-        zero_optimization.gather_16bit_weights_on_model_save comms_logger elasticity
-        zero_optimization.round_robin_gradients seed disable_allgather checkpoint data_types
-        zero_optimization.load_from_fp32_weights memory_breakdown
-        zero_force_ds_cpu_optimizer
-        """
-    ),
-    reasons={
-        "zero_optimization.overlap_comm": "DeepSpeed's default is used",
-        "zero_optimization.contiguous_gradients": "DeepSpeed's default is used",
-        "zero_optimization.allgather_partitions": "DeepSpeed's default is used",
-        "zero_optimization.reduce_scatter": "DeepSpeed's default is used",
-        "zero_optimization.sub_group_size": "DeepSpeed's default is used",
-        "zero_optimization.stage3_max_live_parameters": "DeepSpeed's default is used",
-        "zero_optimization.stage3_max_reuse_distance": "DeepSpeed's default is used",
-        "zero_optimization.stage3_param_persistence_threshold": "DeepSpeed's default is used",
-        "zero_optimization.zero_hpz_partition_size": "a rung has no hierarchical partition",
-        "zero_optimization.zero_quantized_weights": "a rung does not quantize communication",
-        "zero_optimization.zero_quantized_gradients": "a rung does not quantize communication",
-        "zero_optimization": "a rung has no such setting",
-        "activation_checkpointing": "these settings act only on DeepSpeed's own checkpointing",
-        "amp": "a rung has no NVIDIA apex",
-        "compression_training": "a rung does not prune or quantize while it trains",
-        "autotuning": "the settings of the file are taken as they are",
-        "progressive_layer_drop": "a rung runs all layers",
-        "curriculum_learning": "every row has the full sequence length",
-        "random_ltd": "every row has the full sequence length",
-        "pipeline": "a rung has no pipeline of DeepSpeed",
-        "quantize_training": "a rung does not train for quantization",
-        "eigenvalue": "a rung does not train for quantization",
-        "sequence_parallel_size": "a rung has no sequence parallelism",
-        "seq_parallel_communication_data_type": "a rung has no sequence parallelism",
-        "torch_autocast": "a rung has bf16 or fp16 of DeepSpeed",
-        "compile": "a rung compiles the model by torch_compile",
-        "bf16": "a rung has no such setting",
-        "fp16": "a rung has no such setting",
-        "aio": "a rung offloads to host memory, not to a disk",
-        "sparse_attention": "a rung has no sparse attention",
-        "tensor_parallel": "a rung has no tensor parallelism in DeepSpeed",
-        "data_efficiency": "every row has the full sequence length",
-    },
-    defaults={"accumulation_steps": 1, "zero_stage": 0},
-    source="the default of DeepSpeed 0.19",
 )  # fmt: skip
 
 

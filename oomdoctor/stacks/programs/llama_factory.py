@@ -10,8 +10,7 @@ from collections.abc import Collection
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.images import frozen_vision, side_of_pixels
 from oomdoctor.stacks.names.peft import adapted, share, trained_whole, variants
-from oomdoctor.stacks.names.published import LLAMA_FACTORY as PUBLISHED
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, Table, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, listed, table
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row, projected
 from oomdoctor.stacks.names.values import (
     flag,
@@ -169,7 +168,8 @@ FIRST_VERSION = (
     Row("dist_config.name", ("fsdp",), _v1_engine),
 )  # fmt: skip
 
-LLAMA_FACTORY = ARGUMENTS | Table(
+LLAMA_FACTORY = ARGUMENTS | table(
+    "llama-factory",
     (
         text_of("model_name_or_path", "model"),
         text_of("model_revision", "revision"),
@@ -224,67 +224,6 @@ LLAMA_FACTORY = ARGUMENTS | Table(
         Row("packing", ("trl_packing_of_length",), lambda _: {}),
         Row("neat_packing", ("trl_packing",), _packing, lambda c: c.packing == "packed"),
     ),
-    neutral=listed(
-        """
-        dataset dataset_dir eval_dataset media_dir template train_on_prompt mask_history
-        streaming buffer_size mix_strategy interleave_probs overwrite_cache
-        preprocessing_batch_size preprocessing_num_workers max_samples ignore_pad_token_for_loss
-        val_size tool_format default_system enable_thinking tokenized_path
-        data_shared_file_system plot_loss compute_accuracy disable_shuffling
-        early_stopping_steps adapter_name_or_path adapter_folder cache_dir use_fast_tokenizer
-        split_special_tokens low_cpu_mem_usage hf_hub_token ms_hub_token om_hub_token
-        print_param_status trust_remote_code overwrite_output_dir use_swanlab swanlab_project
-        swanlab_run_name do_sample temperature top_p top_k max_new_tokens ray_run_name
-        ray_storage_path create_new_adapter galore_scale galore_update_interval galore_proj_type
-        apollo_scale apollo_scale_type apollo_update_interval apollo_proj apollo_scale_front
-        badam_verbose badam_switch_interval badam_switch_mode loraplus infer_backend
-        image_min_pixels crop_to_patches predict_with_generate eval_num_beams
-        train_dataset eval_dataset sample_backend template kernel_config.name batching_workers
-        model_class save_epochs save_ckpt_as_hf num_train_epochs
-        pref_beta loraplus_lr_ratio loraplus_lr_embedding pissa_init pissa_iter pissa_convert
-        include_effective_tokens_per_second export_dir export_size export_device
-        """
-    ),
-    reasons={
-        "video_max_pixels": "a rung has images, not videos",
-        "freeze_multi_modal_projector": "a rung trains the projector with the language model",
-        "freeze_language_model": "a rung trains the language model",
-        "dist_config": "--gpus says how many GPUs there are, and the engine is not taken",
-        "kernel_config": "the kernels of transformers are used",
-        "init_config": "loading does not change the peak of a step",
-        "use_v1_kernels": "the kernels of transformers are used",
-        "use_dft_loss": "a rung has the usual loss",
-        "use_eaft_loss": "a rung has the usual loss",
-        "use_asft_loss": "a rung has the usual loss",
-        "mixture_of_depths": "a rung has the layers of MODEL",
-        "use_llama_pro": "a rung has the layers of MODEL",
-        "batching_strategy": "every row has the full sequence length",
-        "use_unsloth_gc": "checkpoints stay on the GPU",
-        "shift_attn": "a rung has no shifted attention",
-        "upcast_layernorm": "a rung has kbit_prepare for quantized models alone",
-        "freeze_trainable_modules": "a rung trains whole layers",
-        "freeze_extra_modules": "a rung trains whole layers",
-        "use_badam": "a rung has no BAdam",
-        "use_adam_mini": "a rung has no Adam-mini",
-        "use_muon": "a rung has no Muon",
-        "quantization_type": "a rung quantizes to nf4",
-    },
-    defaults={
-        "method": "lora",
-        "trainable_layers": 2,
-        "vision": "frozen",
-        "sequence_length": 2048,
-        "checkpointing": True,
-        "lora_rank": 8,
-        "lora_dropout": 0.0,
-        "lora_targets": "all-linear",
-        "double_quant": True,
-        # Packed weights are stored in the dtype of the computation.
-        "quant_storage": "bfloat16",
-        "kbit_prepare": "none",
-    },
-    source="the default of LLaMA-Factory 0.9.5",
-    published=PUBLISHED,
 )  # fmt: skip
 
 # Data sets of its own that are of the right form.

@@ -12,9 +12,15 @@ from collections.abc import Collection
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.names.images import side, trainable_vision
 from oomdoctor.stacks.names.peft import adapted, share, variants
-from oomdoctor.stacks.names.published import TORCHTUNE as PUBLISHED
-from oomdoctor.stacks.names.published import TORCHTUNE_MODELS
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Table, listed
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    NotTakenError,
+    Row,
+    Settings,
+    listed,
+    published_data,
+    table,
+)
 from oomdoctor.stacks.names.techniques import fp8_row
 from oomdoctor.stacks.names.values import dtype, flag, names_in, number, only_if, optimizer, switch
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
@@ -43,7 +49,7 @@ def builder_of(config: TrainConfig, model: str) -> str | None:
     A builder is an architecture, so that of an Instruct model also builds its base model.
     """
     for same in (str.lower, _architecture):
-        for word, known in TORCHTUNE_MODELS.items():
+        for word, known in published_data()["torchtune models"].items():
             if same(known) == same(model):
                 room, _, name = word.partition(".")
                 prefix = {"full": "", "lora": "lora_", "qlora": "qlora_"}[config.method]
@@ -63,7 +69,7 @@ def _builder(value: object) -> PartialConfig:
     room, prefix, name = found.groups()
     method = {"lora_": "lora", "qlora_": "qlora"}.get(prefix or "", "full")
     settings: PartialConfig = {"method": method, "bits_4": method == "qlora"}
-    model = TORCHTUNE_MODELS.get(f"{room}.{name}")
+    model = published_data()["torchtune models"].get(f"{room}.{name}")
     return settings if model is None else settings | {"model": model}
 
 
@@ -121,7 +127,8 @@ def _loss(value: object) -> PartialConfig:
     raise NotTakenError(f"a rung has no step with {word}; a plain step is taken")
 
 
-TORCHTUNE = Table(
+TORCHTUNE = table(
+    "torchtune",
     (
         Row("loss._component_", ("objective",), _loss),
         Row("model.image_size", ("image_size",), side, None, ("tokenizer.image_size",)),
@@ -167,56 +174,6 @@ TORCHTUNE = Table(
             lambda value: {} if value is None else {"fsdp_reshard": flag(value)},
             lambda c: c.sharding != "fsdp_grad_op" if is_fsdp(c) else LEFT_OUT),
     ),
-    neutral=listed(
-        """
-        output_dir tokenizer._component_ tokenizer.path tokenizer.merges_file
-        tokenizer.prompt_template checkpointer resume_from_checkpoint save_adapter_weights_only
-        dataset seed shuffle lr_scheduler epochs max_steps_per_epoch clip_grad_norm metric_logger
-        log_every_n_steps log_peak_memory_stats log_level device profiler optimizer.lr
-        optimizer.weight_decay optimizer.eps optimizer.betas save_epochs keep_last_n_checkpoints
-        max_bsize_for_val run_val_every_n_steps dataset_val batch_size_val model_size name
-        collate_fn dataloader tokenizer.vocab_path tokenizer.merges_path base_model_path
-        ref_checkpointer ref_policy_checkpointer value_checkpointer reward_checkpointer
-        teacher_checkpointer save_every_n_epochs save_every_n_steps temperature top_k
-        max_new_tokens prompt tasks limit enable_kv_cache tokenizer.max_seq_len_of_prompt
-        """
-    ),
-    reasons={
-        "loss": "the loss has its usual arguments",
-        "model.decoder_trainable": "a rung trains the language model",
-        "model.fusion_trainable": "a rung trains the projector with the language model",
-        "quantizer": "a rung does not train for quantization",
-        "ac_mode": "a rung has its own ways to checkpoint parts of layers",
-        "ac_option": "a rung has its own ways to checkpoint parts of layers",
-        "teacher_model": "a rung has no teacher beside the model",
-        "kd_loss": "a rung has no teacher beside the model",
-        "kd_ratio": "a rung has no teacher beside the model",
-        "policy_model": "a rung has no step of PPO",
-        "reward_and_value_model": "a rung has no step of PPO",
-        "datasets": "every row has the full sequence length",
-        "dataloader.collate_fn": "every row has the full sequence length",
-        "custom_sharded_layers": "each layer is a unit of FSDP",
-        "model.apply_lora_to_output": "a rung puts no adapter on the output head",
-        "model.quantize_base": "the builder's name says it",
-        "tensor_parallel_dim": "a rung has no tensor parallelism",
-        "tensor_parallel_plan": "a rung has no tensor parallelism",
-        "context_parallel_dim": "a rung has no context parallelism",
-        "data_parallel_shard_dim": "--gpus says how many GPUs there are",
-        "data_parallel_replicate_dim": "--gpus says how many GPUs there are",
-        "model": "a rung has no such setting",
-        "optimizer": "the optimizer has its usual arguments",
-    },
-    defaults={
-        "accumulation_steps": 1,
-        "weights_dtype": "bfloat16",
-        "lora_rank": 8,
-        "lora_alpha": 16,
-        "lora_dropout": 0.0,
-        "kbit_prepare": "none",
-        "double_quant": True,
-    },
-    source="the default of torchtune 0.6.1",
-    published=PUBLISHED,
 )  # fmt: skip
 
 # By the room of a model's builder: its tokenizer, the tokenizer's files, and its model_type.

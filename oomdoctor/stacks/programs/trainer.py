@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.stacks.names.row import Table, listed
+from oomdoctor.stacks.names.row import Table, listed, table
 from oomdoctor.stacks.names.scripts import LENGTH, OF_EXAMPLES, SCRIPT
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
 from oomdoctor.stacks.programs.program import Program
@@ -11,16 +11,7 @@ from oomdoctor.stacks.programs.trl import MODEL_CONFIG, SFT_CONFIG
 # A Trainer's script has arguments for the model as well, mostly with the names that TRL uses.
 _SCRIPT = Table(
     MODEL_CONFIG.rows,
-    MODEL_CONFIG.neutral
-    | SFT_CONFIG.neutral
-    | listed(
-        """
-        dataset_config_name train_file validation_file test_file preprocessing_num_workers
-        overwrite_cache max_train_samples max_eval_samples max_predict_samples tokenizer_name
-        validation_split_percentage use_fast_tokenizer cache_dir low_cpu_mem_usage token
-        keep_linebreaks text_column summary_column source_prefix ignore_pad_token_for_loss
-        """
-    ),
+    MODEL_CONFIG.neutral | SFT_CONFIG.neutral | table("transformers-examples", ()).neutral,
     MODEL_CONFIG.reasons,
     {"use_peft": False},
 )

@@ -19,7 +19,7 @@ from oomdoctor.stacks.names.peft import (
     share,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Table, Write, listed
+from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, listed, table
 from oomdoctor.stacks.names.scripts import OF_EXAMPLES, SCRIPT
 from oomdoctor.stacks.names.values import (
     decimal,
@@ -72,7 +72,8 @@ def _loss_type(value: object) -> PartialConfig:
     return {"loss": "chunked"} if str(value).strip().lower() == "chunked_nll" else {}
 
 
-MODEL_CONFIG = FROM_PRETRAINED | Table(
+MODEL_CONFIG = FROM_PRETRAINED | table(
+    "trl_model",
     (
         Row("use_peft", ("use_peft",), _uses_peft, adapted, ("use_lora",)),
         only_if(number("lora_r", "lora_rank", "lora_rank"), adapted),
@@ -113,19 +114,6 @@ MODEL_CONFIG = FROM_PRETRAINED | Table(
         ),
         STORAGE,
     ),
-    neutral=frozenset({"lora_task_type"}),
-    reasons={"lora_target_parameters": "a rung puts adapters on modules, not on parameters"},
-    defaults={
-        "weights_dtype": "float32",
-        "use_peft": False,
-        "lora_rank": 16,
-        "lora_alpha": 32,
-        "lora_dropout": 0.05,
-        "double_quant": False,
-        # It casts nothing of a quantized model; older releases cast the norms.
-        "kbit_prepare": "none",
-    },
-    source="the default of TRL 1.16",
 )
 
 
@@ -167,7 +155,8 @@ def _with_vllm(value: object) -> Write:
 
 
 # What the configurations of DPO, reward models and GRPO have beside those of SFT.
-OBJECTIVES = Table(
+OBJECTIVES = table(
+    "trl_objectives",
     (
         Row(
             "precompute_ref_log_probs",
@@ -209,10 +198,9 @@ OBJECTIVES = Table(
         ),
         Row("vllm_enable_sleep_mode", ("vllm_sleeps",), _switch("vllm_sleeps"), lambda _: LEFT_OUT),
     ),
-    neutral=listed("temperature top_p top_k num_iterations epsilon scale_rewards label_smoothing"),
-    reasons={},
 )
-SFT_CONFIG = ARGUMENTS | Table(
+SFT_CONFIG = ARGUMENTS | table(
+    "trl_sft",
     (
         number("max_length", "sequence_length", "max_seq_length"),
         Row(
@@ -244,28 +232,6 @@ SFT_CONFIG = ARGUMENTS | Table(
             lambda config: "chunked_nll" if config.loss == "chunked" else LEFT_OUT,
         ),
     ),
-    neutral=listed(
-        """
-        dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming
-        ignore_bias_buffers dataset_text_field dataset_kwargs dataset_num_proc eos_token
-        pad_token chat_template_path shuffle_dataset truncation_mode completion_only_loss
-        assistant_only_loss datasets streaming test_split_size env dataset_mixture
-        dataset_mixer dataset_splits dataset_configs dataset_kwargs chat_template
-        hub_model_revision tokenizer_name_or_path system_prompt benchmarks callbacks
-        """
-    ),
-    reasons={
-        "eval_packing": "only training steps are simulated",
-        "f_divergence_type": "the loss has no part that changes memory by it",
-        "router_aux_loss_coef": "the loss of the router is the model's own",
-    },
-    defaults={
-        "sequence_length": 1024,
-        "checkpointing": True,
-        # bf16 is on unless fp16 is.
-        "mixed_bfloat16": True,
-    },
-    source="the default of TRL 1.16",
 )
 TRL = SFT_CONFIG | OBJECTIVES | MODEL_CONFIG
 

@@ -14,7 +14,7 @@ from oomdoctor.records.rung.keys import settled
 from oomdoctor.records.rung.unsloth_rungs import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.flatten import shown
-from oomdoctor.stacks.names.peft import DEFAULT_TARGETS
+from oomdoctor.stacks.names.row import by_name, settings_data
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS
 from oomdoctor.stacks.programs.trl import in_chunks
@@ -197,7 +197,8 @@ def _of_model(
             else "the files name no dtype, and most checkpoints have this one"
         )
     if open_targets:
-        modules = DEFAULT_TARGETS.get(str(model_config.get("model_type")))
+        targets = by_name(settings_data()["peft-targets"])
+        modules = tuple(targets.get(str(model_config.get("model_type")), "").split())
         found["lora_targets"] = modules or "all-linear"
         assumed["lora_targets"] = (
             "what peft adapts in this architecture"

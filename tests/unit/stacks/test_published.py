@@ -20,7 +20,9 @@ from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
 from oomdoctor.stacks.names.flatten import flat
-from oomdoctor.stacks.programs import BY_NAME
+from oomdoctor.stacks.names.row import by_name, listed, published_data, settings_data
+from oomdoctor.stacks.partial_config import PartialConfig
+from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.torchtune import builder_of
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.file import settings_of
@@ -53,6 +55,26 @@ def accepts(kind: str, value: Any) -> bool:
 def test_versions_are_those_of_the_table() -> None:
     for program in ("axolotl", "llama-factory", "torchtune"):
         assert BY_NAME[program].version == published(program)["version"]
+
+
+def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
+    for name, said in settings_data().items():
+        if name == "peft-targets":
+            continue
+        assert said.keys() <= {"neutral", "reasons", "defaults", "source"}, name
+        assert said.get("defaults", {}).keys() <= PartialConfig.__annotations__.keys(), name
+        neutral, reasons = listed(said.get("neutral", "")), by_name(said.get("reasons", {}))
+        assert not neutral & reasons.keys(), name
+    for program in PROGRAMS:
+        for table in (program.names, program.script):
+            rows = {row.name for row in table.rows} if table is not None else set()
+            assert not rows & (table.reasons.keys() if table is not None else set())
+
+
+def test_the_package_has_the_published_names() -> None:
+    for program in ("axolotl", "llama-factory", "torchtune"):
+        assert published_data()[program] == sorted(published(program)["settings"])
+    assert published_data()["torchtune models"] == published("torchtune")["models"]
 
 
 # axolotl's schema lists fields, and its files have these names for two of them.

@@ -10,8 +10,8 @@ from importlib import resources
 import pytest
 from timelines import crowded
 
+from oomdoctor.package_data import page_parts
 from oomdoctor.render.timeline.timeline_page import PARTS, SCRIPTS, page
-from oomdoctor.system.page_parts import page_parts
 
 EVIL = "</title><script>alert(1)</script>&\udcff$data"
 
