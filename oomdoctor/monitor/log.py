@@ -3,6 +3,8 @@
 Logs stay small: after 10,000 rows only every second step is written, after 20,000 every fourth, and
 so on. A row's peaks are those since the row before, so no peak is lost. The standard library is all
 it needs, and a log that cannot be written never stops a training.
+
+The line on stderr with the memory of now moves on a terminal; in a log, one comes a minute.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -19,12 +23,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from oomdoctor.analysis.secrets import without_secrets
+from oomdoctor.monitor.readings import Reading
 from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.inside.live import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import new_log_file
+from oomdoctor.units import format_bytes, format_percent
 
 _ROWS_BEFORE_THINNING = 10_000
 _STEP_KEYS = tuple(field.name for field in fields(LiveStep))
+_MOVING_S, _STILL_S = 0.5, 60.0
+_ERASE = "\r\x1b[2K"
 
 
 class LiveLog:
@@ -137,3 +145,46 @@ def _header(gpus: tuple[LiveGpu, ...], total_steps: int | None) -> LiveHeader:
         gpus=gpus,
         total_steps=total_steps,
     )
+
+
+class LiveLine:
+    """Shows readings on stderr."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._shown_at = clock, float("-inf")
+        self._drawn = False
+
+    def show(self, step: int, readings: Sequence[Reading]) -> None:
+        """Show the readings of a step, unless others were shown just before."""
+        moving = sys.stderr.isatty()
+        now = self._clock()
+        if not readings or now - self._shown_at < (_MOVING_S if moving else _STILL_S):
+            return
+        self._shown_at, self._drawn = now, moving
+        text = line_of(step, readings)
+        if moving:
+            text = _ERASE + text[: shutil.get_terminal_size().columns - 1]
+        _write(text if moving else text + "\n")
+
+    def erase(self) -> None:
+        """Remove the line, so that other text can be written."""
+        if self._drawn:
+            _write(_ERASE)
+            self._drawn = False
+
+
+def line_of(step: int, readings: Sequence[Reading]) -> str:
+    """`step 120  GPU 0: 31.2 GiB, peak 40.1 GiB of 79.1 GiB (51%)`."""
+    parts = [
+        f"GPU {r.device}: {format_bytes(r.allocated_bytes)}, peak "
+        f"{format_bytes(r.peak_allocated_bytes)} of {format_bytes(r.capacity_bytes)} "
+        f"({format_percent(r.peak_allocated_bytes / max(1, r.capacity_bytes))})"
+        for r in readings
+    ]
+    return "  ".join([f"step {step:,}", *parts])
+
+
+def _write(text: str) -> None:
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from oomdoctor.monitor.alerts import Alert, Alerts
-from oomdoctor.monitor.live_line import LiveLine
-from oomdoctor.monitor.log import LiveLog
+from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
 from oomdoctor.monitor.readings import (
     Reader,

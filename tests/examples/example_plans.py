@@ -29,7 +29,7 @@ from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
 from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
-from oomdoctor.runs.plan.cards.picks import pick, price_of, with_costs
+from oomdoctor.runs.plan.picks import pick, price_of, with_costs
 from oomdoctor.units import GIB, KIB, MIB
 
 _MODEL = "meta-llama/Llama-3.1-8B"

@@ -8,7 +8,7 @@ import pytest
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.user_training import Document
-from oomdoctor.runs.files.parsed import checked
+from oomdoctor.runs.files.user_training import checked
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 

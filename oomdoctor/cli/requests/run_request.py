@@ -11,8 +11,7 @@ from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.errors import usage_error
 from oomdoctor.runs.devices.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.runs.watched.interpreter import chosen_python, found_command, path_of
-from oomdoctor.runs.watched.request import WatchRequest
-from oomdoctor.runs.watched.session import Weights
+from oomdoctor.runs.watched.session import WatchRequest, Weights
 from oomdoctor.units import size_note
 
 _EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"

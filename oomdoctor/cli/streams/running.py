@@ -50,7 +50,7 @@ def carry_out(
 def delete_old_runs(latest: str) -> None:
     """Delete what OOMDOCTOR_RUNS_LIMIT no longer keeps, after a run of the name `latest`."""
     from oomdoctor.cli.streams.output import say
-    from oomdoctor.runs.history.prune import keep_within_limit
+    from oomdoctor.runs.history.choosing import keep_within_limit
 
     told = keep_within_limit(latest)
     if told is not None:

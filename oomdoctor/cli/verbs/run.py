@@ -57,7 +57,7 @@ def run(options: RunOptions) -> None:
 
 def _tell(report: Report, options: RunOptions) -> None:
     if options.report is not None:
-        from oomdoctor.runs.watched.kept.case import document_of
+        from oomdoctor.runs.watched.case import document_of
 
         output.write_file(options.report, document_of(report))
     if not options.quiet:
@@ -71,7 +71,7 @@ def _tell(report: Report, options: RunOptions) -> None:
 def _plain_page(report: Report) -> str:
     """The page as it is kept in a case."""
     from oomdoctor.render import render_report
-    from oomdoctor.runs.watched.kept.case import WIDTH
+    from oomdoctor.runs.watched.case import WIDTH
 
     return render_report(
         report, "table", terminal=False, width=WIDTH, color=False, verbose=True, signs=True

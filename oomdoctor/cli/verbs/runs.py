@@ -81,7 +81,7 @@ def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: s
     from oomdoctor.records.codec import to_json
     from oomdoctor.render.history.runs import RunsPage
     from oomdoctor.render.words import counted
-    from oomdoctor.runs.history.prune import prune
+    from oomdoctor.runs.history.choosing import prune
     from oomdoctor.units import format_bytes
 
     size = format_bytes(sum(run.size_bytes for run in over))

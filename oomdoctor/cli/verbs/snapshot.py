@@ -70,8 +70,8 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of
     from oomdoctor.records.report import bare_report
+    from oomdoctor.snapshot.composition import difference_of
     from oomdoctor.snapshot.device_answer import device_of
-    from oomdoctor.snapshot.difference import difference_of
     from oomdoctor.snapshot.replay.changes import with_replays
 
     clock, started = time.monotonic(), datetime.now(UTC)

@@ -10,9 +10,8 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from oomdoctor.monitor.guarding.diagnosed import diagnosed, is_out_of_memory
-from oomdoctor.monitor.guarding.ranks import Agreement, Alone, Ranks, Unknown
+from oomdoctor.monitor.guarding.ranks import Agreement, Alone, Ranks, Replicated, Unknown
 from oomdoctor.monitor.guarding.release import bound_names, release
-from oomdoctor.monitor.guarding.replicated import Replicated
 from oomdoctor.monitor.guarding.sharded import Sharded, is_sharded
 
 _LOG = logging.getLogger("oomdoctor.monitor")

@@ -4,10 +4,16 @@ A rank that ran out of memory has left its step, and the others wait for it in t
 theirs. So it first takes part in what is left of those, with zeros (`catch_up`), through the code
 of DistributedDataParallel or fully_shard. At the end of each block all ranks say whether theirs
 failed (`agree`). They do that on the CPU, so that no rank waits for its GPU.
+
+Under DistributedDataParallel, the rest of the step of a rank that ran out of memory is a backward
+pass of a sum of zeros over the parameters whose gradients are not there yet. So torch's own reducer
+sends the buckets that are left, in the order in which the other ranks send theirs, and is ready for
+the next step.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 
@@ -77,3 +83,85 @@ class Agreement:
         flags[dist.get_rank()] = int(failed)
         dist.all_reduce(flags, group=self._group)
         return [rank for rank, flag in enumerate(flags.tolist()) if flag]
+
+
+class Replicated:
+    """The steps of one DistributedDataParallel."""
+
+    def __init__(self, model: Any, agreement: Agreement) -> None:
+        self._model, self._agreement = model, agreement
+        self._entered = self._left = 0  # forward passes in this block
+        self._usual: int | None = None  # forward passes in a block that did not fail
+        self._ready: set[int] = set()  # parameters whose gradients are there
+        self._parameters = [p for p in model.module.parameters() if p.requires_grad]
+        model.module.register_forward_pre_hook(self._on_enter)
+        model.register_forward_hook(self._on_leave)
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
+
+    def begin(self) -> None:
+        """A block begins."""
+        self._entered = self._left = 0
+        self._ready = set()
+
+    def why_not(self) -> str | None:
+        """It needs to know what the other ranks do in a block: one forward and backward pass."""
+        if getattr(self._model, "static_graph", False):
+            return "DistributedDataParallel has static_graph=True"
+        if self._usual not in (None, 1) or self._entered > 1:
+            return "a block holds several forward passes; guard each of them"
+        return None
+
+    def catch_up(self) -> None:
+        """Send the buckets that are left."""
+        import torch
+
+        syncs = self._model.require_backward_grad_sync
+        with torch.enable_grad():
+            if not self._entered:
+                loss = self._forward_of_zeros()
+            elif self._left:
+                loss = self._zeros()
+            elif syncs:
+                loss = self._model._post_forward(self._zeros())
+            else:
+                return
+            if syncs and loss is not None:
+                loss.backward()
+
+    def agree(self, failed: bool) -> list[int]:
+        """The ranks whose block failed."""
+        found = self._agreement.agree(failed)
+        if not found:
+            self._usual = self._entered
+        return found
+
+    def _forward_of_zeros(self) -> Any:
+        """A forward pass of the wrapper, which sends buffers, without that of the module."""
+        module = self._model.module
+        own = module.__dict__.get("forward")
+        module.forward = lambda *_, **__: self._zeros()
+        try:
+            return self._model(self._parameters[0].new_zeros(()))
+        finally:
+            del module.forward
+            if own is not None:
+                module.forward = own
+
+    def _zeros(self) -> Any:
+        """A sum of zeros that depends on the parameters without a gradient; None without any."""
+        left = [p for i, p in enumerate(self._parameters) if i not in self._ready]
+        found: Any = None
+        for parameter in left:
+            zero = parameter.sum() * 0
+            found = zero if found is None else found + zero.to(found.device, found.dtype)
+        return found
+
+    def _on_enter(self, *_: Any) -> None:
+        self._entered += 1
+
+    def _on_leave(self, *_: Any) -> None:
+        self._left += 1
+
+    def _on_gradient(self, index: int, _: Any) -> None:
+        self._ready.add(index)

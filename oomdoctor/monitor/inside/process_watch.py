@@ -3,6 +3,8 @@
 The record is written when CUDA starts, when memory runs out and when the interpreter ends. On an
 emulated GPU it is also written after each optimizer step or some seconds without one, on a real one
 every second by a thread. So a process that is killed leaves that of its last step or second.
+
+A process is watched from its first use of CUDA on. One that never uses CUDA is not.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside.agreement import agree, wait_for_watchdog
 from oomdoctor.monitor.inside.device import memory, reads
 from oomdoctor.monitor.inside.device.counted import CountedMemory
-from oomdoctor.monitor.inside.device.history import Snapshots
+from oomdoctor.monitor.inside.device.history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.device.memory import Memory
 from oomdoctor.monitor.inside.device.traced import TracedMemory
 from oomdoctor.monitor.inside.ending import (
+    agree,
     frames_here,
     last_exception,
     on_out_of_memory,
     script_file,
+    wait_for_watchdog,
     wants_to_stop,
 )
 from oomdoctor.monitor.inside.process import (
@@ -37,14 +40,15 @@ from oomdoctor.monitor.inside.process import (
     torch_release,
     versions,
 )
-from oomdoctor.monitor.shared_folder import rank_and_world, replace_file
-from oomdoctor.system.environment import allocator_settings, variable
+from oomdoctor.monitor.shared_folder import asked, rank_and_world, replace_file
+from oomdoctor.system.environment import WATCH_FOLDER, allocator_settings, variable
 
 _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need
 _INTERVAL_S = 5.0  # between two readings without an optimizer step
 _WRITE_S = 1.0  # between two records of the thread
 trainers = 0  # transformers' Trainers that are training now; they are stopped as a callback does
 engines = 0  # steps of DeepSpeed's engines that are being taken; they say themselves when they end
+_watch: Watch | None = None
 
 
 class Watch:
@@ -245,3 +249,28 @@ class Watch:
                 return  # the last record has been written
             record["devices"] = self._memory.devices()
             replace_file(self._folder / f"process-{self.pid}.json", json.dumps(record))
+
+
+def after_torch() -> None:
+    """Queue the start of the watch behind the initialization of CUDA.
+
+    A process that never uses CUDA is not watched, and neither is a child that it forks before.
+    """
+    import torch
+
+    folder = Path(variable(WATCH_FOLDER) or "")
+    settings = asked(folder)
+
+    def begin() -> None:
+        global _watch
+        if _watch is None or _watch.pid != os.getpid():
+            _watch = Watch(folder, settings)
+            _watch.begin()
+
+    torch.cuda._lazy_call(begin)
+    leave_to_the_script()
+
+
+def current() -> Watch | None:
+    """The watch of this process; None before it uses CUDA, and in a forked child."""
+    return _watch if _watch is not None and _watch.pid == os.getpid() else None

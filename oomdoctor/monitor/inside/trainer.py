@@ -30,7 +30,7 @@ def add_callback() -> None:
     from transformers import trainer
     from transformers.trainer_callback import TrainerCallback
 
-    from oomdoctor.monitor.inside.start import current
+    from oomdoctor.monitor.inside.process_watch import current
 
     class StopWatched(TrainerCallback):  # type: ignore[misc]
         """Ends the training once the watch says so."""
@@ -67,7 +67,7 @@ def mark_steps(module: str) -> None:
     import sys
 
     from oomdoctor.monitor.inside import process_watch
-    from oomdoctor.monitor.inside.start import current
+    from oomdoctor.monitor.inside.process_watch import current
 
     name, method = ENGINES[module]
     engine = getattr(sys.modules[module], name)

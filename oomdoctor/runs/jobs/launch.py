@@ -252,3 +252,11 @@ def _signal_name(status: int | None) -> str | None:
         return signal.Signals(-status).name
     except ValueError:
         return f"signal {-status}"
+
+
+def on_one_gpu(config: TrainConfig) -> TrainConfig:
+    """The configuration to look at a model with, which needs no other GPU."""
+    plain = TrainConfig()
+    return replace(
+        config, sharding="none", world_size=1, offload="none", bucket_elements=plain.bucket_elements
+    )

@@ -39,9 +39,9 @@ from oomdoctor.runs.files.your_changes import (
     simulate_faster,
 )
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.cards.picks import METHODS, nearest
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.route import runs_on_card_only
+from oomdoctor.runs.plan.picks import METHODS, nearest
+from oomdoctor.runs.plan.sharded.engines import runs_on_card_only
 from oomdoctor.runs.plan.tasks import Task, tasks_of
 
 

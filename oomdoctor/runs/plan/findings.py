@@ -29,9 +29,8 @@ from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult,
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.early_bounds import sweep_within_limits, with_bound, within_limits
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
-from oomdoctor.runs.ledger import Ledger
+from oomdoctor.runs.ledger import Ledger, sweep_within_limits, with_bound, within_limits
 from oomdoctor.runs.plan.tasks import Task, context_of, swept
 from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.units import format_bytes
@@ -265,6 +264,15 @@ class Findings(Ledger):
             for rung in self.ladder(card)
             for variant in swept(rung, self.plan)
         )
+
+    def swept_attempts(self, card: Card, rung: Rung) -> dict[int, Attempt]:
+        """What was simulated of a rung on a card, by the value of the sweep."""
+        assert self.plan.sweep is not None
+        return {
+            getattr(attempt.config, self.plan.sweep.key): attempt
+            for variant in swept(rung, self.plan)
+            for attempt in self.attempts.get((card.name, variant.config.key()), ())
+        }
 
     def row(self, card: Card, rung: Rung) -> ProbeResult:
         """The row of a rung on a card, at the sequence length of the rung."""

@@ -10,19 +10,29 @@ from dataclasses import replace
 from oomdoctor.analysis.memory.formula import formula_view
 from oomdoctor.analysis.rank import without_speed
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.facts.warnings import host_memory_short, speed_unknown
 from oomdoctor.records.machine import Machine
-from oomdoctor.records.planned.plan import CardOrder, CardPick, CardPlan, PlanRequest, Why
+from oomdoctor.records.planned.plan import (
+    CardOrder,
+    CardPick,
+    CardPlan,
+    PlanRequest,
+    Sweep,
+    SweepAnswer,
+    SweepLine,
+    SweptPeak,
+    Why,
+)
 from oomdoctor.records.report import Budget, Report, Simulations, Warn
-from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.records.rung.adapters import compute_dtype
 from oomdoctor.records.simulation import Prediction
 from oomdoctor.runs import assemble
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.plan.cards.picks import card_plan
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sweep import sweep_answer
+from oomdoctor.runs.plan.picks import card_plan
 from oomdoctor.system.machine.devices import Device, describe, installed_versions
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -191,4 +201,51 @@ def why_of(
         peak_device_bytes=row.peak_device_bytes,
         phases=size.phases,
         formula=formula_view(row.config, inspection.parameters, row.measurement, size.phases),
+    )
+
+
+def sweep_answer(known: Findings) -> SweepAnswer | None:
+    """One line for each card and each rung of its ladder; None without a sweep."""
+    sweep = known.plan.sweep
+    if sweep is None:
+        return None
+    return SweepAnswer(
+        key=sweep.key,
+        values=sweep.values,
+        lines=tuple(
+            _swept(known, sweep, rung, card) for card in known.cards for rung in known.ladder(card)
+        ),
+    )
+
+
+def _swept(known: Findings, sweep: Sweep, rung: Rung, card: Card) -> SweepLine:
+    found = known.swept_attempts(card, rung)
+    peaks = tuple(_swept_peak(value, found.get(value)) for value in sweep.values)
+    sizes = {attempt.config.micro_batch_size for attempt in found.values()}
+    size = sizes.pop() if len(sizes) == 1 else None
+    reasons = [a.reason for a in found.values() if a.measurement is None and a.reason]
+    return SweepLine(
+        card=card.name,
+        key=rung.config.key(),
+        label=rung.label,
+        micro_batch_size=size if isinstance(size, int) else None,
+        peaks=peaks,
+        largest_fitting=max(
+            (peak.value for peak in peaks if peak.fits and not peak.borderline), default=None
+        ),
+        crossed_at=known.crossings.get((card.name, rung.config.key())),
+        reason=reasons[0] if reasons else None,
+    )
+
+
+def _swept_peak(value: int, attempt: Attempt | None) -> SweptPeak:
+    if attempt is None or attempt.measurement is None:
+        return SweptPeak(value, None, None)
+    measured = attempt.measurement
+    return SweptPeak(
+        value,
+        least_bytes=measured.peak_allocated_bytes + (measured.overhead_bytes or 0),
+        fits=attempt.outcome == "fits",
+        peak_device_bytes=measured.deciding_peak_bytes(),
+        borderline=attempt.borderline is not None,
     )

@@ -31,30 +31,27 @@ from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.devices import emulated, startup_errors
 from oomdoctor.runs.devices.cards import Card, card_named, cards_of
-from oomdoctor.runs.early_bounds import bounds_only, counts_from_config
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.inspection import on_one_gpu
-from oomdoctor.runs.jobs.launch import Stopped
+from oomdoctor.runs.jobs.launch import Stopped, on_one_gpu
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan import host_limits
+from oomdoctor.runs.ledger import bounds_only, counts_from_config
 from oomdoctor.runs.plan.changes import find_remedies, find_yours
 from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.runs.plan.plan_report import report as finished_report
 from oomdoctor.runs.plan.recording import record_snapshot
-from oomdoctor.runs.plan.sharded.engines import Engines
-from oomdoctor.runs.plan.sharded.fewest import find_fewest
-from oomdoctor.runs.plan.sharded.ladder import run_ladder
-from oomdoctor.runs.plan.sharded.route import (
+from oomdoctor.runs.plan.sharded.engines import (
     Chosen,
+    Engines,
     engine_cards,
     is_sharded,
     route_warnings,
     runs_on_card_only,
 )
-from oomdoctor.runs.plan.sharded.times import estimate_times
-from oomdoctor.runs.plan.solving.longest_row import find_limits, lengths_answer
-from oomdoctor.runs.plan.solving.solve import find_crossings, solve
+from oomdoctor.runs.plan.sharded.fewest import find_fewest
+from oomdoctor.runs.plan.sharded.ladder import estimate_times, run_ladder
+from oomdoctor.runs.plan.solve import find_crossings, solve
 from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify
 from oomdoctor.runs.unfinished import keeping
@@ -100,7 +97,7 @@ def run_plan(
         )
 
     def check_limits() -> None:
-        known.warn(host_limits.check(request))
+        known.warn(startup_errors.check_limits(request))
 
     known = _known_of(request)
     with _emulated(known, folder) as variables:
@@ -121,7 +118,7 @@ def run_plan(
                 opened = partial(_engines, known, folder, lambda: stop() is not None)
                 _predict(known, simulators, folder, listen, check, opened)
         except OomDoctorError as error:
-            fault = host_limits.with_remedy(error, request)
+            fault = startup_errors.with_remedy(error, request)
             if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
                 raise fault from None
         if simulators.memory.failure is not None:

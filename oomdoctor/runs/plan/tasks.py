@@ -13,7 +13,7 @@ from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Inspection
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.early_bounds import counts_from_config
+from oomdoctor.runs.ledger import counts_from_config
 
 
 @dataclass(frozen=True, slots=True)

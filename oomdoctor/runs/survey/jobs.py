@@ -18,9 +18,8 @@ from oomdoctor.records.result import (
 )
 from oomdoctor.runs.devices import device, startup_errors
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.inspection import on_one_gpu
-from oomdoctor.runs.jobs.launch import Stopped, launch
-from oomdoctor.runs.survey.setup import SurveySetup
+from oomdoctor.runs.jobs.launch import Stopped, launch, on_one_gpu
+from oomdoctor.runs.survey.state import SurveySetup
 from oomdoctor.system.store.run_folders import save_attempt
 
 

@@ -38,8 +38,7 @@ from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.predict import predict_rungs
-from oomdoctor.runs.survey.setup import Ending
-from oomdoctor.runs.survey.state import SurveyState
+from oomdoctor.runs.survey.state import Ending, SurveyState
 from oomdoctor.runs.survey.walk import walk
 
 _ENOUGH = 2  # changes that help

@@ -27,10 +27,8 @@ from oomdoctor.runs.survey.jobs import SurveyJobs, is_alone
 from oomdoctor.runs.survey.knowledge import Knowledge, Origin
 from oomdoctor.runs.survey.own_changes import try_changes, unmeasured
 from oomdoctor.runs.survey.predict import predict_rungs
-from oomdoctor.runs.survey.recording import record_rungs
-from oomdoctor.runs.survey.setup import Ending, Stop, SurveySetup
-from oomdoctor.runs.survey.state import SurveyState
-from oomdoctor.runs.survey.walk import walk
+from oomdoctor.runs.survey.state import Ending, Stop, SurveySetup, SurveyState
+from oomdoctor.runs.survey.walk import record_rungs, walk
 from oomdoctor.runs.unfinished import keeping
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (

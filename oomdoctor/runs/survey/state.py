@@ -1,9 +1,11 @@
-"""What a survey has found out so far, and the rows that follow from it."""
+"""What a survey is given, what it has found out so far, and the rows that follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import (
@@ -17,16 +19,20 @@ from oomdoctor.analysis.search.ladder import (
 from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
+from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
-from oomdoctor.records.report import Budget
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.report import Budget, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
 from oomdoctor.records.user_training import YourRung
 from oomdoctor.runs.devices import device
-from oomdoctor.runs.early_bounds import counts_from_config, with_bound, within_limits
-from oomdoctor.runs.ledger import Ledger
+from oomdoctor.runs.ledger import Ledger, counts_from_config, with_bound, within_limits
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
-from oomdoctor.runs.survey.setup import SurveySetup
+from oomdoctor.system.machine.devices import Device
+from oomdoctor.system.store.run_folders import RunFolder
+
+Stop = Callable[[], ExitCode | None]
 
 
 class SurveyState(Ledger):
@@ -145,3 +151,52 @@ class SurveyState(Ledger):
         evidence: Evidence = "emulated" if self.context.emulated else "measured"
         row = conclude(rung, attempts, skip, self.context, self.request, evidence)
         return with_bound(row, rung, self.context)
+
+
+@dataclass(frozen=True, slots=True)
+class SurveySetup:
+    """What is decided before anything runs. Jobs and state both read it, so they cannot disagree.
+
+    `device` is the device as it was when the survey got hold of it. `warnings` are those that are
+    known from the start. Worker processes get `variables` added to their environment.
+    """
+
+    request: SurveyRequest
+    spec: ModelSpec
+    device: Device
+    folder: RunFolder
+    warnings: tuple[Warn, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def device_id(self) -> str:
+        """The UUIDs of the GPUs; for a CPU the name of the machine, which stands for its speed."""
+        uuids = "+".join(gpu.uuid for gpu in self.device.gpus)
+        return uuids or f"cpu of {platform.node()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """When a survey ends early: on a signal, or at its time limit.
+
+    `stop()` returns an exit code once a signal came. `begin` is in `time.monotonic()` seconds.
+    """
+
+    stop: Stop
+    time_limit_s: float | None
+    begin: float
+
+    def is_over(self) -> bool:
+        """Whether to end now."""
+        return self.stop() is not None or self._out_of_time()
+
+    def by_time_limit(self) -> bool:
+        """Whether the time limit ended the survey, and no signal."""
+        return self._out_of_time() and self.stop() is None
+
+    def _out_of_time(self) -> bool:
+        return self.time_limit_s is not None and self.elapsed_s() >= self.time_limit_s
+
+    def elapsed_s(self) -> float:
+        """Seconds since the survey began."""
+        return time.monotonic() - self.begin

@@ -1,4 +1,7 @@
-"""What the output of a failed command says: `explain`'s diagnosis, and values nobody computed."""
+"""What the output of a failed command says: `explain`'s diagnosis, and values nobody computed.
+
+What the snapshot of a failed request adds to it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
+from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.evidence import SnapshotEvidence
+from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.inside.run import RankMemory
+from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.running.streams import Tail
 from oomdoctor.runs.watched.seen.processes import Process
+from oomdoctor.snapshot.device_answer import device_of
+from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.system.catalogue import find_model
 from oomdoctor.system.models.hub import resolve
 
@@ -97,3 +108,39 @@ def _built_in(name: str) -> ModelSpec | None:
     if find_model(name) is None:
         return None
     return resolve(ModelRef(name=name, source="catalogue"))
+
+
+def snapshot_answer(path: Path, device: int) -> SnapshotDevice | None:
+    """What a snapshot says of a device; None if it cannot be read."""
+    try:
+        snapshot = read_snapshot(path)
+    except OomDoctorError:
+        return None
+    found = next((one for one in snapshot.devices if one.index == device), None)
+    return None if found is None else device_of(history_of(snapshot, found))
+
+
+def with_snapshot(rank: RankMemory, answer: SnapshotDevice) -> RankMemory:
+    """The rank with the phase and the line that its snapshot knows and the process did not."""
+    oom, failed = rank.oom, answer.oom
+    if oom is None or failed is None:
+        return rank
+    phase = failed.phase if oom.phase == "unknown" else oom.phase
+    where = oom.where or failed.where
+    rank = replace(rank, oom=replace(oom, phase=phase, where=where))
+    peak = answer.peak
+    if rank.peak_phase == "unknown" and peak is not None:
+        rank = replace(rank, peak_phase=peak.phase, where=rank.where or peak.where)
+    return rank
+
+
+def joined(
+    told: Sequence[Diagnosis], evidence: Sequence[SnapshotEvidence]
+) -> tuple[Diagnosis, ...]:
+    """The diagnoses of the output, with the snapshot's own first if they say nothing about it.
+
+    That is so where a launcher hides what its ranks print.
+    """
+    if any(one.is_oom and one.resource == "gpu" for one in told):
+        return tuple(told)
+    return (*map(diagnosis_of, evidence), *told)

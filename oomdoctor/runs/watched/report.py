@@ -18,16 +18,21 @@ from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
 from oomdoctor.runs.watched.cards import larger_batch, with_cards
-from oomdoctor.runs.watched.diagnosis import diagnoses_of, micro_batch_of
-from oomdoctor.runs.watched.kept.case import snapshot_name, write_case
-from oomdoctor.runs.watched.kept.evidence import joined, snapshot_answer, with_snapshot
+from oomdoctor.runs.watched.case import snapshot_name, write_case
+from oomdoctor.runs.watched.diagnosis import (
+    diagnoses_of,
+    joined,
+    micro_batch_of,
+    snapshot_answer,
+    with_snapshot,
+)
 from oomdoctor.runs.watched.real import device_of, machine_of, usable_bytes
-from oomdoctor.runs.watched.request import WatchRequest
 from oomdoctor.runs.watched.running.command import Ended
-from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.running.streams import Tail
 from oomdoctor.runs.watched.seen.outside import lines_from_outside, notes_from_outside
 from oomdoctor.runs.watched.seen.processes import Process, ran_out, rank_memory, read_processes
 from oomdoctor.runs.watched.seen.sampling import Samples
+from oomdoctor.runs.watched.session import WatchRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,16 @@ from oomdoctor.records.report import Report
 from oomdoctor.runs.devices.emulated import EmulatedGpus, check_possible, emulating
 from oomdoctor.runs.watched.real import gpus_here
 from oomdoctor.runs.watched.report import Seen, report_of
-from oomdoctor.runs.watched.request import WatchRequest, line_of
 from oomdoctor.runs.watched.running.command import run_command
 from oomdoctor.runs.watched.running.guard import end_left_over, guarded
-from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.running.streams import Tail
 from oomdoctor.runs.watched.seen.sampling import sampled
-from oomdoctor.runs.watched.session import session_folder, watching_environment
+from oomdoctor.runs.watched.session import (
+    WatchRequest,
+    line_of,
+    session_folder,
+    watching_environment,
+)
 from oomdoctor.system.environment import command_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.machine.nvml import list_gpus

@@ -17,8 +17,16 @@ from oomdoctor.records.diagnosis import Confidence
 from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotGrowth
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of
-from oomdoctor.snapshot.growth.levels import LEAST_RISES, Levels, Line, Rise, levels_of, rise_of
-from oomdoctor.snapshot.growth.moments import Moments, moments_of
+from oomdoctor.snapshot.growth.levels import (
+    LEAST_RISES,
+    Levels,
+    Line,
+    Moments,
+    Rise,
+    levels_of,
+    moments_of,
+    rise_of,
+)
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import OOM

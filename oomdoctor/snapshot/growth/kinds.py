@@ -11,8 +11,7 @@ from oomdoctor.records.diagnosis import ReadPhase
 from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import GrowthKind
-from oomdoctor.snapshot.growth.levels import Levels, Line
-from oomdoctor.snapshot.growth.moments import Moments
+from oomdoctor.snapshot.growth.levels import Levels, Line, Moments
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import Frame

@@ -1,35 +1,42 @@
 """How much each line of code has alive at given moments: bytes and blocks.
 
+Levels are compared at the same point of each step, or of each pass without steps. An optimizer step
+is one moment, at its end. In a long part without steps, such as an evaluation, the moments are the
+allocations of a line that comes back at regular distances. Only lines outside the model count,
+because its layers come back in each pass as well.
+
 Bytes are those of the tensors. A block may have more, which differs from one time to the next.
 
-Whether a series of levels grows for good.
-
-Only what is never freed again counts: the least level that is still to come. So a buffer that is
-emptied now and then does not grow, however full it is at the end; one that is emptied in part does.
+A series of levels grows for good by what is never freed again: the least level that is still to
+come. So a buffer that is emptied now and then does not grow, however full it is at the end; one
+that is emptied in part does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
-from oomdoctor.snapshot.growth.moments import Moments
+from oomdoctor.records.inside.snapshot import GrowthUnit
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
+from oomdoctor.snapshot.reading.events import ALLOC, OOM
 
 _SHARE = 0.25  # of the blocks of a line; a stack with fewer may be there once
-
-
 LEAST_RISES = 5
 _LARGEST_RISE = 0.5  # of the growth; one rise that is larger is something that is set up late
-_STILL = (
-    0.5  # of the usual growth that the last third has to have: a cache that fills up slows down
-)
+_STILL = 0.5  # of the usual growth that the last third must have: a cache that fills up slows down
 _FALLS = 2  # times the largest fall that the growth has to reach
+_LEAST = 8  # passes
+_MOST = 2_000  # moments; more are thinned
+_LONG = 3  # times the usual distance of two steps
+_NO_LOOP = frozenset(("init", "load", "save", "backward", "optimizer"))
+_COVERED = 0.5  # of a part without steps that its moments have to span
 
 
 @dataclass(slots=True)
@@ -123,3 +130,66 @@ def rise_of(levels: Sequence[int]) -> Rise | None:
     if stays[-1] - stays[-1 - third] < _STILL * total / 3:
         return None
     return Rise(total, at[0], frozenset(index + 1 for index in at))
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Events in order; levels are compared before each. `every` units lie between two."""
+
+    events: tuple[int, ...]
+    unit: GrowthUnit
+    every: int = 1
+
+    @property
+    def end(self) -> int:
+        """The last event that is compared."""
+        return self.events[-1]
+
+
+def moments_of(history: History) -> Iterator[Moments]:
+    """The steps, then each long part without any."""
+    events = history.device.events
+    ends = [after for _, after in history.steps]
+    if ends:
+        yield _thinned(ends, "step")
+    borders = [0, *ends, len(events)]
+    gaps = [after - before for before, after in pairwise(ends)]
+    usual = median(gaps) if gaps else 0
+    for first, after in pairwise(borders):
+        if after - first > _LONG * usual:
+            passes = _passes(history, first, after)
+            if len(passes) >= _LEAST:
+                yield _thinned(passes, "pass")
+
+
+def _thinned(events: list[int], unit: GrowthUnit) -> Moments:
+    every = -(-len(events) // _MOST)
+    return Moments(tuple(events[::-1][::every][::-1]), unit, every)
+
+
+def _passes(history: History, first: int, after: int) -> list[int]:
+    """The allocations of the line outside the model that comes back most regularly in a part."""
+    events, meanings = history.device.events, history.meanings
+    at: dict[int, list[int]] = defaultdict(list)
+    for event in range(first, after):
+        if events.action[event] == OOM:
+            break
+        if events.action[event] == ALLOC:
+            at[events.stack[event]].append(event)
+    regular = [
+        (_irregularity(found), found[0], found)
+        for stack, found in at.items()
+        if len(found) >= _LEAST
+        and found[-1] - found[0] >= _COVERED * (after - first)
+        and _is_of_a_loop(meanings.of(stack))
+    ]
+    return min(regular)[2] if regular else []
+
+
+def _is_of_a_loop(meaning: Meaning) -> bool:
+    return meaning.where is not None and not meaning.depth and meaning.phase not in _NO_LOOP
+
+
+def _irregularity(found: list[int]) -> float:
+    gaps = [after - before for before, after in pairwise(found)]
+    return round(pstdev(gaps) / fmean(gaps), 2)

@@ -16,8 +16,7 @@ from oomdoctor.analysis.allocator.settings import EqualBlocks
 from oomdoctor.records.inside.snapshot import ReplayedRun
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC
-from oomdoctor.snapshot.releases import releases_of
-from oomdoctor.snapshot.replay.order import Order
+from oomdoctor.snapshot.replay.order import Order, releases_of
 
 _AGREES = 0.02  # of the reserved peak
 _RULES: tuple[EqualBlocks, ...] = ("lowest", "oldest", "oldest_segment")

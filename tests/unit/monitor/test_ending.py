@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.monitor.inside import agreement
-from oomdoctor.monitor.inside.agreement import agree
-from oomdoctor.monitor.inside.ending import StepMemory, wants_to_stop
+from oomdoctor.monitor.inside import ending
+from oomdoctor.monitor.inside.ending import StepMemory, agree, wants_to_stop
 
 
 def _steps(*peaks: int) -> list[StepMemory]:
@@ -71,5 +70,5 @@ def test_a_rank_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_silent_rank_is_waited_for_until_patience_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(ending, "_PATIENCE_S", 0.05)
     assert agree(tmp_path, 0, 2, 1, True) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.monitor.inside import process_watch, start
+from oomdoctor.monitor.inside import process_watch
 from oomdoctor.monitor.inside.trainer import mark_steps
 
 MODULE = "deepspeed.runtime.engine"
@@ -48,7 +48,7 @@ def test_a_step_ends_where_the_engines_step_ends(monkeypatch: pytest.MonkeyPatch
     vars(module)["DeepSpeedEngine"] = engine_class
     here = _Watch()
     monkeypatch.setitem(sys.modules, MODULE, module)
-    monkeypatch.setattr(start, "current", lambda: here)
+    monkeypatch.setattr(process_watch, "current", lambda: here)
     mark_steps(MODULE)
     engine = engine_class([here.after_step] * 3)
     assert [engine.step() for _ in range(4)] == ["stepped"] * 4

@@ -14,7 +14,7 @@ from oomdoctor.records.planned.plan import (
     PriceList,
 )
 from oomdoctor.runs.devices.cards import card_named, cards_of
-from oomdoctor.runs.plan.cards.picks import price_list
+from oomdoctor.runs.plan.picks import price_list
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import format_bytes, size_note

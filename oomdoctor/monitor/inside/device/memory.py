@@ -1,19 +1,23 @@
 """What a watch asks of its memory: `traced` on an emulated GPU, `counted` on a real one.
 
-torch's peaks of a device, whatever the script resets.
+torch's peaks of a device, whatever the script resets. Scripts reset them to see the peak of a part:
+transformers' memory metrics do, and torchtune's. What they were before is kept here.
 
-Scripts reset them to see the peak of a part: transformers' memory metrics do, and torchtune's. What
-they were before is kept here.
+The live log of a process on a real GPU, so that `oomdoctor watch` sees its training. Its peaks are
+those since the start: if torch's own were reset, the script would see it.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import wraps
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oomdoctor.monitor.inside.ending import StepMemory
-from oomdoctor.monitor.inside.live import Live
+
+if TYPE_CHECKING:
+    from oomdoctor.monitor.log import LiveLog
 
 # Functions of torch._C that reset the peaks of the device in their first argument.
 _RESETTING = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
@@ -92,3 +96,55 @@ def _keeping(reset: Any) -> Any:
         return reset(device, *args)
 
     return kept
+
+
+class Live:
+    """Starts a log at the first step, when the rank and the devices are known."""
+
+    def __init__(self) -> None:
+        self._log: LiveLog | None = None
+        self._inode: int | None = None
+
+    def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepMemory]) -> None:
+        """Write the memory after a step; `devices` are facts, both by the index of the device."""
+        from oomdoctor.monitor.log import LiveLog
+        from oomdoctor.records.inside.live import LiveGpu, LiveStep
+
+        if self._log is None:
+            gpus = (
+                LiveGpu(n, facts.get("name"), facts.get("uuid"), facts.get("total_bytes"))
+                for n, facts in sorted(devices.items())
+            )
+            self._log = LiveLog(tuple(gpus))
+            if self._log.path is not None:
+                self._inode = self._log.path.stat().st_ino
+        for device, step in steps.items():
+            self._log.write(
+                LiveStep(
+                    step=step.step,
+                    time_s=self._log.elapsed_s(),
+                    allocated_bytes=step.allocated_bytes,
+                    reserved_bytes=step.reserved_bytes,
+                    peak_allocated_bytes=step.peak_allocated_bytes,
+                    peak_reserved_bytes=step.peak_reserved_bytes,
+                    device=device,
+                )
+            )
+
+    def note_failure(self, step: int, requested: int) -> None:
+        """Write that a request failed."""
+        if self._log is not None:
+            self._log.note("oom", step, f"tried to allocate {requested} bytes")
+
+    def close(self, step: int) -> None:
+        """Write that the process ends."""
+        if self._log is not None:
+            self._log.close(step)
+
+    def path(self) -> Path | None:
+        """The file, as long as no callback of the script has replaced it by its own log."""
+        path = None if self._log is None else self._log.path
+        with suppress(OSError):
+            if path is not None and path.stat().st_ino == self._inode:
+                return path
+        return None

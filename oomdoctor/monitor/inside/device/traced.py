@@ -14,9 +14,8 @@ from typing import Any
 
 from oomdoctor.monitor.inside.device import history, memory
 from oomdoctor.monitor.inside.device.history import History, read_all
-from oomdoctor.monitor.inside.device.memory import keep_step
+from oomdoctor.monitor.inside.device.memory import Live, keep_step
 from oomdoctor.monitor.inside.ending import StepMemory
-from oomdoctor.monitor.inside.live import Live
 from oomdoctor.monitor.inside.position import Position
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 

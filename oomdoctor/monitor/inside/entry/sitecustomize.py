@@ -45,7 +45,7 @@ def _transformers() -> None:
 
 
 def _torch() -> None:
-    from oomdoctor.monitor.inside.start import after_torch
+    from oomdoctor.monitor.inside.process_watch import after_torch
 
     after_torch()
 

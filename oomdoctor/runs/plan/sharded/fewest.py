@@ -21,9 +21,8 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.engines import Engines
+from oomdoctor.runs.plan.sharded.engines import Engines, is_sharded, was_stopped_by_host
 from oomdoctor.runs.plan.sharded.ladder import keep
-from oomdoctor.runs.plan.sharded.route import is_sharded, was_stopped_by_host
 from oomdoctor.runs.plan.tasks import Task
 
 

@@ -11,7 +11,7 @@ from example_plans import card, rows
 
 from oomdoctor.records.planned.plan import CardOrder, CardPicks, CardPlan, PlanRequest
 from oomdoctor.runs.devices.cards import cards_of
-from oomdoctor.runs.plan.cards.picks import pick, price_list, price_of, with_costs
+from oomdoctor.runs.plan.picks import pick, price_list, price_of, with_costs
 from oomdoctor.runs.plan.plan_report import in_order
 from oomdoctor.runs.plan.run_plan import _price_warnings
 from oomdoctor.units import GIB

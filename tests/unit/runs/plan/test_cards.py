@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from analysis_make import request as survey_request
@@ -13,14 +12,15 @@ from oomdoctor.analysis.search.ladder import Context, SkipRung
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.costs import Calibration
-from oomdoctor.records.model import ModelRef, ParameterCounts
+from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.planned.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.result import Attempt
 from oomdoctor.runs.devices.cards import card_named, cards_of
-from oomdoctor.runs.early_bounds import sweep_within_limits
-from oomdoctor.runs.plan.cards.picks import card_plan
+from oomdoctor.runs.ledger import sweep_within_limits
+from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.picks import card_plan
+from oomdoctor.runs.plan.plan_report import sweep_answer
 from oomdoctor.runs.plan.run_plan import _card_warnings
-from oomdoctor.runs.plan.sweep import sweep_answer
 from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
@@ -269,13 +269,10 @@ def lines(
             if value == near:
                 attempt = replace(attempt, borderline="borderline: by 2%")
         attempts[key] = (attempt,)
-    known = SimpleNamespace(
-        plan=plan,
-        cards=(card,),
-        ladder=lambda _: (RUNG,),
-        attempts=attempts,
-        crossings={(card.name, RUNG.config.key()): crossed} if crossed else {},
-    )
+    request = replace(survey_request(), plan=plan, recipe=Recipe("t", "", (RUNG,), "test"))
+    known = Findings(request, ModelSpec("m", "local", "M", "m", "causal-lm", {}), (card,))
+    known.attempts = attempts
+    known.crossings = {(card.name, RUNG.config.key()): crossed} if crossed else {}
     answer = sweep_answer(known)
     assert answer is not None
     return answer.lines[0]

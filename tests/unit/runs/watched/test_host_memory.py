@@ -8,8 +8,8 @@ import pytest
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.runs.devices.emulated import emulated_gpus
-from oomdoctor.runs.watched.request import WatchRequest
 from oomdoctor.runs.watched.run_watched import refuse_too_many
+from oomdoctor.runs.watched.session import WatchRequest
 from oomdoctor.units import GIB
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.runs.devices.emulated import emulated_gpus
-from oomdoctor.runs.watched.request import WatchRequest, line_of
+from oomdoctor.runs.watched.session import WatchRequest, line_of
 
 
 @pytest.mark.parametrize(

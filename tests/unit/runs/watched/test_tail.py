@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from oomdoctor.runs.watched.diagnosis import diagnoses_of
-from oomdoctor.runs.watched.running import tail
-from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.running import streams
+from oomdoctor.runs.watched.running.streams import Tail
 
 OOM = (
     b"Traceback (most recent call last):\n"
@@ -29,8 +29,8 @@ def test_short_output_is_kept_whole() -> None:
 
 
 def test_the_start_and_the_end_of_long_output_are_kept(monkeypatch) -> None:
-    monkeypatch.setattr(tail, "_HEAD_BYTES", 100)
-    monkeypatch.setattr(tail, "_TAIL_BYTES", 200)
+    monkeypatch.setattr(streams, "_HEAD_BYTES", 100)
+    monkeypatch.setattr(streams, "_TAIL_BYTES", 200)
     kept = _tail(*(f"line {i}\n".encode() for i in range(10_000))).text()
     assert kept.startswith("line 0\n") and kept.endswith("line 9999\n")
     assert len(kept) < 400

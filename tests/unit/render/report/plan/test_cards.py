@@ -14,7 +14,7 @@ from oomdoctor.render import render_report
 from oomdoctor.render.report.plan.card_cells import METHODS, Cells, Detail
 from oomdoctor.render.report.plan.cards import few
 from oomdoctor.render.words import card_name, money
-from oomdoctor.runs.plan.cards.picks import pick
+from oomdoctor.runs.plan.picks import pick
 from oomdoctor.system.catalogue import find_gpu, gpus
 from oomdoctor.units import GIB
 

@@ -26,11 +26,16 @@ from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.plan_report import report as finished_report
-from oomdoctor.runs.plan.sharded import times
-from oomdoctor.runs.plan.sharded.engines import Engines, Ran
+from oomdoctor.runs.plan.sharded import ladder
+from oomdoctor.runs.plan.sharded.engines import (
+    Engines,
+    Ran,
+    engine_cards,
+    route_warnings,
+    runs_on_card_only,
+)
 from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
 from oomdoctor.runs.plan.sharded.ladder import run_ladder
-from oomdoctor.runs.plan.sharded.route import engine_cards, route_warnings, runs_on_card_only
 from oomdoctor.runs.plan.tasks import Task
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import GIB
@@ -207,7 +212,7 @@ def test_what_fits_by_its_engine_is_simulated_for_its_time(monkeypatch) -> None:
     found = Attempt(FSDP.with_micro_batch(8), "fits", simulated, None, None, None, 1.0)
     monkeypatch.setattr(known, "attempts_on", lambda *_: (found,))
     simulators = FakeSimulators()
-    times.estimate_times(known, known.cards[0], cast("Simulators", simulators), lambda event: None)
+    ladder.estimate_times(known, known.cards[0], cast("Simulators", simulators), lambda event: None)
     assert [job.config.micro_batch_size for job in simulators.jobs] == [8]
     fits, short = known.rows(known.cards[0])
     assert (fits.evidence, fits.peak_device_bytes, fits.speed_state) == (
@@ -295,4 +300,4 @@ def test_no_time_is_simulated_for_it() -> None:
         def run(self, jobs: Sequence[Any], on_start: Any = None) -> Any:
             raise AssertionError(jobs)
 
-    times.estimate_times(known, known.cards[0], cast("Any", Refuses()), lambda event: None)
+    ladder.estimate_times(known, known.cards[0], cast("Any", Refuses()), lambda event: None)

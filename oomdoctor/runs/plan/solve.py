@@ -23,7 +23,6 @@ from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sweep import swept_attempts
 from oomdoctor.runs.plan.tasks import Task
 
 _MOST_CROSSINGS = 32
@@ -94,7 +93,7 @@ def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) 
     for card in known.cards:
         for rung in known.ladder(card):
             search = _search(known, sweep.key, card, rung)
-            for value, attempt in sorted(swept_attempts(known, card, rung).items()):
+            for value, attempt in sorted(known.swept_attempts(card, rung).items()):
                 if attempt.measurement is not None:
                     _take(search, value, attempt.measurement, fits=attempt.surely_fits)
             if search.values.largest is not None and search.values.smallest_miss is not None:

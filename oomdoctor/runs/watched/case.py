@@ -23,8 +23,8 @@ from pathlib import Path
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report import Report
-from oomdoctor.runs.watched.kept.secrets import Secrets, known_secrets
-from oomdoctor.runs.watched.running.tail import Tail
+from oomdoctor.runs.watched.running.streams import Tail
+from oomdoctor.runs.watched.secrets import Secrets, known_secrets
 from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.environment import case_variables
 from oomdoctor.system.store.cases import CASE, PAGE, new_case

@@ -10,8 +10,8 @@ from analysis_make import request as survey_request
 
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.runs.devices import startup_errors
 from oomdoctor.runs.jobs import simulators
-from oomdoctor.runs.plan import host_limits
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.system.machine.limits import HostLimit
 from oomdoctor.units import GIB, MIB
@@ -24,16 +24,16 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets the limits of this machine, and whether it is a login node of Slurm."""
 
     def limit(*found: HostLimit, login: bool = False) -> None:
-        monkeypatch.setattr(host_limits, "host_limits", lambda: found)
+        monkeypatch.setattr(startup_errors, "host_limits", lambda: found)
         facts = SlurmFacts(None, None, None, None, None, login)
-        monkeypatch.setattr(host_limits, "slurm", lambda: facts)
+        monkeypatch.setattr(startup_errors, "slurm", lambda: facts)
 
     return limit
 
 
 def refusal() -> OomDoctorError:
     with pytest.raises(OomDoctorError) as caught:
-        host_limits.check(REQUEST)
+        startup_errors.check_limits(REQUEST)
     assert (caught.value.code, caught.value.exit_code) == ("host_limit", ExitCode.MACHINE_UNFIT)
     return caught.value
 
@@ -45,7 +45,7 @@ TASKS = partial(HostLimit, "tasks", "`ulimit -u` allows 40")
 
 def test_enough_of_everything(limited: Callable[..., None]) -> None:
     limited(ADDRESSES(4 * GIB), MEMORY(700 * MIB), TASKS(24))
-    assert host_limits.check(REQUEST) == ()
+    assert startup_errors.check_limits(REQUEST) == ()
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,22 @@ def test_the_hint_is_the_line_to_type(
 
 def test_few_addresses_are_worth_a_warning(limited: Callable[..., None]) -> None:
     limited(ADDRESSES(4 * GIB - 1), login=True)
-    (warning,) = host_limits.check(REQUEST)
+    (warning,) = startup_errors.check_limits(REQUEST)
     assert warning.code == "few_addresses"
     assert "srun --cpus-per-task=2 --mem=4G oomdoctor plan " in warning.message
 
 
 def test_an_error_of_a_limit_gets_the_line_to_type(limited: Callable[..., None]) -> None:
     limited(MEMORY(GIB), login=True)
-    error = host_limits.with_remedy(machine_error("host_oom", "killed", "see the log"), REQUEST)
+    error = startup_errors.with_remedy(machine_error("host_oom", "killed", "see the log"), REQUEST)
     assert (error.code, error.message) == ("host_oom", "killed")
     assert "srun --cpus-per-task=2 --mem=4G oomdoctor plan " in (error.hint or "")
     other = machine_error("library_missing", "no torch", "install it")
-    assert host_limits.with_remedy(other, REQUEST) is other
+    assert startup_errors.with_remedy(other, REQUEST) is other
     limited()
-    assert host_limits.with_remedy(replaced := machine_error("host_oom", "x"), REQUEST) is replaced
+    assert (
+        startup_errors.with_remedy(replaced := machine_error("host_oom", "x"), REQUEST) is replaced
+    )
 
 
 @pytest.mark.parametrize(("available", "hosts"), [(1535 * MIB, 1), (1536 * MIB, 2)])

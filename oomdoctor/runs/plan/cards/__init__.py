@@ -1,1 +1,0 @@
-"""Which cards a plan shows, in which order, and what they cost."""

@@ -1,1 +1,0 @@
-"""The case that is kept if memory ran out: its files, their evidence, and no secrets."""
