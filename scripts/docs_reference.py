@@ -21,12 +21,12 @@ from build_schema import SUFFIXES, build, field_docs
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.growth import GROWTH
 from oomdoctor.records.facts.interconnects import INTERCONNECTS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
-from oomdoctor.records.facts.unsupported import UNSUPPORTED
-from oomdoctor.records.facts.warnings import CODES
+from oomdoctor.records.inside.snapshot import GROWTH
 from oomdoctor.records.rung.keys import KEYS, Group
+from oomdoctor.records.rung.unsupported import UNSUPPORTED
+from oomdoctor.records.warnings import CODES
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.system import catalogue, environment
 

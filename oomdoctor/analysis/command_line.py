@@ -15,9 +15,9 @@ from dataclasses import fields
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
 from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.keys import usual_autocast
 from oomdoctor.records.user_training import YOURS
 from oomdoctor.units import GIB, MIB

@@ -17,8 +17,8 @@ from oomdoctor.analysis.memory.overhead import (
     with_nccl,
 )
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
+from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.machine import ByteRange, GpuFacts
-from oomdoctor.records.rung.choices import Method
 from oomdoctor.records.simulation import PeakError
 from oomdoctor.units import format_bytes, format_percent
 

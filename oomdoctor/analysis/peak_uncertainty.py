@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.evidence import PeakErrorRecord, PeakMetric
-from oomdoctor.records.rung.choices import Method
+from oomdoctor.records.facts.choices import Method
+from oomdoctor.records.simulation import PeakErrorRecord, PeakMetric
 
 _ENOUGH = 5  # with fewer, a 95th percentile is just the largest of a few
 

@@ -8,10 +8,17 @@ from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, chosen, sample_of, untried
 from oomdoctor.analysis.speed_verdict import speed_of, speed_state
 from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Measurement, OomEvent
 from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Attempt, Evidence, Failure, Outcome, ProbeResult, Try
+from oomdoctor.records.result import (
+    OUTCOME_WORDS,
+    Attempt,
+    Evidence,
+    Failure,
+    Outcome,
+    ProbeResult,
+    Try,
+)
 from oomdoctor.units import format_bytes
 
 _BEFORE_THE_STEP = ("init", "load")

@@ -11,13 +11,9 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator.sizes import round_size, segment_size
 from oomdoctor.records.diagnosis import Incident, ReadPhase
-from oomdoctor.records.inside.categories import (
-    CATEGORY_WORDS,
-    BlockCategory,
-    CategoryBytes,
-)
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
+from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
 from oomdoctor.units import format_bytes
 
 # Messages print two decimals: 1.01 GiB may be 5 MiB less.

@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from oomdoctor.records.rung.choices import (
+from oomdoctor.records.facts.choices import (
     AUTO,
     AdapterDtype,
     AllocatorSetting,
@@ -39,6 +38,7 @@ from oomdoctor.records.rung.choices import (
     Sharding,
     Vision,
 )
+from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.inside.categories import CategoryBytes
-from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.measurement import CategoryBytes, OomEvent
 
 Resource = Literal["gpu", "host", "shm", "none"]
+RESOURCE_WORDS: dict[Resource, str] = {
+    "gpu": "out of GPU memory",
+    "host": "out of host memory",
+    "shm": "out of shared memory (/dev/shm)",
+    "none": "out of memory",
+}
 ReadPhase = Literal[
     "init",
     "load",

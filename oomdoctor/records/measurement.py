@@ -1,5 +1,7 @@
 """What a worker measured or a simulation predicted, and what an out-of-memory message says.
 
+Also how memory rises and falls while a rung loads and trains, and what it is held for.
+
 Sizes are integers in bytes, times floats in seconds, unknown is None.
 """
 
@@ -7,10 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from types import MappingProxyType
+from typing import Literal, Protocol, get_args
 
-from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.facts.categories import BREAKDOWN
+from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePhase:
+    """A phase of the load or of a step ("first", "steady"), which begins with this moment."""
+
+    step: str
+    phase: str
+    moment: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCurve:
+    """Allocated bytes over a load and the steps after it, or over one step, at some moments.
+
+    Of the `events` (allocations and releases, in order) each moment is the highest of a stretch:
+    `event` has its number. Moments on a line between others are left out, so from one to the next
+    memory went straight, within 0.5% of the peak. `allocated_bytes` are what the allocator had
+    given out. `by_category` says for what, without categories that are never there; what it leaves
+    is rounding, and memory that no tensor shows. `peak` is the moment of the peak, which is exact.
+    """
+
+    events: int
+    event: tuple[int, ...]
+    allocated_bytes: tuple[int, ...]
+    by_category: Mapping[str, tuple[int, ...]]
+    phases: tuple[CurvePhase, ...]
+    peak: int
+
+    def rest_bytes(self, moment: int) -> int:
+        """What is allocated beyond the categories."""
+        return self.allocated_bytes[moment] - sum(
+            sizes[moment] for sizes in self.by_category.values()
+        )
+
 
 PhaseName = Literal["init", "load", "forward", "backward", "optimizer", "eval", "done"]
 
@@ -167,3 +204,31 @@ class OomEvent:
     private_pools_bytes: int | None = None
     allowed_bytes: int | None = None
     other_processes_bytes: int | None = None
+
+
+BlockCategory = Literal[
+    "weights", "gradients", "optimizer", "activations", "logits", "temporary", "other"
+]
+
+CATEGORY_WORDS: Mapping[BlockCategory, str] = MappingProxyType(
+    {name: TABLE[name].words for name in get_args(BlockCategory)} | {OTHER: "not known"}
+)
+"""Each category as people read it; a snapshot cannot say what other blocks are."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryBytes:
+    """Allocated bytes by what they are for; they add up to what was allocated."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    logits_bytes: int
+    temporary_bytes: int
+    other_bytes: int
+
+    def of(self, category: BlockCategory) -> int:
+        """The bytes of one category."""
+        size: int = getattr(self, f"{category}_bytes")
+        return size

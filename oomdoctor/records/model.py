@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 ModelSource = Literal["local", "cache", "hub", "catalogue"]
-SourceChoice = Literal["auto", "local", "cache", "hub", "catalogue"]
+SourceChoice = Literal["auto", ModelSource]
 Task = Literal[
     "causal-lm",
     "masked-lm",
@@ -16,15 +16,7 @@ Task = Literal[
     "image-classification",
     "image-text-to-text",
 ]
-TaskChoice = Literal[
-    "auto",
-    "causal-lm",
-    "masked-lm",
-    "sequence-classification",
-    "seq2seq-lm",
-    "image-classification",
-    "image-text-to-text",
-]
+TaskChoice = Literal["auto", Task]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,16 @@ from oomdoctor import __version__
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.diagnosis import Cause, Diagnosis, Remedy, SettingValue
-from oomdoctor.records.history.difference import DiffAnswer
+from oomdoctor.records.earlier_runs import DiffAnswer
+from oomdoctor.records.inside.live import WatchAnswer
 from oomdoctor.records.inside.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotDifference
-from oomdoctor.records.inside.watch import WatchAnswer
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.model import ModelRef, ModelSource, Task
-from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import CardPlan, PlanRequest, SweepAnswer, Why
-from oomdoctor.records.planned.solve import SolveAnswer
+from oomdoctor.records.planned.searched import FewestAnswer, SolveAnswer
 from oomdoctor.records.result import FileKind, ProbeResult, WeightsChoice
-from oomdoctor.records.slurm.triage import GatheredJob, Triage
+from oomdoctor.records.triage import GatheredJob, Triage
 from oomdoctor.records.user_training import AppliedRemedy, UserTraining, YourRung
 
 SCHEMA = "oomdoctor/1"

@@ -31,6 +31,16 @@ WeightsChoice = Literal["synthetic", "pretrained"]
 Outcome = Literal[
     "fits", "oom", "host_oom", "unsupported", "failed", "crashed", "timed_out", "skipped"
 ]
+OUTCOME_WORDS: dict[Outcome, str] = {
+    "fits": "fits",
+    "oom": "out of memory",
+    "host_oom": "out of host memory",
+    "unsupported": "not supported",
+    "failed": "failed",
+    "crashed": "crashed",
+    "timed_out": "timed out",
+    "skipped": "skipped",
+}
 Evidence = Literal["measured", "emulated", "predicted"]
 SpeedState = Literal["settled", "not_settled", "not_believable", "estimated"]
 

@@ -1,12 +1,17 @@
-"""What a worker has to simulate, and what it predicts. Sizes are integers in bytes."""
+"""What a worker has to simulate, what it predicts, and the recorded errors of predictions.
+
+Sizes are integers in bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from oomdoctor.records.config import TrainConfig, taken_bytes
 from oomdoctor.records.costs import Calibration
+from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Measurement, OomEvent, Timing
 from oomdoctor.records.model import LayerStack
@@ -148,3 +153,59 @@ class Prediction:
     simulated_layers: int
     layers: int
     notes: tuple[str, ...]
+
+
+Origin = Literal["measured", "published"]
+Reference = Literal["emulated", "published"]
+PeakMetric = Literal["allocated", "reserved"]
+Slower = Literal["device", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakErrorRecord:
+    """Errors of peaks of one kind, relative to those they were compared with.
+
+    `reference` is "emulated" for predictions beside the same rungs on the emulated GPU, "published"
+    for the emulated GPU beside runs of real ones that others published. What is None is of every
+    kind: `method`, `compute_capability` of the cards, `torch` (major and minor number: "2.12").
+    `p95` is the 95th percentile of the absolute errors.
+    """
+
+    reference: Reference
+    metric: PeakMetric
+    method: Method | None
+    compute_capability: str | None
+    torch: str | None
+    count: int
+    signed_median: float
+    absolute_median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedErrorRecord:
+    """Errors of estimated tokens per second of one kind, relative to the measured ones.
+
+    `compute_capability` is that of the cards. `slower` is what limited the speed by the estimate:
+    the device, or the host that launches its operators. `p95` is the 95th percentile of the
+    absolute errors.
+    """
+
+    origin: Origin
+    compute_capability: str
+    slower: Slower
+    count: int
+    signed_median: float
+    absolute_median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """A prediction may be off by `share` of itself either way; None if nothing is recorded.
+
+    `evidence` is a sentence on where the figure comes from.
+    """
+
+    share: float | None
+    evidence: str

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.result import Evidence
-from oomdoctor.records.rung.choices import FormatName
 
 YOURS = "yours"
 """The label of the rung of `--from`."""

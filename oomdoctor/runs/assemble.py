@@ -13,9 +13,8 @@ from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine, real_name
-from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, Why
-from oomdoctor.records.planned.solve import SolveAnswer
+from oomdoctor.records.planned.searched import FewestAnswer, SolveAnswer
 from oomdoctor.records.report import (
     SCHEMA,
     Budget,

@@ -10,7 +10,7 @@ from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import CodecError, loads
 from oomdoctor.records.report import Report
-from oomdoctor.records.slurm.triage import GatheredJob
+from oomdoctor.records.triage import GatheredJob
 from oomdoctor.runs.explained import explained
 from oomdoctor.runs.unfinished import stored_report
 from oomdoctor.system.logs import read_chunks

@@ -13,12 +13,12 @@ from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows
-from oomdoctor.records.facts.warnings import sequence_lowered, sweep_ends
 from oomdoctor.records.model import ModelSpec, ParameterCounts
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Fault, Report, RungFile, SurveyRequest, Warn
 from oomdoctor.records.result import Inspection, ProbeResult
 from oomdoctor.records.user_training import YourRung
+from oomdoctor.records.warnings import sequence_lowered, sweep_ends
 from oomdoctor.runs.dataset import at_rows
 from oomdoctor.system.catalogue import model_types
 from oomdoctor.units import format_bytes

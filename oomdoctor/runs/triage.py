@@ -18,7 +18,7 @@ from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
-from oomdoctor.records.slurm.triage import Triage, TriagedJob, TriageGroup, TriageKey
+from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup, TriageKey
 from oomdoctor.runs.explained import explained
 from oomdoctor.system.logs import read_chunks
 from oomdoctor.system.slurm.accounts import end_of

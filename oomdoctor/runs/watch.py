@@ -9,10 +9,10 @@ from pathlib import Path
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
-from oomdoctor.records.inside.live import LiveStep
-from oomdoctor.records.inside.watch import (
+from oomdoctor.records.inside.live import (
     LiveMessage,
     LivePoint,
+    LiveStep,
     MemoryTrend,
     WatchAnswer,
     WatchedGpu,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.facts.phases import FORWARD
-from oomdoctor.records.inside.categories import BlockCategory
+from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.phases import Meanings
 

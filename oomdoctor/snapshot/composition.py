@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from oomdoctor.records.diagnosis import Confidence
-from oomdoctor.records.inside.categories import BlockCategory, CategoryBytes
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotDifference, SnapshotPeak
+from oomdoctor.records.measurement import BlockCategory, CategoryBytes
 from oomdoctor.snapshot.blocks import BEFORE
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import NO_STACK, Frame

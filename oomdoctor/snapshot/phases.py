@@ -21,7 +21,7 @@ from typing import NamedTuple, get_args
 from oomdoctor.analysis.frames.phase import phase_of
 from oomdoctor.records import diagnosis
 from oomdoctor.records.diagnosis import ReadPhase
-from oomdoctor.records.inside.categories import BlockCategory
+from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
 

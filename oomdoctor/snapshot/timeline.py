@@ -16,7 +16,6 @@ from heapq import nlargest
 from itertools import accumulate
 
 from oomdoctor.records.diagnosis import ReadPhase
-from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.records.inside.timeline import (
     CATEGORIES,
     CONFIDENCES,
@@ -29,6 +28,7 @@ from oomdoctor.records.inside.timeline import (
     TimelineFrame,
     TimelineStack,
 )
+from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events, Frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, get_args
 
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 
 if TYPE_CHECKING:
     from oomdoctor.stacks.rung import StackRung

@@ -14,7 +14,7 @@ from oomdoctor.cli.options import completion
 from oomdoctor.records.model import SourceChoice
 from oomdoctor.records.planned.plan import CardOrder, PlanRequest
 from oomdoctor.records.report import RankBy
-from oomdoctor.records.slurm.triage import TRIAGE_KEYS
+from oomdoctor.records.triage import TRIAGE_KEYS
 from oomdoctor.render.charts.names import CHARTS
 from oomdoctor.render.formats import format_names
 from oomdoctor.system import catalogue

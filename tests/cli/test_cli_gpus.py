@@ -6,7 +6,7 @@ import pytest
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.planned.fewest import GpuRange
+from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.report import SurveyRequest
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from example_parts import VERSIONS, config, fits, measurement, request, result
 
-from oomdoctor.records.facts.warnings import memory_not_free
 from oomdoctor.records.machine import GpuProcess, Machine
 from oomdoctor.records.measurement import OomEvent, Timing
 from oomdoctor.records.report import (
@@ -18,6 +17,7 @@ from oomdoctor.records.report import (
     Tool,
 )
 from oomdoctor.records.result import Failure, PredictedPeak, Try
+from oomdoctor.records.warnings import memory_not_free
 from oomdoctor.units import GIB, MIB
 
 _OOM_TEXT = (

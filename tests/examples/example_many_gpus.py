@@ -8,8 +8,8 @@ from example_parts import config, measurement, result
 from example_plans import card, plan_report
 
 from oomdoctor.records.measurement import RankPeak
-from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine, GpuRange, GpuTry
 from oomdoctor.records.planned.plan import CardPicks, PlanRequest
+from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
 from oomdoctor.records.report import Budget, Picks, Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import GIB

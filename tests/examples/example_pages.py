@@ -8,8 +8,7 @@ from example_gpu import gpu_report
 from example_plans import plan_report
 
 from oomdoctor.analysis.memory.curve import memory_curve, stretches
-from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.measurement import Breakdown
+from oomdoctor.records.measurement import Breakdown, MemoryCurve
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.units import GIB, MIB

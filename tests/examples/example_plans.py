@@ -7,7 +7,6 @@ from dataclasses import replace
 from example_gpu import gpu_report
 from example_parts import config, fits, measurement, request, result
 
-from oomdoctor.records.facts.warnings import not_a_card, prices_unknown
 from oomdoctor.records.measurement import OomEvent, Timing
 from oomdoctor.records.planned.plan import (
     ByteRange,
@@ -25,10 +24,11 @@ from oomdoctor.records.planned.plan import (
     SweptPeak,
     Why,
 )
-from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
+from oomdoctor.records.planned.searched import SolveAnswer, SolveLine
 from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
+from oomdoctor.records.warnings import not_a_card, prices_unknown
 from oomdoctor.runs.plan.picks import pick, price_of, with_costs
 from oomdoctor.units import GIB, KIB, MIB
 

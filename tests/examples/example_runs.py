@@ -11,7 +11,6 @@ from example_diagnoses import GPU
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.facts.warnings import smallest_variant
 from oomdoctor.records.inside.run import (
     HostMemory,
     LargerBatch,
@@ -25,6 +24,7 @@ from oomdoctor.records.inside.run import (
     UnknownBranch,
 )
 from oomdoctor.records.report import Report, Tool, bare_report
+from oomdoctor.records.warnings import smallest_variant
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.seen.outside import lines_from_outside
 from oomdoctor.units import GIB, MIB

@@ -15,9 +15,9 @@ from typing import Literal, Protocol
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
 from oomdoctor.analysis.changes.table import TABLE, Change, Part, Tier
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.measurement import Breakdown
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.units import format_bytes
 
 Outcome = Literal["fits", "borderline", "short", "unsupported"]

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from oomdoctor.records.config import TrainConfig, steps_in_backward
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged
-from oomdoctor.records.rung.choices import AUTO
 
 Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 Settings = Mapping[str, Any]

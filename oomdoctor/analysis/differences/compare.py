@@ -19,7 +19,7 @@ from oomdoctor.analysis.differences.surroundings import (
     setting_changes,
 )
 from oomdoctor.analysis.differences.uncertainty import Sides
-from oomdoctor.records.history.difference import DiffAnswer, DiffSide, DiffVerdict, RungDiff
+from oomdoctor.records.earlier_runs import DiffAnswer, DiffSide, DiffVerdict, RungDiff
 from oomdoctor.records.report import Report
 from oomdoctor.records.user_training import YOURS
 

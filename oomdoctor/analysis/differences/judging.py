@@ -11,7 +11,7 @@ from oomdoctor.analysis.differences.uncertainty import (
     peak_uncertainty,
     speed_uncertainty,
 )
-from oomdoctor.records.history.difference import (
+from oomdoctor.records.earlier_runs import (
     CategoryChange,
     DiffVerdict,
     Quantity,

@@ -12,14 +12,13 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.history.difference import Quantity
+from oomdoctor.records.earlier_runs import Quantity
+from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.inside.run import RankMemory
-from oomdoctor.records.planned.fewest import FewestLine
 from oomdoctor.records.planned.plan import CardPick, SweepLine, SweptPeak
-from oomdoctor.records.planned.solve import SolveLine
+from oomdoctor.records.planned.searched import FewestLine, SolveLine
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import Evidence, ProbeResult
-from oomdoctor.records.rung.choices import Method
 
 Settings = dict[str, Any]
 _Line: TypeAlias = SweepLine | SolveLine | FewestLine

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from oomdoctor.records.history.difference import ChangedPart, ValueChange
+from oomdoctor.records.earlier_runs import ChangedPart, ValueChange
 from oomdoctor.records.machine import real_name
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.units import format_bytes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.differences.rows import Row
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
-from oomdoctor.records.evidence import PeakMetric
+from oomdoctor.records.simulation import PeakMetric
 
 # Memory is reserved in segments of at least this, for requests from 1 MiB on: kLargeBuffer in
 # c10/cuda/CUDACachingAllocator. Which requests share one may change from run to run.

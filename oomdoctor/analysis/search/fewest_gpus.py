@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from oomdoctor.records.planned.fewest import GpuTry
+from oomdoctor.records.planned.searched import GpuTry
 
 _MOST_TRIES = 8
 

@@ -17,10 +17,10 @@ from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predi
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.dataset import TrainingData
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.machine import DeviceType, GpuFacts
 from oomdoctor.records.model import ParameterCounts, Task
 from oomdoctor.records.result import Attempt
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.units import format_bytes
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.dataset.distribution import STEP_TOKENS
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.planned.solve import SolvedKey
+from oomdoctor.records.planned.searched import SolvedKey
 
 _MOST_TOKENS = 1 << 20
 _MOST_ROWS = 4096

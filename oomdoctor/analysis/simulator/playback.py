@@ -31,8 +31,7 @@ from oomdoctor.analysis.simulator.tape import (
     same_structure,
     sizes_between,
 )
-from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.measurement import PhaseMemory
+from oomdoctor.records.measurement import MemoryCurve, PhaseMemory
 
 A100: Capability = (8, 0)
 

@@ -20,7 +20,6 @@ from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.zero.rung import ZeroSizes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
-from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.result import Outcome
 from oomdoctor.records.simulation import (
@@ -28,6 +27,7 @@ from oomdoctor.records.simulation import (
     PredictedSize,
     Prediction,
     SimulationRequest,
+    SpeedErrorRecord,
     Target,
 )
 

@@ -10,7 +10,7 @@ from oomdoctor.analysis.allocator import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.costs import OpCost
-from oomdoctor.records.curve import MemoryCurve
+from oomdoctor.records.measurement import MemoryCurve
 
 
 class Cost(NamedTuple):

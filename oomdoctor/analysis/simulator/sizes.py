@@ -19,11 +19,9 @@ from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_t
 from oomdoctor.analysis.speed.communication import has_estimate, with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.config import TrainConfig, held_micro_batches
-from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
-from oomdoctor.records.simulation import Allocation, PhasePeak, Target
+from oomdoctor.records.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
+from oomdoctor.records.simulation import Allocation, PhasePeak, SpeedErrorRecord, Target
 
 _LARGEST = 15  # allocations to name at a peak
 

@@ -18,9 +18,9 @@ from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.analysis.speed.efficiency import efficiency_of
 from oomdoctor.analysis.speed.roofline import estimate
 from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
-from oomdoctor.records.evidence import Slower, SpeedErrorRecord, Uncertainty
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
+from oomdoctor.records.simulation import Slower, SpeedErrorRecord, Uncertainty
 
 if TYPE_CHECKING:
     from oomdoctor.records.machine import GpuFacts

@@ -8,7 +8,7 @@ from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import usage_error
 from oomdoctor.records.config import Rung
-from oomdoctor.records.planned.fewest import GpuRange
+from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.rung.faults import MOST_GPUS
 

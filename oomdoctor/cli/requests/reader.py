@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.facts.sizes import SIZES
+from oomdoctor.records.facts.choices import SIZES
 from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
 
 T = TypeVar("T")

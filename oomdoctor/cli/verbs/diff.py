@@ -16,7 +16,7 @@ from oomdoctor.cli.streams.report import publish_report
 from oomdoctor.errors import ExitCode
 
 if TYPE_CHECKING:
-    from oomdoctor.records.history.difference import DiffAnswer
+    from oomdoctor.records.earlier_runs import DiffAnswer
     from oomdoctor.records.report import Status
 
 

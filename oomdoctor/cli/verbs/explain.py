@@ -54,7 +54,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.requests.next_lines import typed_options
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.explain.diagnose import exit_of
-    from oomdoctor.records.facts.warnings import not_exact, quoted, snapshot_unused
+    from oomdoctor.records.warnings import not_exact, quoted, snapshot_unused
 
     clock, started = time.monotonic(), datetime.now(UTC)
     chosen = chosen_format("explain", options.answer)
@@ -106,7 +106,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
         OomDoctorError: nothing can be read; this is the first reason.
     """
     from oomdoctor.cli.requests.files.sources import named
-    from oomdoctor.records.facts.warnings import not_read, quoted
+    from oomdoctor.records.warnings import not_read, quoted
 
     found: list[Diagnosis] = []
     warnings: list[Warn] = []

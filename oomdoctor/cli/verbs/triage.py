@@ -76,7 +76,7 @@ def triage(options: TriageOptions) -> None:
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.reader import Reader
     from oomdoctor.records.report import bare_report
-    from oomdoctor.records.slurm.triage import TRIAGE_KEYS
+    from oomdoctor.records.triage import TRIAGE_KEYS
     from oomdoctor.runs import triage as runs
 
     clock, started = time.monotonic(), datetime.now(UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.tensors.requested import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
-from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
+from oomdoctor.records.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
 from oomdoctor.units import MIB, format_bytes
 

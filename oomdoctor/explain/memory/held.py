@@ -8,7 +8,7 @@ from typing import Any
 
 from oomdoctor.records.diagnosis import Basis
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory, CategoryBytes
+from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
 from oomdoctor.units import format_bytes
 
 # Rules of thumb. Checkpointing keeps the input of each layer: what it frees depends on the model.

@@ -11,9 +11,9 @@ from oomdoctor.explain.training.known import Setup
 from oomdoctor.explain.training.told import roles_of
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES, experts_stacked
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, canonical, optimizer_named
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
 
 NO_CHECKPOINTING = "no activation checkpointing"

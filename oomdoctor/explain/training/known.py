@@ -14,8 +14,7 @@ from typing import Any
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.training.told import told_by_file, told_by_log
 from oomdoctor.records.diagnosis import Frame, SettingValue
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.rung.choices import (
+from oomdoctor.records.facts.choices import (
     AllocatorSetting,
     Attention,
     AutocastDtype,
@@ -28,6 +27,7 @@ from oomdoctor.records.rung.choices import (
     Quantization,
     Sharding,
 )
+from oomdoctor.records.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs import BY_NAME, recognize
 from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_of

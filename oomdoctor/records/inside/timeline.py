@@ -13,7 +13,7 @@ from typing import NamedTuple, get_args
 
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.facts.categories import STACKED
-from oomdoctor.records.inside.categories import BlockCategory
+from oomdoctor.records.measurement import BlockCategory
 
 CATEGORIES: tuple[BlockCategory, ...] = tuple(sorted(get_args(BlockCategory), key=STACKED.index))
 """From the bottom to the top."""

@@ -10,10 +10,9 @@ from typing import Literal
 
 from oomdoctor.records.costs import CalibratedBy
 from oomdoctor.records.dataset import TrainingTime
+from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.machine import ByteRange
-from oomdoctor.records.planned.fewest import GpuRange
-from oomdoctor.records.planned.solve import SolvedKey
-from oomdoctor.records.rung.choices import Method
+from oomdoctor.records.planned.searched import GpuRange, SolvedKey
 from oomdoctor.records.simulation import PhasePeak
 
 SweptKey = Literal["sequence_length", "micro_batch_size"]

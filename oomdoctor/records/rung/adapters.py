@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from oomdoctor.records.config import TrainConfig, is_zero
-from oomdoctor.records.rung.choices import Dtype
+from oomdoctor.records.facts.choices import Dtype
 
 
 def kept_dtype(config: TrainConfig) -> Dtype:

@@ -1,14 +1,16 @@
-"""Contradictions in the keys of a rung, checked here for recipes, options and files alike."""
+"""Contradictions in the keys of a rung, checked here for recipes, options and files alike.
+
+Also what Unsloth decides itself, and which compute capability a rung needs.
+"""
 
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, steps_in_backward
+from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.facts.choices import AUTO, SIZES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
-from oomdoctor.records.facts.sizes import SIZES
 from oomdoctor.records.rung.adapters import adapter_faults
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.keys import row_faults
-from oomdoctor.records.rung.unsloth_rungs import unsloth_faults
 
 _REFERENCES = {"precomputed": "dpo", "kl": "grpo"}
 _CHECKPOINTING = ("none", "full", "attention", "mlp")
@@ -169,4 +171,76 @@ def objective_faults(config: TrainConfig) -> list[tuple[str, str]]:
                 "TRL turns it off for other passes and on again for all layers; use full",
             )
         )
+    return found
+
+
+FP8_CAPABILITY = (8, 9)  # torch._scaled_mm: Ada, Hopper and later
+
+
+def cannot_run(config: TrainConfig, capability: str | None) -> str | None:
+    """Why a rung cannot run on a GPU of this compute capability; None if nothing speaks against it.
+
+    Its contradictions come before what the card does not have.
+    """
+    faults = "; ".join(f"{key} {what}" for key, what in config_faults(config))
+    return faults or card_lacks(config, capability)
+
+
+def card_lacks(config: TrainConfig, capability: str | None) -> str | None:
+    """Why a GPU of this compute capability cannot run a rung; None if it can.
+
+    If the capability is unknown, it is assumed to be enough.
+    """
+    lacking = lacks_capability(config.attention, capability)
+    if lacking is not None or config.fp8 == "none" or capability is None:
+        return lacking
+    if tuple(map(int, capability.split("."))) >= FP8_CAPABILITY:
+        return None
+    return f"fp8 needs compute capability 8.9 or higher; this card has {capability}; use fp8 = none"
+
+
+# Unsloth: its word for each kind of checkpointing, and the keys for which it has no other value.
+UNSLOTH_CHECKPOINTING: dict[str, bool | str] = {"none": False, "full": True, "offload": "unsloth"}
+UNSLOTH_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("attention", ("sdpa", "flash_attention_2")),
+    ("loss", ("default",)),
+    ("compile", (False,)),
+    ("use_dora", (False,)),
+    ("adapter_dtype", ("default",)),
+    ("frozen_layers", (0,)),
+    ("offload", ("none",)),
+    ("double_quant", (True,)),
+    ("quant_storage", ("uint8",)),
+)
+# What it may have, but oomdoctor has not built with it.
+_NOT_BUILT: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("activation_checkpointing", tuple(UNSLOTH_CHECKPOINTING)),
+    ("weights_dtype", ("bfloat16", "float16")),
+    ("objective", ("default",)),
+    ("packing", ("none",)),
+    ("padding", ("none",)),
+    ("fp8", ("none",)),
+    ("vision", ("trained",)),
+    ("sharding", ("none",)),
+    ("optimizer_in_backward", (False,)),
+)
+
+
+def unsloth_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """What cannot be combined with Unsloth, as (key, sentence)."""
+    if config.library != "unsloth":
+        return []
+    found = []
+    for key, choices in (*UNSLOTH_CHOICES, *_NOT_BUILT):
+        value = getattr(config, key)
+        if value not in choices:
+            names = " or ".join(str(one).lower() for one in choices)
+            found.append((key, f'library "unsloth" needs {names}, not {str(value).lower()}'))
+    own = "none" if config.method == "full" else config.weights_dtype
+    if config.autocast_dtype not in ("none", own):
+        found.append(("autocast_dtype", f'library "unsloth" itself takes {own} for this rung'))
+    if config.method == "full" and config.weights_dtype == "float16":
+        found.append(("weights_dtype", "full fine-tuning with Unsloth needs bfloat16"))
+    if config.lora_targets == "attention" and config.method != "full":
+        found.append(("lora_targets", 'library "unsloth" needs all-linear or names of modules'))
     return found

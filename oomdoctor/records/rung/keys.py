@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.records.facts.choices import AutocastDtype, Method, Objective
 from oomdoctor.records.facts.dtypes import dtype_word
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
-from oomdoctor.records.rung.choices import AutocastDtype, Method, Objective
 
 Group = Literal["Method", "Adapters", "Memory and speed", "Objective", "Data", "GPUs", "Sizes"]
 Word: TypeAlias = str | Mapping[Any, str] | Callable[[TrainConfig], str]

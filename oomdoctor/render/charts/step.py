@@ -8,9 +8,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import OTHER, STACKED
 from oomdoctor.records.facts.phases import PHASES, STEPS
+from oomdoctor.records.measurement import MemoryCurve
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid

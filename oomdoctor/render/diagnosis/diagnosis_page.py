@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from oomdoctor.explain.evidence import held_text
-from oomdoctor.records.diagnosis import Cause, Diagnosis, Numbers
-from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
+from oomdoctor.records.diagnosis import RESOURCE_WORDS, Cause, Diagnosis, Numbers
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.diagnosis.remedies import remedies_section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from oomdoctor.records.history.difference import DiffAnswer, DiffSide, QuantityChange, RungDiff
+from oomdoctor.records.earlier_runs import DiffAnswer, DiffSide, QuantityChange, RungDiff
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.history.headline import (

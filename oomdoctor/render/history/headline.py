@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
-from oomdoctor.records.history.difference import DiffAnswer, QuantityChange, RungDiff, ValueChange
+from oomdoctor.records.earlier_runs import DiffAnswer, QuantityChange, RungDiff, ValueChange
+from oomdoctor.records.result import OUTCOME_WORDS
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import card_name, counted
 from oomdoctor.units import format_bytes, format_count, format_percent, format_rate

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.records.codec import to_json
-from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
 from oomdoctor.render.formats.csv_rows import csv_cell
 from oomdoctor.render.formats.table import to_plain, to_terminal

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.report.notes import miss_notes, needs, short_by, why_not_run
 from oomdoctor.render.words import batch, speed

@@ -7,10 +7,9 @@ from dataclasses import fields
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.categories import TABLE
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.measurement import Breakdown, Measurement, Timing
 from oomdoctor.records.report import Report
-from oomdoctor.records.result import PredictedPeak, ProbeResult
+from oomdoctor.records.result import OUTCOME_WORDS, PredictedPeak, ProbeResult
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.text import log_lines
 from oomdoctor.render.words import estimate

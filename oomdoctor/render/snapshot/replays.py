@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import ReplayedRun, SnapshotChange, SnapshotDevice
+from oomdoctor.records.measurement import CATEGORY_WORDS
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
 from oomdoctor.units import DASH, format_bytes
 

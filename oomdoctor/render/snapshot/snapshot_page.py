@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from oomdoctor.records.facts.growth import GROWTH
 from oomdoctor.records.facts.phases import PHASES
-from oomdoctor.records.inside.categories import CATEGORY_WORDS, CategoryBytes
 from oomdoctor.records.inside.snapshot import (
+    GROWTH,
     HeldBlocks,
     SnapshotDevice,
     SnapshotDifference,
     SnapshotGrowth,
     SnapshotPeak,
 )
+from oomdoctor.records.measurement import CATEGORY_WORDS, CategoryBytes
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.diagnosis.diagnosis_page import answer_sections

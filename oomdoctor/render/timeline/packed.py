@@ -18,7 +18,6 @@ from dataclasses import fields
 from itertools import pairwise
 
 from oomdoctor.records.facts.categories import TABLE
-from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory
 from oomdoctor.records.inside.timeline import (
     CATEGORIES,
     CONFIDENCES,
@@ -26,6 +25,7 @@ from oomdoctor.records.inside.timeline import (
     Timeline,
     TimelineDevice,
 )
+from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory
 
 _ALIGNED = 8
 _TYPES = (("b", 2**7), ("h", 2**15), ("i", 2**31))

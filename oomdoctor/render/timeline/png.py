@@ -7,8 +7,8 @@ import warnings
 from typing import Any
 
 from oomdoctor.errors import machine_error
-from oomdoctor.records.inside.categories import CATEGORY_WORDS
 from oomdoctor.records.inside.timeline import CATEGORIES, Timeline, TimelineDevice
+from oomdoctor.records.measurement import CATEGORY_WORDS
 from oomdoctor.render.timeline.packed import LIGHT, rgb
 from oomdoctor.render.timeline.shapes import Columns, areas, columns_of
 from oomdoctor.units import format_bytes

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.slurm.triage import GatheredJob
+from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
+from oomdoctor.records.triage import GatheredJob
 from oomdoctor.render.blocks import Column, Grid, Look, Note, Section
 from oomdoctor.render.words import batch, counted
 from oomdoctor.units import format_bytes, format_rate

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
+from oomdoctor.records.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.records.slurm.triage import Triage, TriagedJob, TriageGroup
+from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup
 from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section
 from oomdoctor.render.words import counted
 

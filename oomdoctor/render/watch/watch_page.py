@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.inside.watch import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
+from oomdoctor.records.inside.live import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.curve import curve

@@ -13,18 +13,18 @@ from oomdoctor.analysis.memory.host import host_memory, is_known
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.warnings import (
+from oomdoctor.records.machine import GpuFacts, real_name
+from oomdoctor.records.model import ModelSpec, ParameterCounts
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.report import Budget, SurveyRequest, Warn
+from oomdoctor.records.result import Inspection
+from oomdoctor.records.warnings import (
     cap_above_free,
     host_memory_short,
     memory_not_free,
     moe_routing,
     other_processes,
 )
-from oomdoctor.records.machine import GpuFacts, real_name
-from oomdoctor.records.model import ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Budget, SurveyRequest, Warn
-from oomdoctor.records.result import Inspection
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device, available_memory, list_gpus, total_memory

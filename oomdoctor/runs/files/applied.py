@@ -13,7 +13,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
-from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.user_training import AppliedRemedy, ChangedLine, Document, UserTraining
 from oomdoctor.stacks.names.flatten import shown

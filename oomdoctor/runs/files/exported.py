@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from oomdoctor import __version__
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.facts.choices import AUTO, FormatName
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.choices import AUTO, FormatName
 from oomdoctor.records.rung.label import label_of
 from oomdoctor.records.user_training import YOURS, UserTraining
 from oomdoctor.runs.files.user_training import read_user_training

@@ -15,8 +15,8 @@ from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import own_rung_text
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import (
     YOURS,
     AddedCode,

@@ -9,8 +9,7 @@ from oomdoctor.analysis.differences.rows import rows_of
 from oomdoctor.analysis.differences.uncertainty import Sides
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.history.difference import DiffAnswer
-from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.earlier_runs import DiffAnswer, StoredRun
 from oomdoctor.records.report import Report
 from oomdoctor.runs.unfinished import stored_report
 from oomdoctor.system.catalogue import peak_errors

@@ -25,9 +25,9 @@ from oomdoctor.analysis.simulator.zero.rung import alone_config
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records import codec
 from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.simulation import OtherLength
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.environment import shaping_variables, simulations_limit

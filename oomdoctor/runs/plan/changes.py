@@ -21,10 +21,10 @@ from oomdoctor.analysis.changes.table import BY_KEY, Change
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.analysis.search.ladder import certainly_more, least_of
 from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.capability import cannot_run
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.planned.plan import PlanRemedy
 from oomdoctor.records.result import Attempt, ProbeResult, refused
-from oomdoctor.records.rung.choices import AUTO
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.records.user_training import YOURS, YourRung
 from oomdoctor.runs.devices.cards import Card, room_for
 from oomdoctor.runs.files.your_changes import (

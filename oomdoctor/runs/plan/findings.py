@@ -18,15 +18,14 @@ from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
-from oomdoctor.records.facts.capability import cannot_run
-from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.planned.fewest import FewestAnswer
 from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
-from oomdoctor.records.planned.solve import SolveAnswer
+from oomdoctor.records.planned.searched import FewestAnswer, SolveAnswer
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
+from oomdoctor.records.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.simulators import Ended, Simulators

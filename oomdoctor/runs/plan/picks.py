@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.analysis.rank import rank
+from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.planned.plan import (
     CardPick,
     CardPicks,
@@ -16,7 +17,6 @@ from oomdoctor.records.planned.plan import (
 )
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.choices import Method
 from oomdoctor.records.user_training import YOURS
 from oomdoctor.runs.devices.cards import Card, card_named
 from oomdoctor.system.price_file import read_prices

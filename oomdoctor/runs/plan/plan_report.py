@@ -12,7 +12,6 @@ from oomdoctor.analysis.rank import without_speed
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import LengthsAnswer
-from oomdoctor.records.facts.warnings import host_memory_short, speed_unknown
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.planned.plan import (
     CardOrder,
@@ -29,6 +28,7 @@ from oomdoctor.records.report import Budget, Report, Simulations, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeResult
 from oomdoctor.records.rung.adapters import compute_dtype
 from oomdoctor.records.simulation import Prediction
+from oomdoctor.records.warnings import host_memory_short, speed_unknown
 from oomdoctor.runs import assemble
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.plan.findings import Findings

@@ -11,9 +11,9 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recordings import Recordings, not_recorded
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.records.config import is_zero
-from oomdoctor.records.facts.warnings import not_recorded as nothing_recorded
 from oomdoctor.records.report import RungFile
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.warnings import not_recorded as nothing_recorded
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task

@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.facts.warnings import (
+from oomdoctor.records.report import Report, SurveyRequest, Warn
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.warnings import (
     calibration_ignored,
     not_a_card,
     not_kept,
@@ -25,8 +27,6 @@ from oomdoctor.records.facts.warnings import (
     smallest_variant,
     unusual_sizes,
 )
-from oomdoctor.records.report import Report, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob
 from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.devices import emulated, startup_errors

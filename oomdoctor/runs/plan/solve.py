@@ -15,10 +15,10 @@ from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.ladder import too_big
 from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.planned.solve import SolveAnswer, SolvedKey, SolveLine
+from oomdoctor.records.planned.searched import SolveAnswer, SolvedKey, SolveLine
 from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators

@@ -13,9 +13,9 @@ from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, taken_bytes
-from oomdoctor.records.facts.warnings import not_checked
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, PredictedPeak, ProbeJob, ProbeResult
+from oomdoctor.records.warnings import not_checked
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost

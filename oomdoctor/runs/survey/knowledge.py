@@ -21,10 +21,10 @@ from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung, taken_bytes
 from oomdoctor.records.costs import Calibration
-from oomdoctor.records.facts.warnings import calibration_ignored
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt
+from oomdoctor.records.warnings import calibration_ignored
 from oomdoctor.runs.devices.device import known_card
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember

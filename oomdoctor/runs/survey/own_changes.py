@@ -16,8 +16,8 @@ from oomdoctor.analysis.changes.sets import ChangeSet, sets_in_order
 from oomdoctor.analysis.search.ladder import certainly_more, least_of
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
 from oomdoctor.runs.devices.cards import room_for
 from oomdoctor.runs.events import Listener

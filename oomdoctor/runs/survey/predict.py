@@ -12,10 +12,10 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     sizes_to_predict,
 )
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.capability import cannot_run
-from oomdoctor.records.facts.warnings import not_kept
 from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.records.warnings import not_kept
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators

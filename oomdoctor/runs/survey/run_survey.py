@@ -15,8 +15,8 @@ from functools import partial
 from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.analysis.verdict import fits
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.facts.warnings import quoted, time_limit, unusual_sizes
 from oomdoctor.records.report import Report, SurveyRequest, Warn
+from oomdoctor.records.warnings import quoted, time_limit, unusual_sizes
 from oomdoctor.runs import assemble
 from oomdoctor.runs.dataset import count_rows, measured_answer
 from oomdoctor.runs.devices import device, emulated, startup_errors

@@ -21,11 +21,11 @@ from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import Budget, SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
 from oomdoctor.records.user_training import YourRung
+from oomdoctor.records.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.ledger import Ledger, counts_from_config, with_bound, within_limits
 from oomdoctor.runs.survey.ladder_prediction import LadderPrediction

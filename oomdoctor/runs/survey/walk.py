@@ -10,10 +10,10 @@ import re
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
 from oomdoctor.analysis.speed_verdict import may_teach
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.capability import cannot_run
-from oomdoctor.records.facts.warnings import MEMORY_NOT_FREE, not_recorded
 from oomdoctor.records.report import RungFile
 from oomdoctor.records.result import Attempt, FileKind, ProbeResult, refused
+from oomdoctor.records.rung.faults import cannot_run
+from oomdoctor.records.warnings import MEMORY_NOT_FREE, not_recorded
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
 from oomdoctor.runs.survey.jobs import SurveyJobs

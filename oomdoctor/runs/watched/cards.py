@@ -9,9 +9,9 @@ from pathlib import Path
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.analysis.fit import MODERN, capability
-from oomdoctor.records.facts.warnings import gpu_unused, not_steady, one_rank, unknown_values
 from oomdoctor.records.inside.run import LargerBatch, RankMemory, SmallestGpu
 from oomdoctor.records.report import Report, Warn
+from oomdoctor.records.warnings import gpu_unused, not_steady, one_rank, unknown_values
 from oomdoctor.runs.devices import emulated
 from oomdoctor.runs.devices.cards import card_that_holds
 from oomdoctor.runs.devices.emulated import EmulatedGpus

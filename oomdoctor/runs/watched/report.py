@@ -12,11 +12,11 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.diagnosis import Diagnosis
-from oomdoctor.records.facts.warnings import ended_from_outside, gpu_unused, other_processes
 from oomdoctor.records.inside.run import RankMemory, RunDevice
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
+from oomdoctor.records.warnings import ended_from_outside, gpu_unused, other_processes
 from oomdoctor.runs.watched.cards import larger_batch, with_cards
 from oomdoctor.runs.watched.case import snapshot_name, write_case
 from oomdoctor.runs.watched.diagnosis import (

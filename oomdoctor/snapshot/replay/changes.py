@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from oomdoctor.records.inside.categories import BlockCategory
 from oomdoctor.records.inside.run import Place
 from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice, SnapshotGrowth
+from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replay.fits import Room, fit_of, half_confidence, with_half

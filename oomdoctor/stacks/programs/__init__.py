@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.flatten import flat
 from oomdoctor.stacks.names.row import Table
 from oomdoctor.stacks.programs import (

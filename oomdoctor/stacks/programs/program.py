@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import Beside
 from oomdoctor.stacks.names.row import Settings, Table
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys

@@ -9,9 +9,8 @@ from typing import Any
 from oomdoctor.errors import usage_error
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.adapters import without_usual_dtype
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.rung.faults import config_faults, unsloth_faults
 from oomdoctor.records.rung.keys import settled
-from oomdoctor.records.rung.unsloth_rungs import unsloth_faults
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.row import by_name, settings_data

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from oomdoctor.errors import usage_error
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS, recognize, table_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from oomdoctor.records.rung.choices import (
+from oomdoctor.records.facts.choices import (
     AutocastDtype,
     Checkpointing,
     Dtype,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import BESIDE
 from oomdoctor.stacks.names.flatten import flat
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, in_names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from oomdoctor.errors import usage_error
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.user_training import Document, NotTaken
 from oomdoctor.stacks.reading.script_calls import Reading
 from oomdoctor.stacks.reading.script_content import Script, defaults_of, program_of

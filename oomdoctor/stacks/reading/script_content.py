@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oomdoctor.records.rung.choices import FormatName
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.reading.python_values import Place
 from oomdoctor.stacks.reading.script_names import TRL_CLASSES, UNSLOTH_CLASSES
 

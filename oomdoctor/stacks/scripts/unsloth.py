@@ -6,7 +6,7 @@ Unsloth needs a GPU even to be imported; the emulated one is enough.
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.unsloth_rungs import CHECKPOINTING, ONE_CHOICE
+from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING, UNSLOTH_CHOICES
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import data, parts
 from oomdoctor.stacks.scripts.code import call, literal
@@ -72,12 +72,12 @@ def render(rung: StackRung) -> str:
 def _check(rung: StackRung) -> None:
     check_said(rung, "unsloth")
     config = rung.config
-    if config.activation_checkpointing not in CHECKPOINTING:
+    if config.activation_checkpointing not in UNSLOTH_CHECKPOINTING:
         kind = config.activation_checkpointing
         raise not_in("unsloth", f"activation_checkpointing = {kind}", "use full or offload")
     if config.lora_targets == "attention":
         raise not_in("unsloth", "lora_targets = attention", "name the modules")
-    for key, choices in ONE_CHOICE:
+    for key, choices in UNSLOTH_CHOICES:
         value = getattr(config, key)
         if value not in choices:
             raise not_in("unsloth", f"{key} = {value}", "use --to trl")
@@ -85,7 +85,7 @@ def _check(rung: StackRung) -> None:
 
 def _loading(rung: StackRung) -> str:
     config = rung.config
-    checkpointing = literal(CHECKPOINTING[config.activation_checkpointing])
+    checkpointing = literal(UNSLOTH_CHECKPOINTING[config.activation_checkpointing])
     settings = {
         "model_name": "args.model",
         "max_seq_length": "SEQUENCE_LENGTH",
@@ -112,7 +112,9 @@ def _adapter(config: TrainConfig) -> str:
         "lora_alpha": literal(config.lora_alpha),
         "lora_dropout": literal(config.lora_dropout),
         "target_modules": literal(config.lora_targets),
-        "use_gradient_checkpointing": literal(CHECKPOINTING[config.activation_checkpointing]),
+        "use_gradient_checkpointing": literal(
+            UNSLOTH_CHECKPOINTING[config.activation_checkpointing]
+        ),
     }
     if config.use_rslora:
         settings["use_rslora"] = "True"

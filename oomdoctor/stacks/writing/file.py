@@ -10,8 +10,8 @@ from typing import Any
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig, is_zero, scored_tokens
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.rung.adapters import without_usual_dtype
-from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.records.rung.keys import KEYS, settled
 from oomdoctor.records.user_training import Document
 from oomdoctor.stacks.carried import with_carried

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.optimizers import canonical
-from oomdoctor.records.rung.choices import FormatName
 from oomdoctor.records.user_training import AddedCode
 from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script

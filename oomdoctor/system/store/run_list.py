@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record

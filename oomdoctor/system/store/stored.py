@@ -16,8 +16,8 @@ from pathlib import Path
 from textwrap import shorten
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.facts.outcomes import RESOURCE_WORDS
-from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.diagnosis import RESOURCE_WORDS
+from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.system.machine.lock import is_marked
 from oomdoctor.system.store.cases import CASE, cases_dir

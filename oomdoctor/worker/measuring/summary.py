@@ -6,8 +6,14 @@ import math
 
 from oomdoctor.analysis.attention_kernel import attention_kernel
 from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_by_phase
-from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, PhaseName, Timing
+from oomdoctor.records.measurement import (
+    Breakdown,
+    Measurement,
+    MemoryCurve,
+    PhaseMemory,
+    PhaseName,
+    Timing,
+)
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
-from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
+from oomdoctor.records.measurement import MemoryCurve
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step

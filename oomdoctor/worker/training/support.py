@@ -9,9 +9,9 @@ from oomdoctor.records.config import (
     steps_in_backward,
 )
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.records.facts.capability import card_lacks
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
-from oomdoctor.records.facts.unsupported import Where, unsupported
+from oomdoctor.records.rung.faults import card_lacks
+from oomdoctor.records.rung.unsupported import Where, unsupported
 from oomdoctor.system.environment import is_emulating
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.rung.unsloth_rungs import CHECKPOINTING
+from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.model_config import auto_class
@@ -82,7 +82,7 @@ def load_model(
         "load_in_4bit": config.quantization == "nf4",
         "load_in_8bit": config.quantization == "int8",
         "full_finetuning": config.method == "full",
-        "use_gradient_checkpointing": CHECKPOINTING[config.activation_checkpointing],
+        "use_gradient_checkpointing": UNSLOTH_CHECKPOINTING[config.activation_checkpointing],
         "trust_remote_code": spec.trust_remote_code,
         "device_map": {"": str(device)},
         "offload_embedding": False,
@@ -125,7 +125,7 @@ def add_adapter(model: Module, config: TrainConfig) -> Module:
         "lora_alpha": config.lora_alpha,
         "lora_dropout": config.lora_dropout,
         "target_modules": targets if isinstance(targets, str) else list(targets),
-        "use_gradient_checkpointing": CHECKPOINTING[config.activation_checkpointing],
+        "use_gradient_checkpointing": UNSLOTH_CHECKPOINTING[config.activation_checkpointing],
         "use_rslora": config.use_rslora,
     }
     if config.modules_to_save:

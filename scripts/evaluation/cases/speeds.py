@@ -20,10 +20,9 @@ from cases.measured import FOLDER, measured_cases
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.costs import Calibration
-from oomdoctor.records.evidence import Slower
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.simulation import Slower, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.models.hub import resolve
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.dtypes import TRAINED_NAMES
-from oomdoctor.records.rung.choices import (
+from oomdoctor.records.facts.choices import (
     Attention,
     AutocastDtype,
     Checkpointing,
@@ -20,6 +19,7 @@ from oomdoctor.records.rung.choices import (
     Method,
     Quantization,
 )
+from oomdoctor.records.facts.dtypes import TRAINED_NAMES
 from oomdoctor.records.rung.faults import config_faults
 from published.code import NotExpressibleError, Row, is_qwen_1, keeps_gradients, release_of
 

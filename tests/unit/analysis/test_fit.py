@@ -15,9 +15,8 @@ from oomdoctor.analysis.fit import (
     usable_bytes,
 )
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
-from oomdoctor.records.evidence import PeakErrorRecord
 from oomdoctor.records.machine import ByteRange
-from oomdoctor.records.simulation import PeakError
+from oomdoctor.records.simulation import PeakError, PeakErrorRecord
 from oomdoctor.runs.devices.cards import card_named, card_that_holds
 from oomdoctor.system import catalogue
 from oomdoctor.units import GIB, MIB

@@ -9,8 +9,7 @@ from oomdoctor.analysis.memory.phases import breakdown
 from oomdoctor.records.diagnosis import ReadPhase
 from oomdoctor.records.facts.categories import BREAKDOWN, CATEGORIES, STACKED, TABLE
 from oomdoctor.records.facts.phases import MEASURED, PHASES
-from oomdoctor.records.inside.categories import BlockCategory, CategoryBytes
-from oomdoctor.records.measurement import Breakdown, PhaseName
+from oomdoctor.records.measurement import BlockCategory, Breakdown, CategoryBytes, PhaseName
 
 
 def test_records_have_the_categories_of_the_table():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.records.codec import CodecError, dumps, from_json, loads, to_json
-from oomdoctor.records.curve import MemoryCurve
+from oomdoctor.records.measurement import MemoryCurve
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
 

@@ -20,6 +20,7 @@ from oomdoctor.records.facts.architectures import (
     family_of,
 )
 from oomdoctor.records.facts.attention import ATTENTION_NAMES, ATTENTIONS, KERNELS
+from oomdoctor.records.facts.choices import Attention, Dtype
 from oomdoctor.records.facts.dtypes import DTYPES, SIZES, TRAINED, TRAINED_NAMES, dtype_word
 from oomdoctor.records.facts.optimizers import (
     OPTIMIZERS,
@@ -29,10 +30,9 @@ from oomdoctor.records.facts.optimizers import (
     is_paged,
     optimizer_named,
 )
-from oomdoctor.records.facts.unsupported import UNSUPPORTED, Unsupported, unsupported
 from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.rung.choices import Attention, Dtype
 from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.rung.unsupported import UNSUPPORTED, Unsupported, unsupported
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 

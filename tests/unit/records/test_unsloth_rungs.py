@@ -8,9 +8,9 @@ import pytest
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.unsupported import unsupported
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.rung.unsupported import unsupported
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of

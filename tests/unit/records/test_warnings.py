@@ -10,13 +10,12 @@ from typing import get_args
 import pytest
 
 import oomdoctor
+from oomdoctor.records import warnings
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.diagnosis import Resource
-from oomdoctor.records.facts import warnings
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS, RESOURCE_WORDS
+from oomdoctor.records.diagnosis import RESOURCE_WORDS, Resource
 from oomdoctor.records.machine import GpuProcess
 from oomdoctor.records.report import Warn
-from oomdoctor.records.result import Outcome
+from oomdoctor.records.result import OUTCOME_WORDS, Outcome
 
 PACKAGE = Path(oomdoctor.__file__).parent
 GIB = 1 << 30

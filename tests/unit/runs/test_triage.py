@@ -10,7 +10,7 @@ import pytest
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.slurm.triage import TriageKey
+from oomdoctor.records.triage import TriageKey
 from oomdoctor.runs import triage as runs
 from oomdoctor.runs.explained import explained
 from oomdoctor.runs.triage import Item, exit_of, thinned, triage, triaged

@@ -12,8 +12,7 @@ import pytest
 from live_logs import UUID, gpu, live_log
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.inside.live import LiveEvent
-from oomdoctor.records.inside.watch import WatchAnswer
+from oomdoctor.records.inside.live import LiveEvent, WatchAnswer
 from oomdoctor.records.machine import Gpu
 from oomdoctor.runs.watch import Asked, Watcher
 from oomdoctor.system.machine.families import family

@@ -35,8 +35,8 @@ from oomdoctor.analysis.simulator.recorded import (
 )
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.codec import from_json, to_json
-from oomdoctor.records.curve import MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES
+from oomdoctor.records.measurement import MemoryCurve
 
 T = TypeVar("T")
 _LARGEST = 256 << 20  # of a section when unpacked; a real one has a few hundred KiB

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from oomdoctor.analysis.simulator.recorded import Computed, Floors, Held, Played, Recorded
-from oomdoctor.records.curve import MemoryCurve
+from oomdoctor.records.measurement import MemoryCurve
 
 T = TypeVar("T")
 

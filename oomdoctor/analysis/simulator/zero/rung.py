@@ -28,13 +28,11 @@ from oomdoctor.analysis.simulator.zero.beside import beside_of
 from oomdoctor.analysis.speed.communication import with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.curve import MemoryCurve
-from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.measurement import Measurement, PhaseMemory, Timing
+from oomdoctor.records.facts.choices import Dtype
+from oomdoctor.records.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
 from oomdoctor.records.rung.adapters import casts_all, compute_dtype
-from oomdoctor.records.rung.choices import Dtype
-from oomdoctor.records.simulation import PhasePeak, Target
+from oomdoctor.records.simulation import PhasePeak, SpeedErrorRecord, Target
 
 NOTE = (
     "from a model of DeepSpeed's buffers, not from its code; what the allocator reserves beyond "

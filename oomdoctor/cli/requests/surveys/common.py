@@ -21,8 +21,8 @@ from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.errors import usage_error
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
-from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
 from oomdoctor.records.user_training import YOURS, UserTraining

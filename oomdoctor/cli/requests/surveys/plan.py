@@ -21,14 +21,13 @@ from oomdoctor.cli.requests.surveys.chosen_cards import (
 )
 from oomdoctor.cli.requests.surveys.common import USUAL_SHAPES, RungRuns, common_request
 from oomdoctor.errors import usage_error
-from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.planned.plan import (
     Interconnect,
     PlanRequest,
     Sweep,
     SweptKey,
 )
-from oomdoctor.records.planned.solve import SolvedKey
+from oomdoctor.records.planned.searched import GpuRange, SolvedKey
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.runs.devices.cards import card_named
 from oomdoctor.runs.devices.emulated import check_vendor

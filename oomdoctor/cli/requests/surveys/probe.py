@@ -14,7 +14,7 @@ from oomdoctor.cli.requests.rungs import recorded_only
 from oomdoctor.cli.requests.surveys.common import USUAL_SHAPES, RungRuns, common_request
 from oomdoctor.emulator.card import MAX_DEVICES, split_count
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.planned.fewest import GpuRange
+from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import WeightsChoice
 from oomdoctor.records.rung.faults import MOST_GPUS

@@ -13,7 +13,7 @@ from oomdoctor.explain.diagnosis.causes import conditions as when
 from oomdoctor.explain.diagnosis.causes import figures
 from oomdoctor.explain.diagnosis.causes.conditions import beyond_by, beyond_card, scores_in_frame
 from oomdoctor.records.diagnosis import CauseName, Confidence
-from oomdoctor.records.inside.categories import CATEGORY_WORDS, BlockCategory
+from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory
 
 
 @dataclass(frozen=True, slots=True)

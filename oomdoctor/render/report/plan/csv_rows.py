@@ -10,9 +10,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.phases import MEASURED
 from oomdoctor.records.measurement import Breakdown, OomEvent, PhaseMemory
-from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine
 from oomdoctor.records.planned.plan import CardPick, CardPlan, SweepAnswer
-from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
+from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, SolveAnswer, SolveLine
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import Failure, ProbeResult
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine
 from oomdoctor.records.planned.plan import CardPlan
+from oomdoctor.records.planned.searched import FewestAnswer, FewestLine
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
 from oomdoctor.render.words import card_name
 from oomdoctor.units import DASH, format_bytes

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import runs_itself
-from oomdoctor.records.facts.outcomes import OUTCOME_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.render.blocks import Column, Grid, Look, Note, Section
 from oomdoctor.render.report.plan.cards import card_sections
 from oomdoctor.render.report.plan.fewest import fewest_sections

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.planned.plan import CardPlan
-from oomdoctor.records.planned.solve import SolveAnswer, SolveLine
+from oomdoctor.records.planned.searched import SolveAnswer, SolveLine
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
 from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes

@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from oomdoctor.records.config import Rung, TrainConfig, taken_bytes
-from oomdoctor.records.facts.warnings import engines_not_run
 from oomdoctor.records.report import Warn
 from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.warnings import engines_not_run
 from oomdoctor.runs.devices import emulated
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.host import WorkerHost

@@ -13,10 +13,10 @@ from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.fewest_gpus import FewestGpus
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size, too_big
 from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.capability import cannot_run
-from oomdoctor.records.planned.fewest import FewestAnswer, FewestLine, GpuRange, GpuTry
+from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Evidence
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators

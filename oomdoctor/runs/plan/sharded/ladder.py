@@ -18,10 +18,10 @@ from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.search.with_room import Tried, next_with_room
 from oomdoctor.records.config import Rung
-from oomdoctor.records.facts.capability import cannot_run
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, refused
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.simulators import Simulators

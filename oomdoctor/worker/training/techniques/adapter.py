@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.model import Task
-from oomdoctor.records.rung.choices import Dtype
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.objectives.images import TOWERS
 

@@ -18,10 +18,10 @@ from oomdoctor.analysis.differences.rows import rows_of, rungs_of
 from oomdoctor.analysis.differences.uncertainty import SEGMENT, Sides
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.codec import loads
-from oomdoctor.records.evidence import PeakErrorRecord
-from oomdoctor.records.history.difference import DiffAnswer, RungDiff
+from oomdoctor.records.earlier_runs import DiffAnswer, RungDiff
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.simulation import PeakErrorRecord
 from oomdoctor.records.user_training import UserTraining
 from oomdoctor.render.history.headline import headline
 from oomdoctor.units import GIB, MIB

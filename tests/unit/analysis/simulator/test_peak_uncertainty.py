@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.peak_uncertainty import PeakErrors
-from oomdoctor.records.evidence import PeakErrorRecord
+from oomdoctor.records.simulation import PeakErrorRecord
 
 
 def record(**values: Any) -> PeakErrorRecord:

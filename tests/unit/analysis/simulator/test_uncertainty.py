@@ -9,8 +9,8 @@ import pytest
 
 from oomdoctor.analysis.simulator.timing import time_uncertainty
 from oomdoctor.records.costs import EstimatedTime
-from oomdoctor.records.evidence import SpeedErrorRecord
 from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.simulation import SpeedErrorRecord
 from oomdoctor.system.catalogue import find_gpu
 
 

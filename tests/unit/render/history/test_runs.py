@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import fields, replace
 
-from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.render.history.runs import RunsPage, listed_as_before, render_runs
 
 RUN = StoredRun(

@@ -16,8 +16,8 @@ from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import TABLE
 from oomdoctor.records.codec import loads
 from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.result import Failure, ProbeResult
-from oomdoctor.records.rung.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.user_training import UserTraining
 from oomdoctor.runs.devices.cards import room_for

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.records.history.runs import StoredRun
+from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.runs.history.choosing import Limits, Wanted, chosen, over_limit, parse_limits
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

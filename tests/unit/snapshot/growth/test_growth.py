@@ -8,8 +8,7 @@ import pytest
 from growth import grows_no_faster
 from snapshots import Writer, training
 
-from oomdoctor.records.facts.growth import GROWTH
-from oomdoctor.records.inside.snapshot import SnapshotGrowth
+from oomdoctor.records.inside.snapshot import GROWTH, SnapshotGrowth
 from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

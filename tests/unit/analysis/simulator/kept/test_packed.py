@@ -17,8 +17,8 @@ from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Re
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.costs import OpCost
-from oomdoctor.records.curve import CurvePhase, MemoryCurve
 from oomdoctor.records.facts.categories import CATEGORIES
+from oomdoctor.records.measurement import CurvePhase, MemoryCurve
 
 FACTS = RungFacts(
     units=((4, 32),),

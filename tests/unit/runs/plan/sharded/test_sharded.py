@@ -15,8 +15,8 @@ from oomdoctor.errors import machine_error
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.planned.fewest import GpuRange
 from oomdoctor.records.planned.plan import PlanRequest, Sweep
+from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob
 from oomdoctor.records.rung.label import label_of
 from oomdoctor.runs.devices import emulated

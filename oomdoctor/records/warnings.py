@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.sizes import SIZES
+from oomdoctor.records.facts.choices import SIZES
 from oomdoctor.records.machine import GpuProcess
 from oomdoctor.records.report import Warn
 from oomdoctor.units import format_bytes, format_percent, names_or_count
