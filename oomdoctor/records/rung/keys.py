@@ -6,7 +6,7 @@ in the order of the words of a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -25,6 +25,7 @@ _ANY = ("trainer", "trl", "pytorch", "unsloth")
 _TRAINER = ("trainer", "trl")  # their Trainer has the Accelerator that engines need
 _BY_LAUNCHER = "accelerate launch or torchrun says it"
 _ADAPTERS = 'needs method "lora" or "qlora"'
+MEANS_NOTHING = "means nothing with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Key:
       value, or a function. None if the head of the label or the word of another key says it.
     - `means`: whether the key means anything beside the other keys. Where it does not, its value
       is `settles`, by default the default of the field.
-    - `needs`: why another value is refused there. Without it, the value is dropped.
+    - `needs`: why another value is refused there. Without it, the value is dropped; a rung that
+      names the key is refused all the same (`dropped_faults`).
     - `least`: the smallest number that is accepted.
     - `memory`: what a larger value surely does to memory at each moment of a step (`more`, `less`),
       or the values from those that need least to those that need most; `none` if it changes no
@@ -105,6 +107,31 @@ def usual_autocast(method: Method, objective: Objective = "default") -> Autocast
 def row_faults(config: TrainConfig) -> list[tuple[str, str]]:
     """What the rows of the keys refuse, as (key, sentence)."""
     return [(key.name, fault) for key in KEYS.values() if (fault := key.fault(config)) is not None]
+
+
+def dropped_faults(config: TrainConfig, named: Iterable[str]) -> list[tuple[str, str]]:
+    """The named keys whose values would be dropped, as (key, what makes it mean nothing)."""
+    rest = settled(config)
+    lost = [KEYS[name] for name in named if getattr(config, name) != getattr(rest, name)]
+    return [(key.name, f"{MEANS_NOTHING} {_decided_by(key, rest)}") for key in lost]
+
+
+def _decided_by(key: Key, config: TrainConfig) -> str:
+    """`method "full"`: the key that decides whether another one means something."""
+    watched: Any = _Watched(config)
+    key.means(watched)
+    return f'{watched.last} "{getattr(config, watched.last)}"'
+
+
+class _Watched:
+    """A configuration that knows which of its keys was read last."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config, self.last = config, ""
+
+    def __getattr__(self, name: str) -> Any:
+        self.last = name
+        return getattr(self._config, name)
 
 
 def low_rank(config: TrainConfig) -> bool:

@@ -10,7 +10,7 @@ from oomdoctor.errors import usage_error
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults, unsloth_faults
-from oomdoctor.records.rung.keys import settled
+from oomdoctor.records.rung.keys import KEYS, settled
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.row import by_name, settings_data
@@ -88,12 +88,11 @@ def finished(
     if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:
         reason = draft.main.program.why_adapters
         assumed |= {} if reason is None else {"adapter_dtype": reason}
-    behind = {
+    behind = {key: [one] for key, one in draft.said.items() if key in KEYS} | {
         key: [one for name in names if (one := draft.said.get(name)) is not None]
         for key, names in _BEHIND_ALL.items()
     }
     config, left = within(config, behind, draft.main.document.path)
-    config = settled(config)
     _check(draft, config)
     names = {field.name for field in fields(TrainConfig)}
     return UserTraining(

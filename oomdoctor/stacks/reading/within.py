@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.keys import KEYS
+from oomdoctor.records.rung.keys import KEYS, dropped_faults, settled
 from oomdoctor.records.user_training import NotTaken, Said
 
 
 def within(
     config: TrainConfig, said: Mapping[str, Sequence[Said]], where: str
 ) -> tuple[TrainConfig, tuple[NotTaken, ...]]:
-    """The nearest rung, and the settings that it leaves out.
+    """The nearest rung, and the settings that it leaves out or that mean nothing in it.
 
     `said` are the settings behind each key. Faults of other keys stay: the program refuses them
     as well.
@@ -32,4 +32,10 @@ def within(
                 for one in said.get(key, ())
             ] or [NotTaken(key, str(value), where, None, reason, True)]
             break
-    return config, tuple(left)
+    named = [key for key in said if KEYS[key].settles is None]
+    left += [
+        NotTaken(one.name, one.value, one.file, one.line, what, True)
+        for key, what in dropped_faults(config, named)
+        for one in said[key]
+    ]
+    return settled(config), tuple(left)

@@ -7,8 +7,9 @@ knows which values a key accepts. Whether the machine supports them is decided b
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -17,6 +18,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.rung.keys import MEANS_NOTHING
 from oomdoctor.records.user_training import YOURS
 from oomdoctor.system.recipes.rungs import (
     LABEL,
@@ -141,7 +143,7 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
     values, value_faults = read_values(read_words(words))
     faults += value_faults
     if not faults:
-        rung, faults = build_rung(base | values, **sizes, typed=True)
+        rung, faults = build_rung(base | values, **sizes, typed=True, named=values)
         if not faults:
             return rung
     shown = text if len(text) <= 200 else text[:197] + "..."
@@ -151,9 +153,18 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
         f"--rung {shown!r}: {lines[0]}"
         if len(lines) == 1
         else "\n".join([f"--rung {shown!r} has {len(lines)} errors:", *lines]),
-        "write it like --rung method=lora,lora_rank=64; for the keys run `oomdoctor recipes show "
+        _without(text, faults)
+        or "write it like --rung method=lora,lora_rank=64; for the keys run `oomdoctor recipes show "
         "default`",
     )
+
+
+def _without(text: str, faults: Sequence[KeyFault]) -> str:
+    """The rung to type instead, if all that is wrong are keys that mean nothing; empty if not."""
+    lost = [key for key, what in faults if what.startswith(MEANS_NOTHING)]
+    kept = [part for part in text.split(",") if part.partition("=")[0].strip() not in lost]
+    alone = len(lost) == len(faults) and kept
+    return f"leave it out: --rung {shlex.quote(','.join(kept))}" if alone else ""
 
 
 def _folder() -> Traversable:
@@ -251,11 +262,11 @@ class _Reader:
             own, faults = read_values(table)
             label = own.get(LABEL)
             if not faults and sound:  # otherwise a contradiction may just follow from an error
-                rung, faults = build_rung({**defaults, **own}, **self.sizes)
+                rung, faults = build_rung({**defaults, **own}, **self.sizes, named=own)
                 if self.built_in and is_between_nodes(rung.config):
                     continue
                 label = rung.label
-                faults += self._repeated(index, rung)
+                faults = faults or self._repeated(index, rung)
                 self.rungs.append(rung)
             head = f"rung {index + 1} ({label})" if label else f"rung {index + 1}"
             for key, what in faults:

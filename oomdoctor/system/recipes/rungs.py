@@ -19,7 +19,7 @@ from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED_NAMES
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES, optimizer_named
 from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.keys import KEYS, settled, usual_autocast
+from oomdoctor.records.rung.keys import KEYS, dropped_faults, settled, usual_autocast
 from oomdoctor.records.rung.label import label_of
 
 KeyFault: TypeAlias = tuple[str, str]
@@ -67,13 +67,15 @@ def build_rung(
     micro_batch_size: int | None,
     gpus: int | None = None,
     typed: bool = False,
+    named: Iterable[str] = (),
 ) -> tuple[Rung, list[KeyFault]]:
     """A rung from valid values, and the contradictions in it. The values override the sizes.
 
     If the values name no type, the rung's 16-bit type follows the card. A `typed` rung has the
     mixed precision that ladders train its method with, unless it names autocast or weights of
     another type. On several GPUs, a rung that names no sharding is `ddp`: that is what a launcher
-    makes of it. Values that mean nothing beside the others are dropped.
+    makes of it. Values that mean nothing beside the others are dropped; those of keys that are
+    `named` for this rung alone are errors. What only several GPUs have is none without their number.
     """
     asked = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     sizes: dict[str, Any] = {key: size for key, size in asked.items() if size is not None}
@@ -94,11 +96,15 @@ def build_rung(
     label = values.get(LABEL)
     if label and "sharding" in spread:
         label += f"+{config.sharding}x{config.world_size}"
-    named: dict[str, Any] = {
+    own_sizes: dict[str, Any] = {
         key: size for key, size in asked.items() if size is not None and key in values
     }
-    label = label or label_of(config, replace(config, **named))
-    return Rung(label, settled(config), follows), config_faults(config)
+    label = label or label_of(config, replace(config, **own_sizes))
+    kept = [key for key in named if key != LABEL and (gpus or KEYS[key].group != "GPUs")]
+    faults = config_faults(config)
+    refused = {key for key, _ in faults}
+    faults += [fault for fault in dropped_faults(config, kept) if fault[0] not in refused]
+    return Rung(label, settled(config), follows), faults
 
 
 def _one_micro_batch(

@@ -147,6 +147,12 @@ def test_what_a_rung_cannot_combine_is_left_out_and_named() -> None:
     assert "bucket" in reasons(read(zero))["zero_optimization.reduce_bucket_size"]
 
 
+def test_what_means_nothing_in_a_rung_is_named() -> None:
+    found = read(LLAMA | {"finetuning_type": "full", "lora_rank": 64})
+    assert found.config.lora_rank == 16
+    assert reasons(found)["lora_rank"] == 'means nothing with method "full"'
+
+
 def test_galore_and_apollo_of_llama_factory_are_optimizers() -> None:
     galore = {"use_galore": True, "galore_rank": 64, "galore_layerwise": True, "pure_bf16": True}
     found = read(LLAMA | galore | {"per_device_train_batch_size": 1}).config

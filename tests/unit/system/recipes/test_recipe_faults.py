@@ -88,7 +88,10 @@ def test_all_faults_at_once_with_line_and_key(faults: Any) -> None:
             '[[rung]]\n[[rung]]\nmicro_batch_size = 4\nlabel = "b"',
             "3: rung 2 (b): micro_batch_size",
         ),
-        ("[[rung]]\n[[rung]]\nlora_rank = 4", "2: rung 2 (full-bf16): micro_batch_size: repeats"),
+        (
+            "[[rung]]\n[[rung]]\nlora_rank = 4",
+            '3: rung 2 (full-bf16): lora_rank: means nothing with method "full"',
+        ),
         (
             '[[rung]]\nlabel = "full-bf16+ckpt"\n[[rung]]\nactivation_checkpointing = "full"',
             "3: rung 2 (full-bf16+ckpt): label: is already the label",

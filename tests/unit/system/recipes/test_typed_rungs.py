@@ -13,7 +13,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.keys import settled
+from oomdoctor.records.rung.keys import KEYS, MEANS_NOTHING, settled
 from oomdoctor.system.recipes.recipes import (
     Sizes,
     parse_rung,
@@ -136,7 +136,35 @@ def test_every_configuration_can_be_typed(config: TrainConfig) -> None:
     else:
         if steps_in_backward(config):  # the whole batch is one micro-batch
             config = config.with_micro_batch(config.rank_batch_size())
-        assert parse_rung(words_of(config), **NO_SIZES).config == settled(config)
+        kept = settled(config)
+        assert parse_rung(words_of(kept), **NO_SIZES).config == kept
+        if any(getattr(kept, f) != getattr(config, f) for f in KEYS if KEYS[f].group != "GPUs"):
+            assert MEANS_NOTHING in refused(words_of(config)).message
+
+
+@pytest.mark.parametrize(
+    ("text", "decider", "instead"),
+    [
+        ("method=full,lora_rank=8", 'method "full"', "--rung method=full"),
+        ("lora_rank=8,loss=liger", 'method "full"', "--rung loss=liger"),
+        ("method=lora,kbit_prepare=none", 'quantization "none"', "--rung method=lora"),
+        ("method=lora,checkpoint_every=3", 'activation_checkpointing "none"', "--rung method=lora"),
+        ("method=lora,optimizer_rank=4", 'optimizer "adamw_torch_fused"', "--rung method=lora"),
+        ("method=lora,library=unsloth,autocast_dtype=none", 'library "unsloth"',
+         "--rung method=lora,library=unsloth"),
+        ("method=lora,gpus_per_node=4", 'sharding "none"', "--rung method=lora"),
+    ],
+)  # fmt: skip
+def test_a_typed_key_that_means_nothing_is_refused(text: str, decider: str, instead: str) -> None:
+    error = refused(text, gpus=1)
+    assert f"means nothing with {decider}" in error.message
+    assert error.hint == f"leave it out: {instead}"
+
+
+def test_a_key_that_means_nothing_may_have_its_default_or_come_from_the_files() -> None:
+    assert parse_rung("method=full,lora_rank=16", **NO_SIZES).label == "full-bf16"
+    yours = TrainConfig(method="lora", lora_rank=8)
+    assert parse_rung("yours,method=full", yours, **NO_SIZES).config.lora_rank == 16
 
 
 @given(
