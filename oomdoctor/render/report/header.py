@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.config import runs_itself, sequences_per_sample
 from oomdoctor.records.machine import Machine
-from oomdoctor.records.planned.plan import CardPlan
+from oomdoctor.records.planned.fewest import FewestLine
+from oomdoctor.records.planned.plan import CardPlan, SweepLine
+from oomdoctor.records.planned.solve import SolveLine
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
 from oomdoctor.records.result import Outcome, ProbeResult
+from oomdoctor.records.user_training import YOURS
 from oomdoctor.render.blocks import Block, Facts
 from oomdoctor.render.report.notes import needs, short_by
 from oomdoctor.render.words import SWEPT_WORDS, counted
@@ -236,7 +241,47 @@ def _model(model: ModelFacts) -> str:
 
 
 def _across(report: Report) -> str:
-    """The result of a plan for several cards, of a sweep, or of --solve."""
+    """The result of a plan for several cards, of a sweep, of --solve or of --min.
+
+    With --from the user's own rung comes first; a ladder without other rungs is not counted.
+    """
+    answer = report.sweep or report.fewest or report.solve
+    yours = report.request is not None and report.request.user_training is not None
+    own = [line for line in answer.lines if yours and line.label == YOURS] if answer else []
+    alone = answer is not None and len(own) == len(answer.lines)
+    return "; ".join(
+        filter(None, [_own_reach(report, own), "" if own and alone else _of_cards(report)])
+    )
+
+
+def _own_reach(report: Report, own: Sequence[SweepLine | SolveLine | FewestLine]) -> str:
+    """How far the user's own rung goes on the cards, or with how few GPUs; empty without one."""
+    if not own:
+        return ""
+    found = [value for line in own if (value := _reach(line)) is not None]
+    where = "" if len(own) == 1 else f" on {len(found)} of {counted(len(own), 'card')}"
+    if report.fewest is not None:
+        best = f"on {counted(min(found, default=0), 'GPU')}{where}"
+        none = f"on none of {report.fewest.low} to {report.fewest.high} GPUs"
+    else:
+        answer = report.sweep or report.solve
+        word = SWEPT_WORDS[answer.key] if answer is not None else ""
+        best = f"up to {word} {max(found, default=0):,}{where}"
+        values = f"none of {counted(len(report.sweep.values), 'value')} of " if report.sweep else ""
+        none = f"at {values or 'no '}{word}"
+    if not found and all(line.reason for line in own):
+        return "yours was not simulated"
+    return f"yours fits {best if found else none}"
+
+
+def _reach(line: SweepLine | SolveLine | FewestLine) -> int | None:
+    """The largest value with which a rung fits, or the fewest GPUs."""
+    if isinstance(line, SweepLine):
+        return line.largest_fitting if line.crossed_at is None else line.crossed_at
+    return line.largest if isinstance(line, SolveLine) else line.gpus
+
+
+def _of_cards(report: Report) -> str:
     cards = counted(len(report.cards), "card")
     if report.sweep is not None:
         rungs = counted(len({line.key for line in report.sweep.lines}), "rung")
