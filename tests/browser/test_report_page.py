@@ -68,6 +68,16 @@ def test_it_fits_a_phone_and_a_desk(quiet: Tab, files: dict[str, Path], name, wi
     assert quiet.value("document.title") != "ran"
 
 
+@pytest.mark.parametrize("name", ["everything", "hostile", "extreme", "sixty", "cards", "run"])
+def test_no_table_runs_past_the_edge_of_a_phone(quiet: Tab, files, name: str) -> None:
+    opened(quiet, files[name], 390)
+    wide = quiet.value("""[...document.querySelectorAll('.scroll:has(> .stacked)')]
+        .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.ariaLabel)""")
+    assert wide == []
+    first = "document.querySelector('.stacked td:not([data-name=\"#\"])')"
+    assert quiet.value(f"getComputedStyle({first}, '::before').content").endswith(' "')
+
+
 @pytest.mark.parametrize(
     "name", ["everything", "followed", "hostile", "extreme", "sixty", "sweep", "cards"]
 )

@@ -30,8 +30,12 @@ PARTS = ("page.html", "page.css")
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell of a table: `tone` is the color of an outcome, and the `head` cell names the row."""
+    """A cell under the column of a name.
 
+    `tone` is the color of an outcome, and the `head` cell names the row.
+    """
+
+    name: str
     text: str
     right: bool
     tone: str
@@ -177,6 +181,7 @@ def _grid(grid: Grid) -> dict[str, object]:
         "rows": [
             [
                 _Cell(
+                    column.name,
                     one_line(cell),
                     column.right,
                     tone(cell) if column.tone else "",
