@@ -154,8 +154,8 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
         if len(lines) == 1
         else "\n".join([f"--rung {shown!r} has {len(lines)} errors:", *lines]),
         _without(text, faults)
-        or "write it like --rung method=lora,lora_rank=64; for the keys run `oomdoctor recipes show "
-        "default`",
+        or "write it like --rung method=lora,lora_rank=64; for the keys run "
+        "`oomdoctor recipes show default`",
     )
 
 

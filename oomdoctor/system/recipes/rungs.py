@@ -75,7 +75,8 @@ def build_rung(
     mixed precision that ladders train its method with, unless it names autocast or weights of
     another type. On several GPUs, a rung that names no sharding is `ddp`: that is what a launcher
     makes of it. Values that mean nothing beside the others are dropped; those of keys that are
-    `named` for this rung alone are errors. What only several GPUs have is none without their number.
+    `named` for this rung alone are errors. Without the number of GPUs, what only several have is
+    none.
     """
     asked = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     sizes: dict[str, Any] = {key: size for key, size in asked.items() if size is not None}
