@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.config import runs_itself, sequences_per_sample
 from oomdoctor.records.machine import Machine
-from oomdoctor.records.planned.fewest import FewestLine
 from oomdoctor.records.planned.plan import CardPlan, SweepLine
-from oomdoctor.records.planned.solve import SolveLine
+from oomdoctor.records.planned.searched import FewestLine, SolveLine
 from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
 from oomdoctor.records.result import Outcome, ProbeResult
 from oomdoctor.records.user_training import YOURS
