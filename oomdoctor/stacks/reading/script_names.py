@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.stacks.scripts.optimizers import BUILT
+from oomdoctor.stacks.scripts.model import BUILT
 
 # The configurations of TRL's trainers -> what they train for.
 TRL_CONFIGS = {

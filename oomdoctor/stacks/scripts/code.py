@@ -1,4 +1,7 @@
-"""Python code as text: literals, calls and imports, laid out as ruff and black would."""
+"""Python code as text: literals, calls and imports, laid out as ruff and black would.
+
+The parts of scripts are those of `data/scripts/parts.py.txt`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
+from functools import cache
+from string import Template
+from typing import NamedTuple
+
+from oomdoctor.package_data import data_text
 
 WIDTH = 100
 
@@ -82,3 +90,51 @@ def _from(module: str, names: list[str]) -> str:
 def indented(text: str, by: int = 4) -> str:
     """The text with each line that is not empty moved to the right."""
     return textwrap.indent(text, " " * by)
+
+
+class Part(NamedTuple):
+    """Lines of a main function, the names they import, and functions that they call."""
+
+    body: str = ""
+    names: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+NOTHING = Part()
+
+
+def function(name: str, body: str = "", **values: str) -> Part:
+    """A function of the parts of scripts, and the lines that call it."""
+    text, names = _filled(name, values)
+    return Part(body, names, (text,))
+
+
+def lines(name: str, **values: str) -> Part:
+    """Lines of the parts of scripts."""
+    text, names = _filled(name, values)
+    return Part(text, names)
+
+
+def together(*parts: Part) -> Part:
+    """Several parts as one."""
+    return Part(
+        "\n".join(part.body for part in parts if part.body),
+        tuple(name for part in parts for name in part.names),
+        tuple(dict.fromkeys(text for part in parts for text in part.functions)),
+    )
+
+
+def _filled(name: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    text, names = _texts()[name]
+    return Template(text).substitute(values), names
+
+
+@cache
+def _texts() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The texts of the parts by name, and what they import."""
+    found = {}
+    for block in data_text("scripts/parts.py.txt").split("\n#: ")[1:]:
+        head, _, text = block.partition("\n")
+        name, *names = head.split()
+        found[name] = (text.strip("\n"), tuple(names))
+    return found

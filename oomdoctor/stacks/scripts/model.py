@@ -1,24 +1,14 @@
-"""How scripts load a model, add adapters and turn on checkpointing, as the rung says.
-
-Each function returns source for the body of a function, and the names that it imports.
-"""
+"""How scripts load a model, add adapters, checkpoint and make an optimizer, as the rung says."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
+from oomdoctor.records.facts.optimizers import canonical
 from oomdoctor.stacks.rung import StackRung, not_in
-from oomdoctor.stacks.scripts.code import call, literal
-
-
-class Part(NamedTuple):
-    """Lines of a function, the names they import, and functions that they call."""
-
-    body: str = ""
-    names: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()
+from oomdoctor.stacks.scripts.code import Part, call, function, lines, literal, together
 
 
 def version_of(rung: StackRung, library: str) -> tuple[int, ...]:
@@ -83,35 +73,26 @@ def kbit_preparation(config: TrainConfig) -> Part:
     if config.kbit_prepare == "peft":
         line = "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)"
         return Part(line, ("peft:prepare_model_for_kbit_training",))
-    return Part("cast_norms_to_32_bits(model)", ("torch",), (_NORMS,))
-
-
-_NORMS = '''
-def cast_norms_to_32_bits(model: torch.nn.Module) -> None:
-    """16 bits are too coarse for norms beside quantized weights."""
-    for name, module in model.named_modules():
-        if "norm" in name.rsplit(".", 1)[-1].lower():
-            module.to(torch.float32)
-'''
+    return function("cast_norms_to_32_bits", "cast_norms_to_32_bits(model)")
 
 
 def lora_config(config: TrainConfig) -> Part:
     """The expression of peft's configuration."""
-    functions: tuple[str, ...] = ()
-    targets = literal(config.lora_targets)
-    if config.lora_targets == "attention":
-        targets, functions = "attention_projections(model)", (_PROJECTIONS,)
+    by_name = config.lora_targets == "attention"
     settings = {
         "r": literal(config.lora_rank),
         "lora_alpha": literal(config.lora_alpha),
         "lora_dropout": literal(config.lora_dropout),
-        "target_modules": targets,
+        "target_modules": (
+            "attention_projections(model)" if by_name else literal(config.lora_targets)
+        ),
         "task_type": literal("SEQ_CLS" if config.objective == "reward" else "CAUSAL_LM"),
     }
     settings |= {key: "True" for key in ("use_dora", "use_rslora") if getattr(config, key)}
     if config.modules_to_save:
         settings["modules_to_save"] = literal(config.modules_to_save)
-    return Part(call("LoraConfig", settings, indent=12), ("peft:LoraConfig",), functions)
+    lora = Part(call("LoraConfig", settings, indent=12), ("peft:LoraConfig",))
+    return together(function("attention_projections"), lora) if by_name else lora
 
 
 def adapter(config: TrainConfig) -> Part:
@@ -121,24 +102,14 @@ def adapter(config: TrainConfig) -> Part:
     prepared, lora = kbit_preparation(config), lora_config(config)
     line = call("model = get_peft_model", {}, "model", lora.body, indent=4)
     cast = Part() if config.adapter_dtype == "default" else cast_trained(config.adapter_dtype)
-    body = "\n".join(filter(None, (prepared.body, line, cast.body)))
-    names = (*prepared.names, *lora.names, *cast.names, "peft:get_peft_model")
-    return Part(body, names, (*prepared.functions, *lora.functions, *cast.functions))
+    wrapped = Part(line, (*lora.names, "peft:get_peft_model"), lora.functions)
+    return together(prepared, wrapped, cast)
 
 
 def cast_trained(dtype: str, model: str = "model", part: str = "") -> Part:
     """Adapters and what is trained beside them in one type, or a part of it by its name."""
     words = [model, f"torch.{dtype}", *([literal(part)] if part else [])]
-    return Part(f"cast_trained({', '.join(words)})", ("torch",), (_CAST,))
-
-
-_CAST = '''
-def cast_trained(model: torch.nn.Module, dtype: torch.dtype, part: str = "") -> None:
-    """Keep what is trained in one type, except for the lengths that DoRA learns."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and part in name and "lora_magnitude_vector" not in name:
-            parameter.data = parameter.data.to(dtype)
-'''
+    return function("cast_trained", f"cast_trained({', '.join(words)})")
 
 
 def liger(config: TrainConfig) -> Part:
@@ -164,48 +135,13 @@ def float8(config: TrainConfig) -> Part:
 
 def transformer_engine(config: TrainConfig) -> Part:
     """The layers of Transformer Engine and its autocast, once the Trainer has an Accelerator."""
-    if config.fp8 != "transformer_engine":
-        return Part()
-    names = ("convert_model", "apply_fp8_autowrap", "TERecipeKwargs")
-    return Part(
-        """\
-# As accelerate does it for mixed_precision="fp8". It needs the Accelerator of the trainer.
-with torch.no_grad():
-    convert_model(trainer.model)
-apply_fp8_autowrap(trainer.model, TERecipeKwargs())""",
-        ("torch", *(f"accelerate.utils:{name}" for name in names)),
-    )
+    return lines("transformer_engine") if config.fp8 == "transformer_engine" else Part()
 
 
 def frozen(config: TrainConfig) -> Part:
     """The layers that full fine-tuning leaves as they are."""
     count = config.frozen_layers
-    if not count:
-        return Part()
-    function = """
-def freeze(model: torch.nn.Module, layers: int) -> None:
-    \"\"\"Train neither the embeddings nor the first layers.\"\"\"
-    for module in model.modules():
-        if isinstance(module, torch.nn.Embedding):
-            module.requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        number = re.search(r"\\.(\\d+)\\.", name)
-        if number and int(number[1]) < layers:
-            parameter.requires_grad_(False)
-"""
-    return Part(f"freeze(model, layers={count})", ("re", "torch"), (function,))
-
-
-_PROJECTIONS = '''
-def attention_projections(model: torch.nn.Module) -> list[str]:
-    """The names of the linear layers inside attention modules."""
-    found = {
-        name.rsplit(".", 1)[-1]
-        for name, module in model.named_modules()
-        if "att" in name.lower() and type(module).__name__.startswith(("Linear", "Conv1D"))
-    }
-    return sorted(found)
-'''
+    return function("freeze", f"freeze(model, layers={count})") if count else Part()
 
 
 def part_checkpointing(config: TrainConfig) -> Part:
@@ -213,19 +149,9 @@ def part_checkpointing(config: TrainConfig) -> Part:
     kind = config.activation_checkpointing
     if kind not in ("attention", "mlp"):
         return Part()
-    function = f'''
-def checkpoint_{kind}(model: torch.nn.Module) -> None:
-    """Keep only the inputs of each {kind} module, and recompute the rest in the backward pass."""
-    named = r"{LAYER_PARTS[kind]}"
-    for name, module in model.named_modules():
-        layer, _, own_name = name.rpartition(".")
-        if not re.search(r"\\.\\d+$", layer) or not re.search(named, own_name, re.IGNORECASE):
-            continue
-        if any(weight.dim() > 1 for weight in module.parameters()):
-            module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
-'''
-    names = ("functools", "re", "torch", "torch.utils.checkpoint:checkpoint")
-    return Part(f"checkpoint_{kind}(model)", names, (function,))
+    return function(
+        "checkpoint_part", f"checkpoint_{kind}(model)", part=kind, pattern=LAYER_PARTS[kind]
+    )
 
 
 def checkpointing_settings(rung: StackRung) -> dict[str, object] | None:
@@ -239,7 +165,7 @@ def checkpointing_settings(rung: StackRung) -> dict[str, object] | None:
         settings["every_n_layers"] = config.checkpoint_every
     if kind == "offload":
         settings["offload"] = True
-    if len(settings) > 1 and not renamed_checkpointing(rung):
+    if len(settings) > 1 and not _renames_checkpointing(rung):
         raise not_in(
             f"transformers {rung.versions.get('transformers')}",
             f"activation_checkpointing = {literal(kind)}",
@@ -248,6 +174,74 @@ def checkpointing_settings(rung: StackRung) -> dict[str, object] | None:
     return settings
 
 
-def renamed_checkpointing(rung: StackRung) -> bool:
-    """Whether transformers calls it activation checkpointing, no longer gradient checkpointing."""
+def checkpointing_name(rung: StackRung) -> str:
+    """What the rung's transformers calls it."""
+    new = _renames_checkpointing(rung)
+    return "activation_checkpointing" if new else "gradient_checkpointing"
+
+
+def _renames_checkpointing(rung: StackRung) -> bool:
     return version_of(rung, "transformers") >= (5, 23)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """How an optimizer is built: its class, as it is imported, and its keyword arguments.
+
+    `eight_bit`: bitsandbytes would keep 8-bit states for embeddings, too.
+    """
+
+    source: str
+    arguments: tuple[tuple[str, object], ...] = ()
+    eight_bit: bool = False
+
+    @property
+    def called(self) -> str:
+        """What the script calls, such as `torch.optim.AdamW`."""
+        library, kind = self.source.split(":")
+        return kind if library == "transformers" else f"{library}.optim.{kind}"
+
+    @property
+    def imported(self) -> str:
+        """What the script imports for it."""
+        library = self.source.split(":")[0]
+        return self.source if library == "transformers" else library
+
+
+BUILT = {
+    "adamw_torch_fused": Built("torch:AdamW", (("fused", True),)),
+    "adamw_torch": Built("torch:AdamW"),
+    "sgd": Built("torch:SGD"),
+    "adagrad": Built("torch:Adagrad"),
+    "rmsprop": Built("torch:RMSprop"),
+    "adafactor": Built(
+        "transformers:Adafactor", (("scale_parameter", False), ("relative_step", False))
+    ),
+    "adamw_bnb_8bit": Built("bitsandbytes:AdamW8bit", eight_bit=True),
+    "paged_adamw_8bit": Built("bitsandbytes:PagedAdamW8bit", eight_bit=True),
+    "paged_adamw_32bit": Built("bitsandbytes:PagedAdamW32bit"),
+    "lion_8bit": Built("bitsandbytes:Lion8bit", eight_bit=True),
+    "lion_32bit": Built("bitsandbytes:Lion32bit"),
+    "paged_lion_8bit": Built("bitsandbytes:PagedLion8bit", eight_bit=True),
+    "paged_lion_32bit": Built("bitsandbytes:PagedLion32bit"),
+    "ademamix_8bit": Built("bitsandbytes:AdEMAMix8bit", eight_bit=True),
+}
+
+
+def optimizer(rung: StackRung) -> Part:
+    """`optimizer = ...` in a plain loop.
+
+    Raises:
+        OomDoctorError: a plain loop cannot build it (exit 3).
+    """
+    name = canonical(rung.config.optimizer)
+    built = BUILT.get(name)
+    if built is None:
+        raise not_in("pytorch", f"the optimizer {name}", "use --to trainer, which makes it by name")
+    settings = {"lr": "args.learning_rate", **{k: literal(v) for k, v in built.arguments}}
+    body = call(f"optimizer = {built.called}", settings, "parameter_groups(model)", indent=4)
+    made = together(Part(body, (built.imported,)), function("parameter_groups"))
+    if not built.eight_bit:
+        return made
+    kept = function("keep_embeddings_in_32_bits", "keep_embeddings_in_32_bits(model)")
+    return together(made, kept)

@@ -1,41 +1,77 @@
-"""What all training scripts share: the head, the sizes, the options and the main function."""
+"""What all training scripts share: the head, the sizes, the options, and which rungs they say."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
 
-from oomdoctor.records.config import scored_tokens
-from oomdoctor.stacks.rung import StackRung, learning_rate
-from oomdoctor.stacks.scripts.code import WIDTH, imports, indented, literal
+from oomdoctor.records.config import TrainConfig, scored_tokens
+from oomdoctor.records.rung.keys import KEYS, settled
+from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
+from oomdoctor.stacks.scripts.code import (
+    WIDTH,
+    Part,
+    function,
+    imports,
+    indented,
+    lines,
+    literal,
+    together,
+)
 from oomdoctor.stacks.scripts.data import data_of
+
+SAVE = """\
+model.save_pretrained(args.output)
+tokenizer.save_pretrained(args.output)"""
+_WITH_ENGINE = ("trainer", "trl")  # their Trainer has the Accelerator that the conversion needs
+
+
+def check_said(rung: StackRung, target: str) -> None:
+    """Check that a script can say all of a rung. Scripts train a language model on text.
+
+    Raises:
+        OomDoctorError: the rung has a key or a task that scripts do not express (exit 3).
+    """
+    config = rung.config
+    if rung.task != "causal-lm":
+        raise not_in(target, f"the task {rung.task}", "exports train causal language models")
+    if config.loss == "chunked" and target != "trl":
+        raise not_in(target, "loss = chunked", "use --to trl")
+    if config.fp8 == "transformer_engine" and target not in _WITH_ENGINE:
+        raise not_in(target, "fp8 = transformer_engine", "use --to trainer or --to trl")
+    config = settled(config)
+    for key in KEYS.values():
+        value = getattr(config, key.name)
+        if value != key.default() and target not in key.scripts:
+            scripts = " or ".join(f"--to {name}" for name in key.scripts)
+            raise not_in(target, f"{key.name} = {value}", f"use {scripts}" if scripts else None)
 
 
 def script(
-    rung: StackRung,
-    program: str,
-    names: Iterable[str],
-    parts: Iterable[str],
-    command: str,
-    notes: Iterable[str] = (),
+    rung: StackRung, program: str, parts: Iterable[Part], command: str, notes: Iterable[str] = ()
 ) -> str:
-    """A whole script: head, imports, and the parts with two blank lines between them.
+    """A whole script: head, imports, functions, and the main function with the parts in order.
 
-    `command` starts it. `notes` stand in the head.
+    Two blank lines stand between functions. `command` starts it. `notes` stand in the head.
     """
-    text = "\n\n\n".join(part.strip("\n") for part in parts if part)
-    environment = _environment(rung)
-    used = [*names, *(["os"] if environment else [])]
-    head = f"{_head(rung, program, command, notes)}\n\n{imports(used)}"
-    return f"{head}\n\n{environment}{constants(rung)}\n\n\n{text}\n"
+    environment = _environment(rung.config)
+    whole = together(_arguments(rung), data_of(rung.config).source, *parts)
+    main = (
+        f'def main() -> None:\n{indented(whole.body)}\n\n\nif __name__ == "__main__":\n    main()'
+    )
+    text = "\n\n\n".join((*whole.functions, main))
+    head = _head(rung, program, command, notes)
+    set_first = f"{environment.body}\n\n" if environment.body else ""
+    names = imports((*whole.names, *environment.names))
+    return f"{head}\n\n{names}\n\n{set_first}{_constants(rung)}\n\n\n{text}\n"
 
 
 def _head(rung: StackRung, program: str, command: str, notes: Iterable[str]) -> str:
     title = f"Fine-tune {rung.model} with {program}: {rung.label}."
     data = f"It takes --data: {data_of(rung.config).help}."
     texts = (title, *rung.origin, data, *notes)
-    lines = [line for text in texts for line in textwrap.wrap(_quoted(text), WIDTH)]
-    body = "\n".join((lines[0], "", *lines[1:], "", f"    {command}"))
+    wrapped = [line for text in texts for line in textwrap.wrap(_quoted(text), WIDTH)]
+    body = "\n".join((wrapped[0], "", *wrapped[1:], "", f"    {command}"))
     return f'"""{body}\n"""'
 
 
@@ -45,78 +81,42 @@ def _quoted(text: str) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _environment(rung: StackRung) -> str:
+def _environment(config: TrainConfig) -> Part:
     """What has to be set before torch allocates anything."""
-    if rung.config.allocator != "expandable_segments":
-        return ""
-    return (
-        "# Segments that grow leave fewer gaps; torch reads this when it first allocates.\n"
-        'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")\n\n'
-    )
+    if config.allocator != "expandable_segments":
+        return Part()
+    return lines("expandable_segments")
 
 
-def constants(rung: StackRung) -> str:
+def _constants(rung: StackRung) -> str:
     """The sizes of the rung."""
     config, rows = rung.config, data_of(rung.config).rows
     steps = config.accumulation_steps()
     where = "a row" if rows == "rows" else "a sequence, with its prompt"
-    lines = [f"SEQUENCE_LENGTH = {config.sequence_length}  # tokens in {where}"]
+    sizes = [f"SEQUENCE_LENGTH = {config.sequence_length}  # tokens in {where}"]
     if config.objective in ("dpo", "grpo"):
-        lines.append(f"COMPLETION_LENGTH = {scored_tokens(config)}  # tokens after the prompt")
-    lines += [
+        sizes.append(f"COMPLETION_LENGTH = {scored_tokens(config)}  # tokens after the prompt")
+    sizes += [
         f"MICRO_BATCH_SIZE = {rung.micro_batch}  # {rows} in one forward pass of a GPU",
         f"ACCUMULATION_STEPS = {steps}  # forward passes in one optimizer step",
     ]
-    return "\n".join(lines)
+    return "\n".join(sizes)
 
 
-ARGUMENT_IMPORTS = ("argparse", "pathlib:Path")
-
-
-def arguments(rung: StackRung) -> str:
+def _arguments(rung: StackRung) -> Part:
     """The options of the script."""
     rate = f"{learning_rate(rung.config):.0e}".replace("e-0", "e-")
     beside = rung.beside
     if "learning_rate" in beside:
         rate = literal(beside["learning_rate"])
     whole = rung.epochs.is_integer()
-    kind = "int" if whole else "float"
-    count = literal(int(rung.epochs) if whole else rung.epochs)
-    output = literal(beside.get("output_dir", "trained"))
-    return f"""
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default={literal(rung.model)}, help="a model id or a folder")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path("train.jsonl"),
-        help={literal(data_of(rung.config).help)},
+    return function(
+        "parse_arguments",
+        "args = parse_arguments()",
+        model=literal(rung.model),
+        data=literal(data_of(rung.config).help),
+        output=literal(beside.get("output_dir", "trained")),
+        kind="int" if whole else "float",
+        epochs=literal(int(rung.epochs) if whole else rung.epochs),
+        rate=rate,
     )
-    parser.add_argument("--output", default={output}, help="the folder for the result")
-    parser.add_argument("--epochs", type={kind}, default={count})
-    parser.add_argument("--learning-rate", type=float, default={rate})
-    args = parser.parse_args()
-    if not args.data.is_file():
-        parser.error(f"--data: there is no file {{args.data}}")
-    return args
-"""
-
-
-COLLATE_IMPORTS = ("torch",)
-COLLATE = '''
-def collate(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """A batch of full rows. The model itself shifts the labels by one."""
-    tokens = torch.tensor(rows)
-    return {
-        "input_ids": tokens,
-        "attention_mask": torch.ones_like(tokens),
-        "labels": tokens.clone(),
-    }
-'''
-
-
-def main(lines: Iterable[str]) -> str:
-    """The main function, and the call of it."""
-    body = "\n".join(line for line in lines if line)
-    return f'def main() -> None:\n{indented(body)}\n\n\nif __name__ == "__main__":\n    main()'

@@ -1,31 +1,27 @@
-"""A rung as a script for transformers' Trainer."""
+"""A rung as a script for transformers' Trainer, and the arguments that TRL's trainers share."""
 
 from __future__ import annotations
 
-from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.scripts import data, parts
+from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp, is_zero
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.rung.keys import low_rank
+from oomdoctor.stacks.carried import carried
+from oomdoctor.stacks.engines import engine_settings
+from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import model as models
-from oomdoctor.stacks.scripts.code import call
-from oomdoctor.stacks.scripts.model import Part
-from oomdoctor.stacks.scripts.said import check_said
-from oomdoctor.stacks.scripts.training_arguments import (
-    before_arguments,
-    engine_imports,
-    launch,
-    training_arguments,
+from oomdoctor.stacks.scripts.code import (
+    Part,
+    call,
+    function,
+    lines,
+    literal,
+    literal_lines,
+    mapping,
+    together,
 )
+from oomdoctor.stacks.scripts.parts import check_said, script
 
-_IMPORTS = ("transformers:TrainingArguments", "transformers:Trainer")
-_TRAINER = """trainer = Trainer(
-    model=model,
-    args=training,
-    train_dataset=packed_rows(args.data, tokenizer),
-    data_collator=collate,
-)"""
-_TRAIN = """\
-trainer.train()
-trainer.save_model()
-tokenizer.save_pretrained(args.output)"""
+_ROOM = 88  # columns for the value of an argument
 
 
 def render(rung: StackRung) -> str:
@@ -36,45 +32,173 @@ def render(rung: StackRung) -> str:
     """
     check_said(rung, "trainer")
     config = rung.config
-    training = call("training = TrainingArguments", training_arguments(rung), indent=4)
-    found = [
-        Part(before_arguments(config)),
-        # It connects the GPUs and tells from_pretrained how to load for them, so it comes first.
-        Part(
-            training,
-            ("transformers:TrainingArguments", "transformers:Trainer", *engine_imports(config)),
-        ),
+    parts = [
+        arguments_part(rung, "TrainingArguments", training_arguments(rung), "transformers"),
         models.tokenizer(rung),
         models.loading(rung),
+        function("collate"),
         models.adapter(config),
         models.float8(config),
         models.part_checkpointing(config),
+        lines("trainer"),
+        models.transformer_engine(config),
+        lines("train"),
     ]
-    engine = models.transformer_engine(config)
-    names = [
-        *parts.ARGUMENT_IMPORTS,
-        *data.TEXT.names,
-        *parts.COLLATE_IMPORTS,
-        *(name for part in (*found, engine) for name in part.names),
-    ]
-    return parts.script(
-        rung,
-        "transformers' Trainer",
-        names,
-        [
-            parts.arguments(rung),
-            *data.TEXT.functions,
-            parts.COLLATE,
-            *(function for part in found for function in part.functions),
-            parts.main(
-                [
-                    "args = parse_arguments()",
-                    *(part.body for part in found),
-                    _TRAINER,
-                    engine.body,
-                    _TRAIN,
-                ]
-            ),
-        ],
-        launch(rung),
-    )
+    return script(rung, "transformers' Trainer", parts, launch(rung))
+
+
+def arguments_part(rung: StackRung, kind: str, arguments: dict[str, str], library: str) -> Part:
+    """`training = KIND(...)`, and what stands before it for the engine of the rung.
+
+    It connects the GPUs and tells from_pretrained how to load for them, so it comes before the
+    model.
+    """
+    body = call(f"training = {kind}", arguments, indent=4)
+    made = Part(body, (f"{library}:{kind}", *_engine_imports(rung.config)))
+    # accelerate refuses a configuration of DeepSpeed if its own file has settings of it as well
+    # (1.15 `DeepSpeedPlugin._deepspeed_config_checks`); those of an export are the same.
+    before = lines("without_launcher_settings") if is_zero(rung.config) else Part()
+    return together(before, made)
+
+
+def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
+    """Keyword arguments of `TrainingArguments`, or of TRL's configurations, whose defaults
+    differ."""
+    config = rung.config
+    computes = {config.autocast_dtype} | ({config.weights_dtype} if is_zero(config) else set())
+    found: dict[str, str] = {
+        "output_dir": "args.output",
+        "num_train_epochs": "args.epochs",
+        "learning_rate": "args.learning_rate",
+        "per_device_train_batch_size": "MICRO_BATCH_SIZE",
+        "gradient_accumulation_steps": "ACCUMULATION_STEPS",
+    }
+    if trl:
+        found |= _of_trl(rung)
+    found["optim"] = literal(config.optimizer)
+    if low_rank(config):
+        found["optim_args"] = literal(f"rank={config.optimizer_rank}")
+        found["optim_target_modules"] = '"all-linear"'
+    if "bfloat16" in computes or trl:
+        found["bf16"] = literal("bfloat16" in computes)
+    if "float16" in computes:
+        found["fp16"] = "True"
+    found |= _checkpointing(rung, trl=trl)
+    if config.loss == "liger" and not trl:  # SFTTrainer would leave out the loss in chunks
+        found["use_liger_kernel"] = "True"
+    if config.loss == "chunked":  # TRL 2 has only the new name
+        two = rung.versions.get("trl") is not None and models.version_of(rung, "trl") >= (2,)
+        found["loss_type"] = literal("nll" if two else "chunked_nll")
+    if config.compile:
+        found["torch_compile"] = "True"
+    found |= _offload(rung, trl=trl)
+    _check_fsdp(rung, "trl" if trl else "trainer")
+    engine = engine_settings(config, dtype_bytes(config.weights_dtype))
+    found |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
+    if has_mesh(config):
+        mesh = {
+            "dp_replicate_size": literal(config.world_size // config.gpus_per_node),
+            "dp_shard_size": literal(config.gpus_per_node),
+        }
+        found["parallelism_config"] = call("ParallelismConfig", mesh, indent=30)
+    if rung.device == "cpu":
+        found["use_cpu"] = "True"
+    found |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
+    for name, value in carried(rung, "trl" if trl else "trainer").items():
+        if not found.get(name, "").startswith("args."):
+            found[name] = literal(value)
+    return found
+
+
+def _of_trl(rung: StackRung) -> dict[str, str]:
+    """What TRL's arguments have of the lengths, the rows and the objective."""
+    config = rung.config
+    if config.objective == "grpo":
+        return {
+            "num_generations": literal(config.num_generations),
+            "max_completion_length": "COMPLETION_LENGTH",
+            "beta": "0.04" if config.reference == "kl" else "0.0",
+            **_loads_reference(rung),
+        }
+    # With `padding_free` alone it cuts nothing, and refuses a length.
+    found = {"max_length": "None" if config.packing == "padding_free" else "SEQUENCE_LENGTH"}
+    if config.packing != "none":
+        found["packing" if config.packing == "packed" else "padding_free"] = "True"
+    if config.padding != "none":  # to the longest row of the batch, without a multiple
+        found["pad_to_multiple_of"] = "1" if config.padding == "longest" else "SEQUENCE_LENGTH"
+    if config.objective == "dpo":
+        if config.reference == "precomputed":
+            found["precompute_ref_log_probs"] = "True"
+        found |= _loads_reference(rung)
+    return found
+
+
+def _loads_reference(rung: StackRung) -> dict[str, str]:
+    """How TRL loads a second model, if it loads one.
+
+    With FSDP it would spread one over all GPUs in each process (TRL 1.16 `create_model_from_path`).
+    Log-probabilities that are computed before come from a second model with FSDP only.
+    """
+    config = rung.config
+    before = config.objective == "dpo" and config.reference == "precomputed" and is_fsdp(config)
+    if config.method != "full" or not (before or has_reference_model(config)):
+        return {}
+    found = models.hub_arguments(rung) | ({"device_map": "None"} if is_fsdp(config) else {})
+    return {"model_init_kwargs": mapping(found)} if found else {}
+
+
+def has_mesh(config: TrainConfig) -> bool:
+    """Whether FSDP 2 shards within a node and copies between nodes."""
+    return config.sharding == "hybrid" and config.fsdp_version == 2
+
+
+def _engine_imports(config: TrainConfig) -> tuple[str, ...]:
+    """What the arguments of an engine import."""
+    return ("accelerate.parallelism_config:ParallelismConfig",) if has_mesh(config) else ()
+
+
+def _check_fsdp(rung: StackRung, target: str) -> None:
+    """What no argument of the Trainer sets for FSDP."""
+    config = rung.config
+    if not is_fsdp(config):
+        return
+    if config.reduce_dtype != "default":
+        raise not_in(
+            target, f"reduce_dtype = {config.reduce_dtype} with FSDP", "use --to accelerate"
+        )
+    if config.prefetch == "forward" and config.fsdp_version == 2:
+        raise not_in(target, "prefetch = forward with FSDP 2", "use fsdp_version = 1")
+
+
+def _checkpointing(rung: StackRung, *, trl: bool) -> dict[str, str]:
+    name, settings = models.checkpointing_name(rung), models.checkpointing_settings(rung)
+    if settings is None:
+        return {name: "False"} if trl else {}
+    return {name: "True", f"{name}_kwargs": literal(settings)}
+
+
+def _offload(rung: StackRung, *, trl: bool) -> dict[str, str]:
+    """Activations in host memory; the engines of several GPUs say the rest themselves."""
+    kind = rung.config.offload
+    target = "trl" if trl else "trainer"
+    if kind == "activations":
+        if not trl:
+            raise not_in(target, "offload = activations", "use --to trl")
+        return {"activation_offloading": "True"}
+    if kind == "optimizer" and rung.config.sharding == "none":
+        raise not_in(
+            target,
+            "offload = optimizer on one GPU",
+            "use optimizer = paged_adamw_8bit, or sharding = zero2 with --to deepspeed",
+        )
+    return {}
+
+
+def launch(rung: StackRung) -> str:
+    """The line that starts the script."""
+    world = rung.config.world_size
+    nodes = max(1, world // rung.config.gpus_per_node)
+    if world == 1:
+        return "python train.py --data train.jsonl"
+    several = f"--nnodes {nodes} --rdzv-endpoint HOST:29500 " if nodes > 1 else ""
+    return f"torchrun {several}--nproc-per-node {world // nodes} train.py --data train.jsonl"

@@ -8,10 +8,11 @@ from __future__ import annotations
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING, UNSLOTH_CHOICES
 from oomdoctor.stacks.rung import StackRung, not_in
-from oomdoctor.stacks.scripts import data, parts
-from oomdoctor.stacks.scripts.code import call, literal
-from oomdoctor.stacks.scripts.said import check_said
-from oomdoctor.stacks.scripts.training_arguments import training_arguments
+from oomdoctor.stacks.scripts.code import Part, call, literal
+from oomdoctor.stacks.scripts.data import TEXT
+from oomdoctor.stacks.scripts.model import hub_arguments
+from oomdoctor.stacks.scripts.parts import SAVE, check_said, script
+from oomdoctor.stacks.scripts.trainer import launch, training_arguments
 
 
 def render(rung: StackRung) -> str:
@@ -21,15 +22,10 @@ def render(rung: StackRung) -> str:
         OomDoctorError: Unsloth cannot express the rung (exit 3).
     """
     _check(rung)
-    names = [
-        *parts.ARGUMENT_IMPORTS,
-        *data.TEXT.names,
-        *("torch", "datasets:Dataset", "trl:SFTConfig", "trl:SFTTrainer"),
-    ]
     trainer = {
         "model": "model",
         "args": "training",
-        "train_dataset": 'Dataset.from_dict({"input_ids": packed_rows(args.data, tokenizer)})',
+        "train_dataset": TEXT.dataset,
         "processing_class": "tokenizer",
     }
     # Unsloth checkpoints by its own switch.
@@ -40,28 +36,15 @@ def render(rung: StackRung) -> str:
     }
     # Its SFTTrainer would make one row of a batch, which its rungs do not.
     settings["padding_free"] = "False"
-    text = parts.script(
-        rung,
-        "Unsloth",
-        names,
-        [
-            parts.arguments(rung),
-            *data.TEXT.functions,
-            parts.main(
-                [
-                    "args = parse_arguments()",
-                    _loading(rung),
-                    _adapter(rung.config),
-                    call("training = SFTConfig", settings, indent=4),
-                    call("trainer = SFTTrainer", trainer, indent=4),
-                    "trainer.train()",
-                    "model.save_pretrained(args.output)",
-                    "tokenizer.save_pretrained(args.output)",
-                ]
-            ),
-        ],
-        "python train.py --data train.jsonl",
-    )
+    names = ("torch", "datasets:Dataset", "trl:SFTConfig", "trl:SFTTrainer")
+    parts = [
+        Part(_loading(rung), names),
+        Part(_adapter(rung.config)),
+        Part(call("training = SFTConfig", settings, indent=4)),
+        Part(call("trainer = SFTTrainer", trainer, indent=4)),
+        Part("trainer.train()\n" + SAVE),
+    ]
+    text = script(rung, "Unsloth", parts, launch(rung))
     # It patches the other libraries, so it has to be imported before them.
     first = "import argparse\n"
     return text.replace(
@@ -97,10 +80,7 @@ def _loading(rung: StackRung) -> str:
     if config.method == "full":
         settings["full_finetuning"] = "True"
         settings["use_gradient_checkpointing"] = checkpointing
-    if rung.revision is not None:
-        settings["revision"] = literal(rung.revision)
-    if rung.trust_remote_code:
-        settings["trust_remote_code"] = "True"
+    settings |= hub_arguments(rung)
     return call("model, tokenizer = FastLanguageModel.from_pretrained", settings, indent=4)
 
 

@@ -13,9 +13,8 @@ from oomdoctor.records.user_training import AddedCode
 from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script
 from oomdoctor.stacks.scripts import model as models
-from oomdoctor.stacks.scripts.code import imports
-from oomdoctor.stacks.scripts.model import Part
-from oomdoctor.stacks.scripts.optimizers import BUILT
+from oomdoctor.stacks.scripts.code import Part, imports
+from oomdoctor.stacks.scripts.model import BUILT
 from oomdoctor.stacks.writing.python_patch import call_name
 
 _LOOP = "around the forward pass and the loss"
@@ -37,7 +36,7 @@ class _Place:
         )
         name = self._model_name()
         body = re.sub(r"\bmodel\b(?!=)", name, part.body)
-        functions = "".join(part.functions).strip("\n")
+        functions = "\n\n".join(part.functions)
         code = f"{functions}\n\n\n{body}" if functions else body
         return AddedCode(self.path, "below", line, where, code, _imports(part))
 
@@ -149,8 +148,6 @@ def _optimizer(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
     built, call = BUILT.get(canonical(after.optimizer)), place.script.calls.get("optimizer")
     if built is None or call is None:
         raise ValueError(f"the script makes its optimizer in code, and not {after.optimizer}")
-    library, kind = built.source.split(":")
-    prefix = {"torch": "torch.optim.", "bitsandbytes": "bitsandbytes.optim."}.get(library, "")
     taken = ("lr", "weight_decay", "betas", "eps")
     given = [ast.get_source_segment(place.text, one) or "" for one in call.args]
     given += [
@@ -159,9 +156,9 @@ def _optimizer(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
         if one.arg in taken
     ]
     given += [f"{name}={value!r}" for name, value in built.arguments]
-    code = f"{prefix}{kind}({', '.join(given)})"
+    code = f"{built.called}({', '.join(given)})"
     where = f"instead of {name_of(call.func)}(...)"
-    names = _imports(Part("", (built.source if library == "transformers" else library,)))
+    names = _imports(Part("", (built.imported,)))
     return (AddedCode(place.path, "instead", call.lineno, where, code, names),)
 
 

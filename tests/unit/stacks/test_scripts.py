@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 
+from oomdoctor import stacks
 from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.package_data import data_text
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.label import label_of
 from oomdoctor.stacks.export import export, target_names
@@ -154,3 +156,12 @@ def test_rows_that_all_ranks_add_to_are_in_a_file_that_all_read() -> None:
     assert "Dataset.from_list" in export(rung(**values), "trl")
     shared = export(rung(**values, world_size=2, sharding="ddp"), "trl")
     assert "Dataset.from_json" in shared and "Dataset.from_list" not in shared
+
+
+def test_every_part_of_scripts_is_used() -> None:
+    named = re.findall(r"^#: (\w+)", data_text("scripts/parts.py.txt"), re.MULTILINE)
+    folder = Path(stacks.__file__).with_name("scripts")
+    code = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    used = set(re.findall(r"\b(?:function|lines)\(\s*\"(\w+)\"", code))
+    assert set(named) == used
+    assert len(named) == len(used)
