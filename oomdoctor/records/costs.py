@@ -63,13 +63,10 @@ class EstimatedTime:
     """The estimated time of a sequence of operators, and its parts.
 
     `seconds` is the larger of the device's and the host's time, because the host runs ahead of the
-    device. `bound_by` gives the shares of `seconds`, which add up to 1. `notes` are sentences for
-    the report.
+    device. `bound_by` gives the shares of `seconds`, which add up to 1.
     """
 
     seconds: float
     device_s: float
     host_s: float
-    operators: int
     bound_by: Mapping[Bound, float]
-    notes: tuple[str, ...]

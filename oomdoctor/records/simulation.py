@@ -198,14 +198,3 @@ class SpeedErrorRecord:
     signed_median: float
     absolute_median: float
     p95: float
-
-
-@dataclass(frozen=True, slots=True)
-class Uncertainty:
-    """A prediction may be off by `share` of itself either way; None if nothing is recorded.
-
-    `evidence` is a sentence on where the figure comes from.
-    """
-
-    share: float | None
-    evidence: str

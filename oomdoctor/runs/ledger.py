@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from oomdoctor.analysis.memory.least_counts import least_counts
+from oomdoctor.analysis.memory.shape import least_counts
 from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator
-from oomdoctor.analysis.allocator.address_space import CHUNK, AddressSpace
-from oomdoctor.analysis.allocator.device import Device
+from oomdoctor.analysis.allocator.device import CHUNK, AddressSpace, Device
 from oomdoctor.analysis.allocator.pool import Block
 from oomdoctor.analysis.allocator.settings import EqualBlocks
 from oomdoctor.units import MIB

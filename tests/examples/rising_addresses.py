@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.analysis.allocator.address_space import AddressSpace
+from oomdoctor.analysis.allocator.device import AddressSpace
 
 
 class Rising(AddressSpace):

@@ -19,7 +19,7 @@ memory fraction             `setMemoryFraction`, `alloc_block`: caching.py (`lim
 expandable segments         `find_expandable_block`, `map_block`, `unmap_block`,
                             `try_allocate_expandable_block`, `ExpandableSegment`: expandable.py
 PYTORCH_CUDA_ALLOC_CONF     `parseArgs` of both configurations: settings.py
-the message                 `malloc`, `format_size` (c10/core/Allocator.h): message.py
+the message                 `malloc`, `format_size` (c10/core/Allocator.h): records.py
 ==========================  ======================================================================
 
 The releases differ in some rules:
@@ -36,7 +36,7 @@ The releases differ in some rules:
 - The message of some builds says PYTORCH_ALLOC_CONF, and its last link has changed.
 
 Two things only the driver knows: the address of a new segment (it decides between free blocks of
-equal size; `address_space` has the rule that recorded runs show), and what a process needs outside
+equal size; `device` has the rule that recorded runs show), and what a process needs outside
 the allocator (subtract it from `capacity_bytes`). Each stream has its own pools. The model does
 not cover events that delay a free (`record_stream`), private pools of CUDA graphs and `MemPool`,
 memory shared between processes, `throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync
@@ -44,17 +44,15 @@ backend.
 """
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
-from oomdoctor.analysis.allocator.message import out_of_memory_message
 from oomdoctor.analysis.allocator.records import (
-    Fragmentation,
     Mark,
     OutOfDeviceMemory,
     OutOfMemory,
-    Point,
     Replay,
     Segment,
     Span,
     Window,
+    out_of_memory_message,
 )
 from oomdoctor.analysis.allocator.replay import replay, replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
@@ -62,11 +60,9 @@ from oomdoctor.analysis.allocator.settings import AllocatorSettings
 __all__ = [
     "AllocatorSettings",
     "CachingAllocator",
-    "Fragmentation",
     "Mark",
     "OutOfDeviceMemory",
     "OutOfMemory",
-    "Point",
     "Replay",
     "Segment",
     "Span",

@@ -14,7 +14,6 @@ from oomdoctor.analysis.allocator.pool import (
     stale_blocks,
 )
 from oomdoctor.analysis.allocator.records import (
-    Fragmentation,
     OutOfDeviceMemory,
     OutOfMemory,
     Segment,
@@ -58,7 +57,6 @@ class CachingAllocator:
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.retries = 0
-        self.at_reserved_peak = Fragmentation(0, 0, 0)
         expandable = settings.expandable_segments
         self._divisions = settings.roundup_power2_divisions
         self._max_split = settings.max_split_size_bytes or _NO_LIMIT
@@ -112,7 +110,6 @@ class CachingAllocator:
         small, large = self.pools_of(stream) if stream else (self._small, self._large)
         pool = small if rounded <= SMALL_LIMIT else large
         found = pool.take_best_fit(rounded) if self.is_plain else self._cached(pool, rounded)
-        is_new = found is None
         if found is None:
             found = self.obtain(pool, rounded, size)
         if found.size - rounded > pool.keep and rounded < self._split_below:
@@ -123,13 +120,6 @@ class CachingAllocator:
         allocated = self.allocated_bytes = self.allocated_bytes + found.size
         if allocated > self.peak_allocated_bytes:
             self.peak_allocated_bytes = allocated
-        if is_new:
-            self.note_reserved()
-
-    def note_reserved(self) -> None:
-        """Take a new segment into account, once its block is allocated."""
-        if self.reserved_bytes > self.at_reserved_peak.reserved_bytes:
-            self.at_reserved_peak = self._fragmentation()
 
     def free(self, block: int) -> None:
         """Free a block; its memory merges with free neighbours and stays cached.
@@ -172,7 +162,6 @@ class CachingAllocator:
         """Set the peaks to the current values (`torch.cuda.reset_peak_memory_stats`)."""
         self.peak_allocated_bytes = self.allocated_bytes
         self._device.peak_bytes = self.reserved_bytes
-        self.at_reserved_peak = self._fragmentation()
 
     def segments(self) -> tuple[Segment, ...]:
         """The segments reserved from the device, by address."""
@@ -187,10 +176,6 @@ class CachingAllocator:
 
     def _large_pools(self) -> list[Pool]:
         return [large for _, large in self._pools.values()]
-
-    def _fragmentation(self) -> Fragmentation:
-        largest = max(pool.largest for pool in chain.from_iterable(self._pools.values()))
-        return Fragmentation(self.allocated_bytes, self.reserved_bytes, largest)
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
         """The free block to use, removed from its pool (`get_free_block` with all its rules)."""

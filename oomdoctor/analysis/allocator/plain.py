@@ -70,8 +70,7 @@ class PlainBlocks:
                 if not size:
                     continue
                 at = bisect_left(keys, size << ADDRESS_BITS)
-                is_new = at == len(keys)
-                if is_new:
+                if at == len(keys):
                     allocator.allocated_bytes, allocator.peak_allocated_bytes = allocated, peak
                     pools = allocator.pools_of(0 if streams is None else streams[event - 1])
                     found = allocator.obtain(
@@ -119,9 +118,6 @@ class PlainBlocks:
                     allocated += found.size
                 if allocated > peak:
                     peak = allocated
-                if is_new:
-                    allocator.allocated_bytes = allocated
-                    allocator.note_reserved()
                 continue
             freed = live[-event]
             if freed is None:

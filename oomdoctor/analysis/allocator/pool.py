@@ -9,7 +9,7 @@ from itertools import count
 from oomdoctor.analysis.allocator.settings import EqualBlocks
 
 # Free blocks are sorted by size, then by address or by the order of their making, packed into one
-# integer. Addresses are below 2**59 (`address_space.TOP`), and so is the sum of all segments.
+# integer. Addresses are below 2**59 (`device.TOP`), and so is the sum of all segments.
 ADDRESS_BITS = 60
 object_numbers = count(1)
 
@@ -146,10 +146,6 @@ class Pool:
     def first_of(self, size: int) -> int:
         """The index of the smallest free block of at least `size` bytes; the length if none."""
         return bisect_left(self.keys, size << ADDRESS_BITS)
-
-    @property
-    def largest(self) -> int:
-        return self.blocks[-1].size if self.blocks else 0
 
 
 def stale_blocks(pools: Iterable[Pool], target: int) -> list[Block]:

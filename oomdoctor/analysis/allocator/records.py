@@ -1,9 +1,11 @@
-"""The results of a replay, and the exception of the allocator. All sizes are in bytes."""
+"""The results of a replay, the exception of the allocator and its message. Sizes are in bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from oomdoctor.units import GIB, KIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +33,6 @@ class OutOfDeviceMemory(Exception):  # noqa: N818 - torch's own is called OutOfM
         self.record = record
 
 
-@dataclass(frozen=True, slots=True)
-class Fragmentation:
-    """The allocator at one moment; memory that is reserved but not allocated is cached."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-    largest_free_bytes: int
-
-    @property
-    def unallocated_bytes(self) -> int:
-        return self.reserved_bytes - self.allocated_bytes
-
-
 class Mark(NamedTuple):
     """The window `name` begins at the event with this index; if it `empties`, without a cache."""
 
@@ -59,14 +48,6 @@ class Window:
     name: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-
-
-class Point(NamedTuple):
-    """The allocator after the event with this index."""
-
-    event: int
-    allocated_bytes: int
-    reserved_bytes: int
 
 
 class Span(NamedTuple):
@@ -96,18 +77,60 @@ class Replay:
     `peak_allocated_bytes` is that of `torch.cuda.max_memory_allocated`: the sum of the blocks,
     including up to 1 MiB per block that was not worth splitting. If the device ran out of memory,
     `failed_at` is the index of the failed event, and everything else describes the time before it.
-    `windows` holds those that had begun by then. `curve` is empty unless requested.
+    `windows` holds those that had begun by then.
     """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    at_reserved_peak: Fragmentation
     windows: tuple[Window, ...]
     retries: int
     failed_at: int | None
     out_of_memory: OutOfMemory | None
-    curve: tuple[Point, ...]
 
     @property
     def fits(self) -> bool:
         return self.out_of_memory is None
+
+
+_ADVICE = (
+    " If reserved but unallocated memory is large try setting"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid"
+    " fragmentation.  See documentation for Memory Management "
+    " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+)
+
+
+def out_of_memory_message(record: OutOfMemory, gpu: int = 0, total_bytes: int | None = None) -> str:
+    """The message of torch 2.6 (`DeviceCachingAllocator::malloc`) for a process alone on its GPU.
+
+    `total_bytes` is the capacity of the device by the driver; None takes it from the record. What
+    is neither free nor reserved counts as memory of this process outside PyTorch. Without a
+    capacity in the record, all that is not reserved counts as free.
+    """
+    free = record.free_bytes
+    if total_bytes is None:
+        total_bytes = record.reserved_bytes + (free or 0)
+    if free is None:
+        free = total_bytes - record.reserved_bytes
+    limit = record.limit_bytes
+    allowed = "" if limit is None else f"{format_size(limit)} allowed; "
+    unallocated = record.reserved_bytes - record.allocated_bytes
+    return (
+        f"CUDA out of memory. Tried to allocate {format_size(record.requested_bytes)}."
+        f" GPU {gpu} has a total capacity of {format_size(total_bytes)}"
+        f" of which {format_size(free)} is free."
+        f" Including non-PyTorch memory, this process has {format_size(total_bytes - free)}"
+        f" memory in use. {allowed}"
+        f"Of the allocated memory {format_size(record.allocated_bytes)} is allocated by PyTorch,"
+        f" and {format_size(unallocated)} is reserved by PyTorch but unallocated.{_ADVICE}"
+    )
+
+
+def format_size(size: int) -> str:
+    """A size as PyTorch prints it (`format_size`): `20.00 MiB`, but `1024.00 KiB` for 1 MiB."""
+    if size <= KIB:
+        return f"{size} bytes"
+    for unit, name in ((KIB, "KiB"), (MIB, "MiB")):
+        if size <= unit * 1024:
+            return f"{size / unit:.2f} {name}"
+    return f"{size / GIB:.2f} GiB"

@@ -9,11 +9,9 @@ from operator import length_hint
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.plain import PlainBlocks
 from oomdoctor.analysis.allocator.records import (
-    Fragmentation,
     Mark,
     OutOfDeviceMemory,
     OutOfMemory,
-    Point,
     Replay,
     Window,
 )
@@ -30,21 +28,17 @@ def replay(
     events: Iterable[Event],
     allocator: CachingAllocator,
     marks: Iterable[Mark | tuple[int, str]] = (),
-    *,
-    curve_points: int = 0,
 ) -> Replay:
     """Play births (size above 0) and deaths (below 0) until the end or until memory runs out.
 
     `marks` say at which event a window begins; the peaks are reset there, and the cache is emptied
-    if the mark says so. `curve_points` limits the length of the curve; 0 leaves it out, which is
-    faster. The allocator keeps its state, and blocks that are already in it count.
+    if the mark says so. The allocator keeps its state, and blocks that are already in it count.
 
     Raises:
         KeyError: a block dies that is not alive.
         ValueError: the marks are not in order.
     """
-    run = _Run(allocator, iter(events), Curve(curve_points) if curve_points else None)
-    return _replayed(run, allocator, marks)
+    return _replayed(_Run(allocator, iter(events)), allocator, marks)
 
 
 def replay_order(
@@ -68,7 +62,7 @@ def replay_order(
     if allocator.is_plain:
         plain = _PlainRun(allocator, events, sizes, streams)
         return _replayed(plain, allocator, marks)
-    called = _Run(allocator, _with_sizes(events, sizes), None, streams)
+    called = _Run(allocator, _with_sizes(events, sizes), streams)
     return _replayed(called, allocator, marks)
 
 
@@ -77,7 +71,6 @@ def _replayed(
 ) -> Replay:
     windows: list[Window] = []
     peak_allocated = peak_reserved = 0
-    at_peak = Fragmentation(0, 0, 0)
     for name, count, empties in stretches(marks):
         if empties:
             allocator.empty_cache()
@@ -85,8 +78,6 @@ def _replayed(
         run.play(count)
         peak_allocated = max(peak_allocated, allocator.peak_allocated_bytes)
         peak_reserved = max(peak_reserved, allocator.peak_reserved_bytes)
-        if allocator.at_reserved_peak.reserved_bytes > at_peak.reserved_bytes:
-            at_peak = allocator.at_reserved_peak
         if name is not None:
             windows.append(
                 Window(name, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
@@ -96,12 +87,10 @@ def _replayed(
     return Replay(
         peak_allocated_bytes=peak_allocated,
         peak_reserved_bytes=peak_reserved,
-        at_reserved_peak=at_peak,
         windows=tuple(windows),
         retries=allocator.retries,
         failed_at=None if run.out_of_memory is None else run.played,
         out_of_memory=run.out_of_memory,
-        curve=run.points(),
     )
 
 
@@ -117,10 +106,9 @@ class _Run:
         self,
         allocator: CachingAllocator,
         events: Iterator[Event],
-        curve: Curve | None,
         streams: Sequence[int] | None = None,
     ) -> None:
-        self._allocator, self._events, self._curve = allocator, events, curve
+        self._allocator, self._events = allocator, events
         self._streams = streams
         self.played = 0
         self.out_of_memory: OutOfMemory | None = None
@@ -130,24 +118,18 @@ class _Run:
         allocate, free, streams = self._allocator.allocate, self._allocator.free, self._streams
         index = self.played - 1
         try:
-            for index, (block, size) in enumerate(islice(self._events, count), self.played):
+            for index, (block, size) in enumerate(  # noqa: B007 - where it ends
+                islice(self._events, count), self.played
+            ):
                 if size > 0:
                     allocate(block, size, 0 if streams is None else streams[block - 1])
                 elif size < 0:
                     free(block)
-                if self._curve is not None:
-                    self._curve.add(self._point(index))
         except OutOfDeviceMemory as failure:
             self.played = index
             self.out_of_memory = failure.record
         else:
             self.played = index + 1
-
-    def points(self) -> tuple[Point, ...]:
-        return () if self._curve is None else self._curve.points()
-
-    def _point(self, index: int) -> Point:
-        return Point(index, self._allocator.allocated_bytes, self._allocator.reserved_bytes)
 
 
 class _PlainRun:
@@ -175,47 +157,6 @@ class _PlainRun:
             self.played = end - length_hint(remaining) - 1
         else:
             self.played = end
-
-    def points(self) -> tuple[Point, ...]:
-        return ()
-
-
-class Curve:
-    """At most `points` points, each for the same number of events.
-
-    A point shows the event with the most allocated bytes, so the highest point is the peak.
-    """
-
-    def __init__(self, points: int) -> None:
-        self._points = max(1, points)
-        self._stride = 1
-        self._kept: list[Point] = []
-
-    def add(self, point: Point) -> None:
-        """Add the next event; events must come in order, without gaps."""
-        bucket = point.event // self._stride
-        if bucket >= self._points:
-            self._halve()
-            bucket = point.event // self._stride
-        if bucket == len(self._kept):
-            self._kept.append(point)
-        else:
-            self._kept[bucket] = _higher(self._kept[bucket], point)
-
-    def points(self) -> tuple[Point, ...]:
-        return tuple(self._kept)
-
-    def _halve(self) -> None:
-        kept = self._kept
-        self._stride *= 2
-        self._kept = [
-            kept[at] if at + 1 == len(kept) else _higher(kept[at], kept[at + 1])
-            for at in range(0, len(kept), 2)
-        ]
-
-
-def _higher(first: Point, second: Point) -> Point:
-    return second if second.allocated_bytes > first.allocated_bytes else first
 
 
 def stretches(

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from oomdoctor.analysis.differences.judging import importance, judged
+from oomdoctor.analysis.differences.judging import Sides, importance, judged
 from oomdoctor.analysis.differences.rows import Row, rows_of
 from oomdoctor.analysis.differences.surroundings import (
     device_of,
@@ -18,7 +18,6 @@ from oomdoctor.analysis.differences.surroundings import (
     model_of,
     setting_changes,
 )
-from oomdoctor.analysis.differences.uncertainty import Sides
 from oomdoctor.records.earlier_runs import DiffAnswer, DiffSide, DiffVerdict, RungDiff
 from oomdoctor.records.report import Report
 from oomdoctor.records.user_training import YOURS

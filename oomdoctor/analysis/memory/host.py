@@ -85,31 +85,23 @@ def host_memory(
     config: TrainConfig,
     counts: ParameterCounts,
     trainable: int | None,
-    *,
-    activations_bytes: int = 0,
-    every_rank_loads: bool = False,
 ) -> HostMemory:
     """The host memory of a node of this training.
 
     `trainable` is the number of parameters with gradients; for full training all, if unknown.
-    `activations_bytes` are those that checkpointing or offloading moves to the host on each rank.
-    With `every_rank_loads` each rank first reads the whole checkpoint into host memory, as FSDP
-    does without `cpu_ram_efficient_loading`, and scripts without a device map.
+    Not counted are activations there (see `is_known`), and a checkpoint that each rank reads whole
+    first, as FSDP does without `cpu_ram_efficient_loading`.
     """
     ranks = min(config.world_size, config.gpus_per_node)
     trained = counts.total if trainable is None else trainable
     parts = [HostPart(_PROCESSES, ranks * PROCESS_BYTES)]
-    parts += _loading(config, counts, ranks, every_rank_loads=every_rank_loads)
+    parts += _loading(config, counts, ranks)
     each = _states(config, counts, trained)
     parts += [HostPart(name, ranks * size) for name, size in each.items()]
-    if config.offload == "activations" or config.activation_checkpointing == "offload":
-        parts.append(HostPart("activations", ranks * activations_bytes))
     return HostMemory(ranks, tuple(parts))
 
 
-def _loading(
-    config: TrainConfig, counts: ParameterCounts, ranks: int, *, every_rank_loads: bool
-) -> list[HostPart]:
+def _loading(config: TrainConfig, counts: ParameterCounts, ranks: int) -> list[HostPart]:
     """The weights while they are loaded.
 
     ddp, ZeRO-1 and ZeRO-2 load to the GPU, a tensor at a time. FSDP loads on the first rank of each
@@ -118,8 +110,6 @@ def _loading(
     memory (`defragment`).
     """
     whole = weights_bytes(config, counts)
-    if every_rank_loads:
-        return [HostPart("the checkpoint on every rank", ranks * whole, only_while_loading=True)]
     if is_fsdp(config):
         return [HostPart("the checkpoint on one rank", whole, only_while_loading=True)]
     if config.sharding == "zero3":

@@ -8,11 +8,7 @@ If facts are missing, the figures err towards "does not fit": a wrong "fits" cos
 
 from __future__ import annotations
 
-from typing import Literal
-
 from oomdoctor.records.machine import ByteRange, GpuFacts
-
-ModuleLoading = Literal["lazy", "eager"]
 
 _MIB = 1 << 20
 # Bytes of the context per resident thread, and a constant part: the middle of the 24 runs in
@@ -26,9 +22,6 @@ _BASE_BYTES = 40 * _MIB
 # (an A100 with 860 MiB) is still outside.
 _LOW, _HIGH = 0.75, 1.2
 LIBRARY_BYTES = 64 * _MIB
-# Loading all kernels instead of only those used adds 362 MiB with PyTorch 1.13 (github
-# pytorch/pytorch#86509), "more than 1000 MB" (#107667) with the larger libraries since.
-_EAGER_BYTES = (360 * _MIB, 700 * _MIB, 1100 * _MIB)
 # What a communicator takes on each GPU: 544 MB for two and 688 MB for more, on four A100 with
 # NVLink (github NVIDIA/nccl#964). On eight H100 all memory outside of PyTorch, context included, is
 # 1.06 GB (#1685), which agrees. Further process groups and all-to-all take more. Without NVLink
@@ -67,20 +60,21 @@ _BELOW_MARKETED = frozenset(
 _UNIFIED = frozenset(("GB10",))
 
 
-def context_bytes(gpu: GpuFacts | None, module_loading: ModuleLoading = "lazy") -> ByteRange:
+def context_bytes(gpu: GpuFacts | None) -> ByteRange:
     """Device bytes of a training process outside the allocator, on one GPU without NCCL.
 
-    `module_loading` is CUDA_MODULE_LOADING: "lazy" is the default since CUDA 11.7.
+    Kernels are loaded when they are used, as since CUDA 11.7 (CUDA_MODULE_LOADING=LAZY).
     """
-    found = _context(gpu)
-    if module_loading == "lazy":
-        return found
-    low, likely, high = _EAGER_BYTES
+    threads = _resident_threads(gpu) if gpu is not None else None
+    if threads is None:
+        low, likely, high = _UNKNOWN_BYTES
+        return ByteRange(low, likely, high, "the card's number of multiprocessors is unknown")
+    likely = _BASE_BYTES + round(threads * _BYTES_A_THREAD)
     return ByteRange(
-        low=found.low + low,
-        likely=found.likely + likely,
-        high=found.high + high,
-        source=f"{found.source}; all kernels loaded at once (CUDA_MODULE_LOADING=EAGER)",
+        low=round(likely * _LOW),
+        likely=likely,
+        high=round(likely * _HIGH) + LIBRARY_BYTES,
+        source="2.25 KiB per resident thread, from out-of-memory messages of 14 card models",
     )
 
 
@@ -129,20 +123,6 @@ def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:
         total, basis = gpu.memory_bytes, "the advertised size"
     kept = next((b for limit, b in _KEPT_BYTES if gpu.memory_bytes <= limit), _KEPT_BYTES_ABOVE)
     return total - kept, f"{basis} minus the most that Linux drivers keep ({kept // _MIB} MiB)"
-
-
-def _context(gpu: GpuFacts | None) -> ByteRange:
-    threads = _resident_threads(gpu) if gpu is not None else None
-    if threads is None:
-        low, likely, high = _UNKNOWN_BYTES
-        return ByteRange(low, likely, high, "the card's number of multiprocessors is unknown")
-    likely = _BASE_BYTES + round(threads * _BYTES_A_THREAD)
-    return ByteRange(
-        low=round(likely * _LOW),
-        likely=likely,
-        high=round(likely * _HIGH) + LIBRARY_BYTES,
-        source="2.25 KiB per resident thread, from out-of-memory messages of 14 card models",
-    )
 
 
 def _resident_threads(gpu: GpuFacts) -> float | None:

@@ -57,10 +57,6 @@ class FewestGpus:
         """Keep what was found on a number of GPUs."""
         self.tries[tried.gpus] = tried
 
-    def _open_below(self) -> list[int]:
-        limit = self.fewest
-        return [n for n in self.numbers if limit is None or n < limit]
-
     def _may_fit(self, number: int) -> bool:
         return self.bound(number) <= self.usable_bytes
 

@@ -13,11 +13,14 @@ from types import MappingProxyType
 from oomdoctor.analysis.allocator import AllocatorSettings, Mark, Replay, replay_order
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
-from oomdoctor.analysis.simulator.kept.store import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
-from oomdoctor.analysis.simulator.orders.inputs import with_inputs
 from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
-from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
+from oomdoctor.analysis.simulator.orders.steps import (
+    with_inputs,
+    with_second_micro_step,
+    with_steady_step,
+)
+from oomdoctor.analysis.simulator.recorded import without_collection
 from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
 from oomdoctor.analysis.simulator.tape import (
     Order,
@@ -48,11 +51,6 @@ class Layout:
     outline: Outline
     blocks: list[TapeBlock]
     sizes: list[int]
-
-    @property
-    def events(self) -> list[tuple[int, int]]:
-        """The events with their bytes."""
-        return self.order.with_sizes(self.sizes)
 
     @property
     def windows(self) -> list[Window]:

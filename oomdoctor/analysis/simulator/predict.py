@@ -13,11 +13,10 @@ from oomdoctor.analysis.allocator import out_of_memory_message
 from oomdoctor.analysis.fit import is_borderline
 from oomdoctor.analysis.search.micro_batch import Sample, chosen, is_worth
 from oomdoctor.analysis.simulator.card import Card, card_of
-from oomdoctor.analysis.simulator.kept.store import Store
-from oomdoctor.analysis.simulator.recorded import Computed, Played, Recorded, RungFacts
+from oomdoctor.analysis.simulator.recorded import Computed, Played, Recorded, RungFacts, Store
 from oomdoctor.analysis.simulator.recordings import Record, Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
-from oomdoctor.analysis.simulator.zero.rung import ZeroSizes
+from oomdoctor.analysis.simulator.zero import ZeroSizes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
 from oomdoctor.records.measurement import OomEvent

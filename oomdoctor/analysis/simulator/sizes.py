@@ -7,18 +7,17 @@ from collections.abc import Sequence
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.allocator.settings import equal_blocks_of
-from oomdoctor.analysis.attention_kernel import attention_kernel
 from oomdoctor.analysis.memory.phases import breakdown, peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator import playback
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.playback import Layout, curve
-from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played
+from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.analysis.speed.communication import has_estimate, with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.config import TrainConfig, held_micro_batches
+from oomdoctor.records.facts.attention import attention_kernel
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
 from oomdoctor.records.simulation import Allocation, PhasePeak, SpeedErrorRecord, Target

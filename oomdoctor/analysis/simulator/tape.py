@@ -214,18 +214,6 @@ class Order:
     repeats: list[tuple[int, int, int]] = field(default_factory=list)
     emptied: list[int] = field(default_factory=list)
 
-    def with_sizes(self, sizes: list[int]) -> list[tuple[int, int]]:
-        """The events for the allocator: (block, bytes) for a birth, (block, -bytes) for a death.
-
-        `replay_order` is faster. Blocks without bytes are left out.
-        """
-        own = [sizes[source] for source in self.origin]
-        return [
-            (event - 1, own[event - 1]) if event > 0 else (-event - 1, -own[-event - 1])
-            for event in self.events
-            if own[abs(event) - 1] > 0
-        ]
-
 
 def plain_order(tape: Tape) -> Order:
     """The tape as recorded."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import get_args
 
 from oomdoctor.analysis.simulator.recorded import Cost, times
 from oomdoctor.analysis.simulator.tape import Region
@@ -20,18 +20,14 @@ from oomdoctor.analysis.speed.roofline import estimate
 from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
-from oomdoctor.records.simulation import Slower, SpeedErrorRecord, Uncertainty
-
-if TYPE_CHECKING:
-    from oomdoctor.records.machine import GpuFacts
-
+from oomdoctor.records.simulation import Origin, Slower, SpeedErrorRecord
 
 _MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # they create optimizer states in step one
 _OVER_LISTS = ("_foreach_", "_fused_")
 
 
 _ENOUGH = 5  # with fewer runs, a 95th percentile is just the largest of a few
-_WHOSE = {"measured": "of our own", "published": "published by others"}
+_ORIGINS = get_args(Origin)  # our own runs come first
 # Relative, by bottleneck: how far the sources of the roofline's constants differ for a card, and
 # for the host, whose processor is unknown.
 _SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
@@ -71,9 +67,9 @@ def estimated_timing(
         return None
     return Timing(
         micro_step_s=micro.seconds,
-        micro_step_spread=time_uncertainty(micro, gpu, errors).share,
+        micro_step_spread=time_uncertainty(micro, gpu, errors),
         optimizer_step_s=step.seconds,
-        optimizer_step_spread=time_uncertainty(step, gpu, errors).share,
+        optimizer_step_spread=time_uncertainty(step, gpu, errors),
         first_untraced_step_s=micro.seconds + step.seconds,
         warmup_steps=0,
         timed_steps=0,
@@ -153,8 +149,8 @@ def _steady(costs: list[Cost], counts: Mapping[Region | None, int]) -> list[Cost
 
 def time_uncertainty(
     estimated: EstimatedTime, gpu: GpuFacts, records: Sequence[SpeedErrorRecord]
-) -> Uncertainty:
-    """The share by which an estimated time may be off, and the reason.
+) -> float:
+    """The share of itself by which an estimated time may be off either way.
 
     `gpu` must have a row in the table of efficiencies.
     """
@@ -162,16 +158,13 @@ def time_uncertainty(
     alike = [r for r in records if r.slower == slower]
     own = [r for r in alike if r.compute_capability == gpu.compute_capability]
     record = next(
-        (r for origin in _WHOSE for r in own if r.origin == origin and r.count >= _ENOUGH), None
+        (r for origin in _ORIGINS for r in own if r.origin == origin and r.count >= _ENOUGH), None
     )
     if record is not None and slower == "device":
-        return Uncertainty(record.p95, _speed_sentence(record))
+        return record.p95
     spread = _constants_spread(estimated, gpu)
-    little = _few_speed_runs(gpu, slower, spread, known=record is not None)
     basis = record or max(alike or records, key=lambda r: r.p95, default=None)
-    if basis is None:
-        return Uncertainty(spread, little)
-    return Uncertainty(math.hypot(spread, basis.p95), f"{little}; {_speed_sentence(basis)}")
+    return spread if basis is None else math.hypot(spread, basis.p95)
 
 
 def _constants_spread(estimated: EstimatedTime, gpu: GpuFacts) -> float:
@@ -180,23 +173,3 @@ def _constants_spread(estimated: EstimatedTime, gpu: GpuFacts) -> float:
     efficiency = efficiency_of(gpu)
     measured = efficiency is not None and efficiency.measured
     return share if measured or estimated.bound_by["launch"] == 1.0 else share * _UNMEASURED
-
-
-def _few_speed_runs(gpu: GpuFacts, slower: Slower, spread: float, *, known: bool) -> str:
-    of_what = "hosts" if slower == "host" else "sources of kernel speeds"
-    differ = f"{of_what} differ by {spread:.0%}"
-    if known:
-        return differ
-    return (
-        f"little evidence: too few runs were compared on compute capability "
-        f"{gpu.compute_capability} with the {slower} as the bottleneck; {differ}"
-    )
-
-
-def _speed_sentence(record: SpeedErrorRecord) -> str:
-    runs = "1 run" if record.count == 1 else f"{record.count} runs"
-    return (
-        f"{runs} {_WHOSE[record.origin]} (compute capability {record.compute_capability}, "
-        f"{record.slower} as the bottleneck): 95% within {record.p95:.1%}, "
-        f"half within {record.absolute_median:.1%}"
-    )

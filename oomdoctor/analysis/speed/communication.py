@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.speed.links import Links, links_of
-from oomdoctor.analysis.speed.traffic import Transfer, host_updates, total_bytes, traffic_of
+from oomdoctor.analysis.speed.traffic import Transfer, host_updates, traffic_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.interconnects import AUTO_LINK, HOST_ADAM_PER_S
 from oomdoctor.records.measurement import Timing
@@ -38,14 +38,11 @@ class Communication:
     """Seconds of one rank. `exposed` adds to a step, `hidden` runs beside its computation.
 
     `micro_step` is with each micro-batch, on average; `update` is once an optimizer step.
-    `sent_bytes` are those of a whole optimizer step. `link` names what limits it.
     """
 
     micro_step_exposed_s: float
     micro_step_hidden_s: float
     update_exposed_s: float
-    sent_bytes: float
-    link: str
 
 
 def has_estimate(config: TrainConfig) -> bool:
@@ -75,7 +72,7 @@ def communication(
     """
     transfers = traffic_of(config, counts, trainable)
     if not transfers:
-        return Communication(0.0, 0.0, 0.0, 0.0, "")
+        return Communication(0.0, 0.0, 0.0)
     links = links_of(gpu, config.world_size, config.gpus_per_node, interconnect)
     if links is None:
         return None
@@ -92,8 +89,6 @@ def communication(
         micro_step_exposed_s=mean,
         micro_step_hidden_s=mean_whole - mean,
         update_exposed_s=update + host_updates(config, trained) / HOST_ADAM_PER_S,
-        sent_bytes=total_bytes(transfers, steps),
-        link=_slowest(transfers, links),
     )
 
 
@@ -182,15 +177,3 @@ def _rate(transfer: Transfer, links: Links) -> float:
         "host": links.host,
     }[transfer.reach]
     return link.bytes_per_s
-
-
-def _slowest(transfers: Sequence[Transfer], links: Links) -> str:
-    """The link on which a step's transfers take longest."""
-    names = {
-        "ring": links.ring.name,
-        "within": links.within.name,
-        "between": (links.between or links.ring).name,
-        "host": links.host.name,
-    }
-    longest = max(transfers, key=lambda t: t.size_bytes / _rate(t, links))
-    return names[longest.reach]

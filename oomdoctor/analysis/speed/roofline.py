@@ -54,8 +54,6 @@ def estimate(
     costs: Iterable[tuple[OpCost, int]],
     gpu: GpuFacts,
     calibration: Calibration | None = None,
-    *,
-    host_s: float = HOST_S,
 ) -> EstimatedTime | None:
     """Seconds of the operators in eager mode, for one micro-step or one optimizer step.
 
@@ -93,37 +91,15 @@ def estimate(
         spent[bound] += working * count
         spent["bandwidth"] += unpacking * count
     spent["launch"] = operators * RAMP_S * factors.launch
-    return _summed(spent, operators, operators * host_s * factors.launch, efficiency, rates)
+    return _summed(spent, operators * HOST_S * factors.launch)
 
 
-def _summed(
-    spent: dict[Bound, float],
-    operators: int,
-    host: float,
-    efficiency: Efficiency,
-    rates: dict[tuple[str, str], float | None],
-) -> EstimatedTime:
+def _summed(spent: dict[Bound, float], host: float) -> EstimatedTime:
     device = sum(spent.values())
     shares: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
     if device > host:
         shares = {bound: seconds / device for bound, seconds in spent.items()}
-    notes = []
-    if host >= device and operators:
-        notes.append(
-            "limited by the host, which issues operators more slowly than the card runs them"
-        )
-    if not efficiency.native_bfloat16 and any(dtype == "bfloat16" for _, dtype in rates):
-        notes.append(
-            "this card emulates bfloat16, which is slower than float32; it runs float16 natively"
-        )
-    return EstimatedTime(
-        seconds=max(device, host),
-        device_s=device,
-        host_s=host,
-        operators=operators,
-        bound_by=shares,
-        notes=tuple(notes),
-    )
+    return EstimatedTime(max(device, host), device, host, shares)
 
 
 def _share(cost: OpCost) -> float:

@@ -187,8 +187,3 @@ def _share(ranks: int) -> float:
 
 def _reduction(config: TrainConfig) -> When:
     return "micro_step" if config.sync_each_batch else "last_micro_step"
-
-
-def total_bytes(transfers: tuple[Transfer, ...], micro_steps: int) -> float:
-    """Bytes that a rank sends in one optimizer step, to other GPUs and to the host."""
-    return sum(t.size_bytes * (micro_steps if t.when == "micro_step" else 1) for t in transfers)

@@ -1,6 +1,6 @@
 /* Addresses of device memory: where the driver places segments, and what lies where.
  *
- * The rules are those of oomdoctor/analysis/allocator/address_space.py, from recorded runs on real
+ * The rules are those of oomdoctor/analysis/allocator/device.py, from recorded runs on real
  * cards: address space is taken in chunks of whole 32 MiB from the highest free range downwards; a
  * segment starts its chunk, and what is left of a chunk takes later segments that fit, the newest
  * chunk first, its lowest address first; a chunk without segments is free again. Addresses decide

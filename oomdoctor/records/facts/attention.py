@@ -6,6 +6,7 @@ that tell which kernel really ran.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -108,3 +109,20 @@ KERNELS = (
     ("flash_attn", "flash_attention_2"),
     ("flex_attention", "flex_attention"),
 )
+
+
+def attention_kernel(
+    implementation: str, operators: Iterable[str], *, compiled: bool
+) -> str | None:
+    """The attention kernel that ran; None if unknown.
+
+    `implementation` is transformers' name of it, `operators` are those with attention. Compiled
+    code calls kernels that no trace sees.
+    """
+    names = " ".join(sorted(operators))
+    if compiled and not names:
+        return None
+    for part, kernel in KERNELS:
+        if part in names:
+            return kernel
+    return "sdpa: math" if implementation == "sdpa" else implementation or None

@@ -12,6 +12,7 @@ from oomdoctor.analysis.fit import (
     ASSUMED_ERROR,
     MODERN,
     USUAL_HEADROOM,
+    PeakErrors,
     capability,
     headroom_bytes,
     smallest_card,
@@ -22,7 +23,6 @@ from oomdoctor.analysis.memory.overhead import (
     device_total_bytes,
     with_nccl,
 )
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.facts.interconnects import AUTO_LINK

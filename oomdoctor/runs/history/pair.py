@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from oomdoctor.analysis.differences.compare import compared
+from oomdoctor.analysis.differences.judging import Sides
 from oomdoctor.analysis.differences.rows import rows_of
-from oomdoctor.analysis.differences.uncertainty import Sides
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.fit import PeakErrors
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.earlier_runs import DiffAnswer, StoredRun
 from oomdoctor.records.report import Report

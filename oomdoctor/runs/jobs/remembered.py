@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.analysis.simulator.kept.packed import Pack, opened, packed
-from oomdoctor.analysis.simulator.kept.store import without_collection
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
+from oomdoctor.analysis.simulator.recorded import without_collection
 from oomdoctor.analysis.simulator.recordings import not_recorded
-from oomdoctor.analysis.simulator.zero.rung import alone_config
+from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.records import codec
 from oomdoctor.records.config import TrainConfig, is_zero

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.dataset.distribution import shapes_of
-from oomdoctor.analysis.fit import peak_error
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.fit import PeakErrors, peak_error
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
 from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.analysis.simulator.predicted_attempts import (

@@ -6,8 +6,8 @@ import re
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.simulator.card import card_of
-from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.playback import Layout
+from oomdoctor.analysis.simulator.recorded import Store
 from oomdoctor.analysis.simulator.recordings import Recordings, not_recorded
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.records.config import is_zero

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from oomdoctor.analysis.attention_kernel import attention_kernel
 from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_by_phase
+from oomdoctor.records.facts.attention import attention_kernel
 from oomdoctor.records.measurement import (
     Breakdown,
     Measurement,

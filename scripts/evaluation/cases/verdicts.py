@@ -20,9 +20,8 @@ import sys
 from dataclasses import dataclass
 
 from cases.case import NO_LIMIT, Case, Reading, predicted_bytes, simulated
-from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes, peak_error
+from oomdoctor.analysis.fit import USUAL_HEADROOM, PeakErrors, headroom_bytes, peak_error
 from oomdoctor.analysis.memory.overhead import context_bytes
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,

@@ -6,6 +6,7 @@ import pytest
 
 from oomdoctor.analysis.fit import (
     USUAL_HEADROOM,
+    PeakErrors,
     borderline_note,
     capability,
     headroom_bytes,
@@ -14,7 +15,6 @@ from oomdoctor.analysis.fit import (
     smallest_card,
     usable_bytes,
 )
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
 from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.simulation import PeakError, PeakErrorRecord
 from oomdoctor.runs.devices.cards import card_named, card_that_holds

@@ -4,14 +4,3 @@ Written from DeepSpeed 0.19.8 (runtime/zero/stage_1_and_2.py, stage3.py,
 partitioned_param_coordinator.py, config.py), and compared with DeepSpeed on the emulated GPU
 (`tests/data/emulated/zero.json`). Without DeepSpeed's own code nothing here is exact.
 """
-
-from oomdoctor.analysis.memory.zero.peaks import (
-    ZeroPeak,
-    ZeroPeaks,
-    curve_of,
-    zero_course,
-    zero_peaks,
-)
-from oomdoctor.analysis.memory.zero.setting import Beside, Parameter
-
-__all__ = ["Beside", "Parameter", "ZeroPeak", "ZeroPeaks", "curve_of", "zero_course", "zero_peaks"]

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.curve import thinned
 from oomdoctor.analysis.memory.phases import Course, Parts, size_of
-from oomdoctor.analysis.memory.zero.partitions import deciding_ranks
-from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, setting_of
+from oomdoctor.analysis.memory.zero.setting import (
+    Beside,
+    Parameter,
+    Setting,
+    deciding_ranks,
+)
 from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three
 from oomdoctor.analysis.memory.zero.stages_one_two import course_of_stages_one_two
-from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.measurement import CurvePhase, MemoryCurve
 
@@ -43,30 +46,13 @@ class ZeroPeaks:
         return self.phases[self.peak_phase].size_bytes
 
 
-def zero_peaks(
-    config: TrainConfig, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
+def peaks_of(
+    setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
 ) -> ZeroPeaks:
     """The peaks of a training with ZeRO, on `rank` or on the one that needs the most.
 
     `beside` is what the step holds besides weights, gradients and states on one GPU.
-
-    Raises:
-        ValueError: the states of the optimizer are not known.
     """
-    return peaks_of(setting_of(config), parameters, beside, rank)
-
-
-def zero_course(
-    config: TrainConfig, parameters: Sequence[Parameter], beside: Beside, rank: int
-) -> Course:
-    """What a rank of a training with ZeRO holds, moment by moment; errors as `zero_peaks`."""
-    return course_of(setting_of(config), parameters, beside, rank)
-
-
-def peaks_of(
-    setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
-) -> ZeroPeaks:
-    """The same for a setting that is already in DeepSpeed's terms."""
     # In stage 3 all ranks are alike, except for padding.
     all_ranks = (0,) if setting.stage == 3 else deciding_ranks(setting.ranks)
     ranks = all_ranks if rank is None else (rank,)

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.analysis.memory.phases import Course, Parts, size_of, together
-from oomdoctor.analysis.memory.zero.partitions import gathered_shard
 from oomdoctor.analysis.memory.zero.setting import (
     MAX_LIVE,
     MAX_REUSE_DISTANCE,
@@ -29,6 +28,7 @@ from oomdoctor.analysis.memory.zero.setting import (
     Beside,
     Parameter,
     Setting,
+    gathered_shard,
 )
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.analysis.memory.phases import Course, Parts, together
-from oomdoctor.analysis.memory.zero.partitions import owned, shard_elements
-from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting
+from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, owned, shard_elements
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES
 

@@ -1,12 +1,13 @@
 """Steps that were not recorded, made from the one that was.
 
 `with_second_micro_step` adds gradient accumulation to a tape. `with_steady_step` appends the step
-in which the optimizer states already exist to an order.
+in which the optimizer states already exist to an order. `with_inputs` adds the inputs of the other
+micro-batches: a Trainer moves all of them to the device before the first micro-step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -137,3 +138,40 @@ def with_steady_step(
             repeats.append((before, (len(events) - before) // times, times))
         repeat(start, end)
     return Order(events, origin, windows, repeats, emptied)
+
+
+def with_inputs(
+    order: Order, blocks: Sequence[TapeBlock], inputs: str, micro_batches: int
+) -> Order:
+    """The order with the inputs of so many micro-batches, held until the end.
+
+    `inputs` is the category of the blocks that each of them has. The new blocks have the highest
+    numbers.
+    """
+    births = [
+        position
+        for position, event in enumerate(order.events)
+        if event > 0 and blocks[order.origin[event - 1]].category == inputs
+    ]
+    more = micro_batches - 1
+    if not births or more < 1:
+        return order
+    sources = [order.origin[order.events[position] - 1] for position in births]
+    at, first = births[-1] + 1, len(order.origin) + 1
+    count = more * len(sources)
+
+    def moved(position: int) -> int:
+        return position + count if position >= at else position
+
+    return Order(
+        [*order.events[:at], *range(first, first + count), *order.events[at:]],
+        order.origin + sources * more,
+        [(moved(start), step, phase) for start, step, phase in order.windows],
+        sorted(
+            [
+                *((moved(start), length, times) for start, length, times in order.repeats),
+                (at, len(sources), more),
+            ]
+        ),
+        [moved(start) for start in order.emptied],
+    )

@@ -15,8 +15,7 @@ from typing import Literal
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
-from oomdoctor.analysis.search.micro_batch import divisors
-from oomdoctor.analysis.search.with_room import Tried, next_with_room
+from oomdoctor.analysis.search.micro_batch import Tried, divisors, next_with_room
 from oomdoctor.records.config import Rung
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.measurement import Measurement

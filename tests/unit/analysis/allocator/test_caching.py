@@ -8,7 +8,6 @@ from rising_addresses import Rising
 from oomdoctor.analysis.allocator import (
     AllocatorSettings,
     CachingAllocator,
-    Fragmentation,
     OutOfDeviceMemory,
 )
 from oomdoctor.analysis.allocator.device import Device
@@ -239,27 +238,6 @@ def test_peaks_start_anew_from_the_present() -> None:
     assert (allocator.peak_allocated_bytes, allocator.peak_reserved_bytes) == (20 * MIB, 36 * MIB)
     allocator.reset_peaks()
     assert (allocator.peak_allocated_bytes, allocator.peak_reserved_bytes) == (4 * MIB, 20 * MIB)
-    assert allocator.at_reserved_peak == Fragmentation(4 * MIB, 20 * MIB, 16 * MIB)
-
-
-def test_fragmentation_is_taken_when_reserved_is_highest() -> None:
-    allocator = _allocator()
-    _fill(allocator, 16 * MIB, 3 * MIB)
-    allocator.free(0)
-    allocator.allocate(2, 30 * MIB)
-    seen = allocator.at_reserved_peak
-    assert (seen.allocated_bytes, seen.reserved_bytes) == (33 * MIB, 66 * MIB)
-    assert seen.unallocated_bytes == 33 * MIB
-    assert seen.largest_free_bytes == 17 * MIB  # beside the 3 MiB, larger than the 16 that died
-
-
-def test_fragmentation_is_that_of_the_first_moment() -> None:
-    allocator = _allocator()
-    allocator.allocate(0, 20 * MIB)
-    allocator.free(0)
-    allocator.empty_cache()
-    allocator.allocate(1, 3 * MIB)  # 20 MiB again
-    assert allocator.at_reserved_peak == Fragmentation(20 * MIB, 20 * MIB, 0)
 
 
 class TestMaxSplitSize:

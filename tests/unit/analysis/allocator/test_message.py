@@ -10,7 +10,7 @@ from oomdoctor.analysis.allocator import (
     out_of_memory_message,
     replay,
 )
-from oomdoctor.analysis.allocator.message import format_size
+from oomdoctor.analysis.allocator.records import format_size
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.units import GIB, KIB, MIB
 

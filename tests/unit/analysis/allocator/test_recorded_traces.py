@@ -16,7 +16,7 @@ from allocator_records import (
     Run,
 )
 
-from oomdoctor.analysis.allocator.address_space import CHUNK, AddressSpace
+from oomdoctor.analysis.allocator.device import CHUNK, AddressSpace
 from oomdoctor.analysis.allocator.settings import EqualBlocks, equal_blocks_of
 from oomdoctor.units import MIB
 

@@ -16,7 +16,7 @@ from oomdoctor.analysis.allocator import (
     CachingAllocator,
     OutOfDeviceMemory,
 )
-from oomdoctor.analysis.allocator.address_space import CHUNK, TOP
+from oomdoctor.analysis.allocator.device import CHUNK, TOP
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.units import GIB, MIB
 

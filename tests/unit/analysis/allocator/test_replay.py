@@ -1,14 +1,11 @@
-"""Replays: windows, the event that fails, the curve, and the peak without the pools."""
+"""Replays: windows, the event that fails, and the peak without the pools."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oomdoctor.analysis.allocator import (
     CachingAllocator,
-    Fragmentation,
     Mark,
     Window,
     replay,
@@ -24,8 +21,6 @@ def test_the_peaks_of_the_whole() -> None:
     assert seen.fits and seen.failed_at is None and seen.retries == 0
     assert seen.peak_allocated_bytes == 60 * MIB
     assert seen.peak_reserved_bytes == 60 * MIB  # 16 MiB fit into the 20 that died
-    assert seen.at_reserved_peak == Fragmentation(60 * MIB, 60 * MIB, 0)
-    assert seen.curve == ()
 
 
 def test_the_peaks_of_windows_start_from_the_present() -> None:
@@ -59,13 +54,6 @@ def test_marks_have_to_be_in_order() -> None:
         replay(EVENTS, CachingAllocator(), [(3, "a"), (1, "b")])
 
 
-def test_fragmentation_of_the_highest_window() -> None:
-    # The second window has the highest reserved bytes; 20 MiB are cached at that moment.
-    events = [(1, 20 * MIB), (1, -1), (2, 30 * MIB), (2, -1), (3, 12 * MIB)]
-    seen = replay(events, CachingAllocator(), [(0, "a"), (2, "b"), (4, "c")])
-    assert seen.at_reserved_peak == Fragmentation(30 * MIB, 50 * MIB, 20 * MIB)
-
-
 def test_it_stops_at_the_event_that_fails() -> None:
     marks = [(0, "first"), (3, "second"), (5, "never")]
     seen = replay(EVENTS, CachingAllocator(56 * MIB), marks)
@@ -88,26 +76,6 @@ def test_the_failing_event_is_counted_across_windows() -> None:
 def test_one_byte_of_capacity_decides() -> None:
     assert replay(EVENTS, CachingAllocator(60 * MIB)).fits
     assert not replay(EVENTS, CachingAllocator(60 * MIB - 1)).fits
-
-
-def test_a_short_curve_has_every_event() -> None:
-    curve = replay(EVENTS, CachingAllocator(), curve_points=10).curve
-    assert [point.event for point in curve] == list(range(7))
-    assert [point.allocated_bytes // MIB for point in curve] == [10, 30, 60, 40, 56, 26, 10]
-    assert [point.reserved_bytes // MIB for point in curve] == [10, 30, 60, 60, 60, 60, 60]
-
-
-@given(sizes=st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=80), points=st.integers(1, 12))
-def test_a_thinned_curve_is_short_in_order_and_keeps_the_peak(
-    sizes: list[int], points: int
-) -> None:
-    events = [(block, size) for block, size in enumerate(sizes)]
-    events += [(block, -size) for block, size in enumerate(sizes)]
-    seen = replay(events, CachingAllocator(), curve_points=points)
-    assert 1 <= len(seen.curve) <= points
-    assert list(seen.curve) == sorted(seen.curve)
-    assert max(point.allocated_bytes for point in seen.curve) == seen.peak_allocated_bytes
-    assert len(seen.curve) >= min(points, len(events)) // 2
 
 
 def test_what_is_not_worth_splitting_counts_as_allocated() -> None:

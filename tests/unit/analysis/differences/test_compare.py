@@ -14,9 +14,9 @@ from example_plans import cards_report, plan_report, solve_report, sweep_report
 from example_runs import fits, ran_out
 
 from oomdoctor.analysis.differences.compare import compared
+from oomdoctor.analysis.differences.judging import SEGMENT, Sides
 from oomdoctor.analysis.differences.rows import rows_of, rungs_of
-from oomdoctor.analysis.differences.uncertainty import SEGMENT, Sides
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.fit import PeakErrors
 from oomdoctor.records.codec import loads
 from oomdoctor.records.earlier_runs import DiffAnswer, RungDiff
 from oomdoctor.records.report import Report

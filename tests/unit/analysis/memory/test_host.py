@@ -80,17 +80,6 @@ def test_who_loads_the_checkpoint(sharding, loading):
     assert found.peak_bytes == 8 * PROCESS_BYTES + loading
 
 
-def test_every_rank_may_load_the_checkpoint():
-    found = host_memory(replace(CONFIG, sharding="fsdp"), COUNTS, None, every_rank_loads=True)
-    assert found.peak_bytes == 8 * PROCESS_BYTES + 8 * P * 2
-
-
-def test_activations_on_the_host_are_those_of_all_ranks():
-    moved = replace(CONFIG, offload="activations")
-    assert parts(moved, activations_bytes=GIB)["activations"] == 8 * GIB
-    assert "activations" not in parts(CONFIG, activations_bytes=GIB)
-
-
 def test_loading_and_training_do_not_add_up():
     found = HostMemory(
         2,

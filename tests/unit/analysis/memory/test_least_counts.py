@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.analysis.memory.bounds import lower_bound
-from oomdoctor.analysis.memory.least_counts import least_counts
+from oomdoctor.analysis.memory.shape import least_counts
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.rung.label import label_of

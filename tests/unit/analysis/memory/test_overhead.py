@@ -73,13 +73,6 @@ def test_an_unknown_card_gets_a_range_around_all_cards() -> None:
     assert context_bytes(replace(card("RTX 4090"), fp32_flops=None)) == unknown
 
 
-def test_eager_loading_costs_hundreds_of_mebibytes() -> None:
-    lazy, eager = context_bytes(card("T4")), context_bytes(card("T4"), "eager")
-    assert eager.low - lazy.low == 360 * MIB
-    assert eager.likely - lazy.likely == 700 * MIB
-    assert "EAGER" in eager.source
-
-
 def test_a_total_that_pytorch_reported_is_taken() -> None:
     total, basis = device_total_bytes(card("RTX 4090"))
     assert total == 24081 * MIB

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oomdoctor.analysis.search.micro_batch import divisors
-from oomdoctor.analysis.search.with_room import MAX_TRIES, Tried, next_with_room
+from oomdoctor.analysis.search.micro_batch import MOST_WITH_ROOM, Tried, divisors, next_with_room
 
 USABLE = 100
 
@@ -50,7 +49,7 @@ def test_the_line_finds_the_largest_size(each: float, largest: int) -> None:
 def test_a_peak_that_bends_upwards_is_followed() -> None:
     tried = search(divisors(64), lambda size: max(20 + size, 8 * size))
     assert max(size for size in tried if tried[size].fits) == 8
-    assert len(tried) <= MAX_TRIES
+    assert len(tried) <= MOST_WITH_ROOM
 
 
 def test_a_size_beyond_all_room_leaves_the_middle() -> None:

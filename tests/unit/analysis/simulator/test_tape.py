@@ -181,17 +181,6 @@ def test_deaths_in_a_row_across_units_come_in_the_order_of_birth() -> None:
     assert tidy.regions[3:] == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_empty_blocks_make_no_events() -> None:
-    tape = Tape()
-    tape.enter("load", "load")
-    tape.born(block(0), None)
-    tape.born(block(8), None)
-    tape.enter("first", "forward")
-    tape.born(block(4), None)
-    order = plain_order(tape)
-    assert order.with_sizes(sizes(tape)) == [(1, 8), (2, 4)]
-
-
 def with_row_sum(results: int, terms: int) -> Tape:
     tape = Tape()
     tape.born(TapeBlock(0, "", row_sum=RowSum(results, terms, 4, 2, 4)), None)

@@ -16,7 +16,7 @@ from oomdoctor.analysis.speed.communication import (
 )
 from oomdoctor.analysis.speed.links import Link, Links, host_link, links_of
 from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
-from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, total_bytes, traffic_of
+from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, traffic_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.interconnects import INTERCONNECTS, NAMES, interconnect_named
 from oomdoctor.records.planned.plan import Interconnect
@@ -42,7 +42,6 @@ def sent(config: TrainConfig = CONFIG, trainable: int | None = None) -> dict[str
 def test_one_gpu_sends_nothing():
     alone = TrainConfig(micro_batch_size=2)
     assert traffic_of(alone, COUNTS, None) == ()
-    assert communication(alone, COUNTS, None, H100, 1.0).sent_bytes == 0
     assert with_communication(timing(), alone, COUNTS, None, H100) == timing()
 
 
@@ -51,9 +50,8 @@ def test_ddp_reduces_all_gradients_once_a_step():
     (only,) = traffic_of(ddp, COUNTS, None)
     assert only.size_bytes == 2 * 3 / 4 * P * 2
     assert (only.when, only.hidden_by) == ("last_micro_step", "backward")
-    assert total_bytes((only,), ddp.accumulation_steps()) == only.size_bytes
     (each,) = traffic_of(replace(ddp, sync_each_batch=True), COUNTS, None)
-    assert total_bytes((each,), 2) == 2 * only.size_bytes
+    assert (each.size_bytes, each.when) == (only.size_bytes, "micro_step")
     plain = traffic_of(replace(ddp, weights_dtype="float32"), COUNTS, None)
     assert plain[0].size_bytes == 2 * only.size_bytes
 
@@ -173,7 +171,7 @@ def test_the_last_micro_step_waits_for_the_gradients():
     whole = 3e9 / (450e9 * 0.78)
     assert found.micro_step_exposed_s == pytest.approx((whole - 0.002) / 2)
     assert found.micro_step_hidden_s == pytest.approx(0.002 / 2)
-    assert (found.update_exposed_s, found.sent_bytes, found.link) == (0, 3e9, "nvlink")
+    assert found.update_exposed_s == 0
 
 
 def test_times_and_their_uncertainty_grow_by_what_is_exposed():

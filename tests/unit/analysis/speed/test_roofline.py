@@ -66,13 +66,11 @@ def test_many_small_operators_take_the_host_s_time() -> None:
     found = times(*[stream(1e3)] * 1000)
     assert found.seconds == found.host_s == pytest.approx(1000 * HOST_S)
     assert found.bound_by == {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
-    assert "host" in found.notes[0]
     assert found.device_s < found.seconds
 
 
 def test_nothing_takes_no_time() -> None:
     assert times().seconds == 0.0
-    assert times().notes == ()
 
 
 def test_a_copy_to_the_host_is_bound_by_the_link() -> None:
@@ -91,12 +89,10 @@ def test_float32_products_do_not_use_tensor_cores() -> None:
     )
 
 
-def test_emulated_bfloat16_is_slower_than_float32_and_said() -> None:
+def test_emulated_bfloat16_is_slower_than_float32() -> None:
     t4 = card("T4")
     slow, plain = times(product(1e13), gpu=t4), times(product(1e13, "float32"), gpu=t4)
     assert slow.seconds > 1.5 * plain.seconds > 5 * times(product(1e13, "float16"), gpu=t4).seconds
-    assert any("emulates bfloat16" in note for note in slow.notes)
-    assert not any("bfloat16" in note for note in times(product(1e13), gpu=A100).notes)
 
 
 def test_without_tensor_cores_float16_is_no_faster_than_float32() -> None:
@@ -144,7 +140,7 @@ def test_an_operator_counts_as_often_as_it_runs() -> None:
     found = estimate(costs, A100)
     assert found is not None
     apart = times(*[product(1e13)] * 2, *[stream(1e9)] * 3)
-    assert (found.operators, found.seconds) == (5, pytest.approx(apart.seconds))
+    assert found.seconds == pytest.approx(apart.seconds)
     assert found.bound_by == pytest.approx(apart.bound_by)
 
 

@@ -13,7 +13,7 @@ from tiny_models import tiny_job
 from oomdoctor.analysis.simulator.kept.packed import opened
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recordings import not_recorded
-from oomdoctor.analysis.simulator.zero.rung import NOTE, parameters_of
+from oomdoctor.analysis.simulator.zero import NOTE, parameters_of
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import PredictedSize, SimulationRequest, Target

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.memory.zero.partitions import gathered_shard, owned, shard_elements
-from oomdoctor.analysis.memory.zero.peaks import peaks_of, zero_peaks
+from oomdoctor.analysis.memory.zero.peaks import peaks_of
 from oomdoctor.analysis.memory.zero.setting import (
     PERSISTENCE_THRESHOLD,
     REDUCE_BUCKET,
     Beside,
     Parameter,
     Setting,
+    gathered_shard,
+    owned,
+    setting_of,
+    shard_elements,
 )
 from oomdoctor.analysis.memory.zero.stage_three import live_elements
 from oomdoctor.records.config import TrainConfig
@@ -210,6 +213,6 @@ def test_full_buckets_are_reduced_beside_a_copy():
 def test_the_worst_rank_is_found_among_many():
     config = TrainConfig(world_size=1024, sharding="zero2", effective_batch_size=1024)
     parameters = [Parameter(1_000_000_000), *[Parameter(1_000_000)] * 1000]
-    found = zero_peaks(config, parameters, NOTHING)
+    found = peaks_of(setting_of(config), parameters, NOTHING)
     assert found.phases["optimizer"].by_category["gradients"] >= 2 * 1_000_000_000
     assert found.peak_bytes == max(peak.size_bytes for peak in found.phases.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.peak_uncertainty import PeakErrors
+from oomdoctor.analysis.fit import PeakErrors
 from oomdoctor.records.simulation import PeakErrorRecord
 
 

@@ -8,27 +8,18 @@ from functools import cached_property
 from typing import cast
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
-from oomdoctor.analysis.memory.phases import breakdown, peak_phase
-from oomdoctor.analysis.memory.zero import (
-    Beside,
-    Parameter,
-    ZeroPeak,
-    ZeroPeaks,
-    curve_of,
-    zero_course,
-    zero_peaks,
-)
+from oomdoctor.analysis.memory.phases import Parts, breakdown, peak_phase, size_of, together
+from oomdoctor.analysis.memory.zero.peaks import ZeroPeak, ZeroPeaks, course_of, curve_of, peaks_of
+from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, setting_of
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.kept.store import Store
 from oomdoctor.analysis.simulator.playback import Layout
-from oomdoctor.analysis.simulator.recorded import Played, RungFacts
+from oomdoctor.analysis.simulator.recorded import Played, RungFacts, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
-from oomdoctor.analysis.simulator.zero.beside import beside_of
 from oomdoctor.analysis.speed.communication import with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.categories import CATEGORIES
+from oomdoctor.records.facts.categories import CATEGORIES, GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
 from oomdoctor.records.rung.adapters import casts_all, compute_dtype
@@ -80,7 +71,7 @@ def peaks_beside(config: TrainConfig, layout: Layout, parameters: Sequence[Param
     Raises:
         ValueError: the states of the optimizer are not known, or the weights are quantized.
     """
-    return zero_peaks(config, parameters, _beside(config, layout))
+    return peaks_of(setting_of(config), parameters, _beside(config, layout))
 
 
 def _beside(config: TrainConfig, layout: Layout) -> Beside:
@@ -155,7 +146,7 @@ class ZeroSizes:
         """The moments of the model of DeepSpeed's buffers on the rank that needs the most."""
         config, rank = self._config.with_micro_batch(size), self._peaks_at(size).rank
         beside = _beside(config, self._alone.layout(size))
-        return curve_of(zero_course(config, self._parameters, beside, rank))
+        return curve_of(course_of(setting_of(config), self._parameters, beside, rank))
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """The peak of each phase by category; its single allocations are not known."""
@@ -184,3 +175,70 @@ class ZeroSizes:
             target.interconnect,
             updates_all=True,
         )
+
+
+_STATES = (WEIGHTS, GRADIENTS, OPTIMIZER)
+
+
+def beside_of(layout: Layout, gradient_bytes: int) -> Beside:
+    """The memory beside the model's states in the last step of a layout without accumulation.
+
+    A gradient takes `gradient_bytes` for each element.
+    """
+    events, origin = layout.order.events, layout.order.origin
+    windows = layout.order.windows
+    last = windows[-1][1]
+    ends = [start for start, _, _ in windows[1:]] + [len(events)]
+    held, made = _Held(), 0
+    forward: Parts = {}
+    kept: Parts | None = None
+    curve: list[tuple[int, Parts]] = []
+    for (start, step, phase), end in zip(windows, ends, strict=True):
+        if step == last and phase == "forward" and kept is None:
+            kept = {name: size for name, size in held.parts.items() if size}
+        held.begin()
+        for event in events[start:end]:
+            source = origin[abs(event) - 1]
+            size = layout.sizes[source] if event > 0 else -layout.sizes[source]
+            category = layout.blocks[source].category
+            if category not in _STATES:
+                held.change(category, size)
+            elif event > 0 and category == GRADIENTS and step == last and phase == "backward":
+                made += size
+                making = together(held.parts, {GRADIENTS: size})
+                curve.append((made // gradient_bytes, max(held.most(), making, key=size_of)))
+                held.begin()
+        if step == last and phase == "forward":
+            forward = max(forward, held.most(), key=size_of)
+        if step == last and phase == "backward":
+            curve.append((made // gradient_bytes, held.most()))
+    return Beside(forward, tuple(curve), kept or {})
+
+
+class _Held:
+    """What is held by category, and the most since `begin`.
+
+    Invariant: `_most` is a copy of the highest parts, or None while the parts are the highest.
+    """
+
+    def __init__(self) -> None:
+        self.parts: Parts = {}
+        self._total = self._highest = 0
+        self._most: Parts | None = None
+
+    def begin(self) -> None:
+        """The most begins at what is held now."""
+        self._highest, self._most = self._total, None
+
+    def change(self, category: str, size: int) -> None:
+        """Bytes of a category are taken, or given back if `size` is negative."""
+        if size < 0 and self._most is None:
+            self._most = dict(self.parts)
+        self.parts[category] = self.parts.get(category, 0) + size
+        self._total += size
+        if self._total >= self._highest:
+            self._highest, self._most = self._total, None
+
+    def most(self) -> Parts:
+        """The highest parts since `begin`."""
+        return dict(self.parts) if self._most is None else self._most

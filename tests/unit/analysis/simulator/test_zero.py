@@ -8,13 +8,8 @@ import pytest
 from analysis_make import measurement
 from layout_make import layout
 
-from oomdoctor.analysis.memory.zero import Parameter
-from oomdoctor.analysis.simulator.zero.rung import (
-    NOTE,
-    alone_config,
-    peaks_beside,
-    zero_measurement,
-)
+from oomdoctor.analysis.memory.zero.setting import Parameter
+from oomdoctor.analysis.simulator.zero import NOTE, alone_config, peaks_beside, zero_measurement
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import config_faults
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from layout_make import layout
 
 from oomdoctor.analysis.memory.zero.setting import Beside
-from oomdoctor.analysis.simulator.zero.beside import beside_of
+from oomdoctor.analysis.simulator.zero import beside_of
 
 
 def test_states_do_not_count_and_the_rest_follows_the_gradients():

@@ -1,1 +1,0 @@
-"""Rungs with DeepSpeed ZeRO, from a model of its buffers."""
