@@ -20,6 +20,7 @@ from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way
+from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import Given, Setup, setup_of
@@ -113,6 +114,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         )
     case, assumed = _case(incident, facts, given, seen)
     found, keys = causes(case)
+    helpful = choices(case) if case.beyond else []
     return replace(
         read,
         held=None if seen is None else seen.held,
@@ -120,14 +122,14 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         tensor=case.tensors[0] if case.tensors else None,
         tensors=case.tensors,
         causes=found,
-        remedies=remedies(case, keys, TABLE),
+        remedies=remedies(case, keys, helpful, TABLE),
         verdict=verdict(case),
         assumed=assumed,
         oddities=oddities(case),
         needs=_needs(case),
         needed_bytes=case.total,
         short_bytes=case.needed or None,
-        no_way=no_way(case),
+        no_way=no_way(case, helpful),
         framework=case.framework,
         model=None if given.model is None else given.model.id,
         config=case.rung,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
-from oomdoctor.analysis.changes.table import TABLE, Change, Part, Tier
+from oomdoctor.analysis.changes.table import Change, Part, Tier
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.measurement import Breakdown
@@ -125,13 +125,15 @@ def search(
     offers: Callable[[Change], bool] = lambda change: True,
     adapt: Callable[[TrainConfig], TrainConfig] = lambda config: config,
     wanted: int = 1,
+    tiers: Sequence[Tier] = tuple(Tier),
 ) -> Answer:
     """Search the table for sets with which `base` fits, until `wanted` are known.
 
     `own` is the verdict about `base` itself. Only changes that `offers` are used. `adapt` completes
-    a changed configuration, such as with the defaults of the user's program.
+    a changed configuration, such as with the defaults of the user's program. Only sets of `tiers`
+    are searched.
     """
-    return _Search(base, own, judge, offers, adapt, wanted).answer()
+    return _Search(base, own, judge, offers, adapt, wanted, tiers).answer()
 
 
 def _recorded(config: TrainConfig) -> TrainConfig:
@@ -150,8 +152,9 @@ class _Search:
         offers: Callable[[Change], bool],
         adapt: Callable[[TrainConfig], TrainConfig],
         wanted: int,
+        tiers: Sequence[Tier],
     ) -> None:
-        self._base, self._judge, self._wanted = base, judge, wanted
+        self._base, self._judge, self._wanted, self._tiers = base, judge, wanted, tiers
         self._offers, self._adapt = offers, adapt
         self._judged: dict[TrainConfig, Judged] = {}
         if own is not None:
@@ -163,13 +166,13 @@ class _Search:
     def answer(self) -> Answer:
         """Search tier by tier."""
         found: list[Judged] = []
-        for tier in Tier:
+        for tier in self._tiers:
             found = self._of_tier(Lattice(self._base, tier, self._offers, self._adapt))
             if found or self._stopped:
                 break
-            if tier == Tier.SAME:
+            if tier == Tier.SAME and tier != self._tiers[-1]:
                 # If not even these fit, they rule out most sets of all tiers at once.
-                last = Lattice(self._base, max(Tier), self._offers, self._adapt)
+                last = Lattice(self._base, self._tiers[-1], self._offers, self._adapt)
                 self._fronts(last)
         judged = tuple(pair for pair in self._judged.values() if pair[0].changes)
         if not found:
@@ -213,7 +216,7 @@ class _Search:
         for front in self._fronts(lattice):
             if self._fits(front):
                 return front
-        everything = lattice.without(frozenset(self._unsupported)).all()
+        everything = lattice.without(frozenset(self._unsupported)).all(self._ruled_out)
         while not self._stopped and (now := self._next_open(everything)):
             self._ask(now)
             for one in now:
@@ -241,8 +244,11 @@ class _Search:
         return []
 
     def _cheapest(self, lattice: Lattice, found: ChangeSet) -> Judged:
-        """The set without what it does not need: the dearest changes are dropped first."""
-        for change in sorted(found.changes, key=TABLE.index, reverse=True):
+        """The set without what it does not need: the dearest changes are dropped first.
+
+        A change is as dear as the cheapest one that it can be replaced with.
+        """
+        for change in sorted(found.changes, key=lattice.cheapest_place, reverse=True):
             tries = lattice.milder(found, change.group)
             alike = all(_recorded(one.config) == _recorded(found.config) for one in tries)
             for batch in [tries] if alike else [[one] for one in tries]:

@@ -72,6 +72,7 @@ class Lattice:
     ) -> None:
         self.base, self.tier, self._adapt = base, tier, adapt
         self._rows = [change for change in TABLE if change.tier <= tier and offers(change)]
+        self._faulty = frozenset(key for key, _ in config_faults(base))
 
     def without(self, keys: frozenset[str]) -> Lattice:
         """The sets without some changes."""
@@ -133,20 +134,49 @@ class Lattice:
             if made is not None:
                 yield made
 
-    def all(self) -> Iterator[ChangeSet]:
-        """Every set of the tier, each change as far as it goes, the strongest changes first.
+    def all(
+        self, hopeless: Callable[[ChangeSet], bool] = lambda found: False
+    ) -> Iterator[ChangeSet]:
+        """Every set of the tier, each change as far as it goes, the strongest sets first.
 
-        A milder step never needs less: larger micro-batches and longer rows only add to a peak.
+        A milder step never needs less: larger micro-batches and longer rows only add to a peak. So
+        does leaving out a change: the subsets of a `hopeless` set are left out with it.
         """
         for method in self.methods():
-            groups = self.groups(method)
-            choices = [[*reversed(_furthest(options)), None] for options in groups.values()]
-            for chosen in product(*choices):
-                named = zip(groups, chosen, strict=True)
-                picked = {group: one for group, one in named if one is not None}
-                made = self.made({**method, **picked})
-                if made is not None:
-                    yield made
+            named = self.groups(method)
+            choices = product(*(reversed(_furthest(options)) for options in named.values()))
+            sets = [dict(zip(named, chosen, strict=True)) for chosen in choices]
+            while sets:
+                going_on: list[dict[str, Option]] = []
+                for chosen in sets:
+                    made = self.made({**method, **chosen})
+                    if made is not None and hopeless(made):
+                        continue
+                    if made is not None:
+                        yield made
+                    going_on.append(chosen)
+                sets = self._without_one_more(going_on, method)
+
+    def _without_one_more(
+        self, sets: Sequence[dict[str, Option]], method: Chosen
+    ) -> list[dict[str, Option]]:
+        """The sets with one change fewer, as far as the tier is still reached, each once."""
+        fewer = (
+            {name: option for name, option in chosen.items() if name != group}
+            for chosen in sets
+            for group in chosen
+        )
+        reaching = [
+            chosen
+            for chosen in fewer
+            if any(change.tier == self.tier for change, _ in (*chosen.values(), *method.values()))
+        ]
+        return list({frozenset(chosen.items()): chosen for chosen in reaching}.values())
+
+    def cheapest_place(self, change: Change) -> int:
+        """The place in the table of the cheapest change of the same group that applies."""
+        alike = [row for row in self._rows if row.group == change.group and _count(row, self.base)]
+        return min(TABLE.index(row) for row in (*alike, change))
 
     def milder(self, found: ChangeSet, group: str) -> list[ChangeSet]:
         """The set without its change of a group, then with milder ones, if it stays in the tier."""
@@ -182,7 +212,8 @@ class Lattice:
             if number >= len(steps):
                 return None
             config = self._adapt(replace(config, **steps[number]))
-        return None if chosen and config_faults(config) else config
+        faulty = {key for key, _ in config_faults(config)} if chosen else set()
+        return config if faulty <= self._faulty else None
 
 
 def _furthest(options: Sequence[Option]) -> list[Option]:

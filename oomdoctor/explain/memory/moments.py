@@ -27,6 +27,7 @@ from oomdoctor.explain.memory.states import (
     weights,
 )
 from oomdoctor.explain.training.assumed import Training
+from oomdoctor.records.config import steps_in_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _head_gradient(sizes: Sizes, training: Training) -> Term | None:
 
 def _without_embedding(learned: Term, sizes: Sizes, training: Training) -> Term:
     """All gradients except the last one, that of an input embedding that is not tied."""
-    if training.config.method != "full" or sizes.tied:
+    if training.config.method != "full" or sizes.tied or steps_in_backward(training.config):
         return learned
     each = trained_bytes(training.config.method, training.config.weights_dtype)
     shards = training.config.world_size * (training.stage >= 2)

@@ -12,6 +12,7 @@ from oomdoctor.analysis.memory.closed_form import (
 )
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
+from oomdoctor.records.config import steps_in_backward
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
 
@@ -62,6 +63,9 @@ def temporaries(sizes: Sizes, training: Training) -> Term | None:
     row, states = optimizer_named(training.config.optimizer), optimizer_states(sizes, training)
     if row is None or row.kernel != "foreach" or row.moments != 2 or not states.size_bytes:
         return None
+    if steps_in_backward(training.config):
+        each = trained_bytes(training.config.method, training.config.weights_dtype)
+        return product("temporaries of the step", largest_parameter(sizes), each)
     return Term("temporaries of the step", states.size_bytes // 2, "half of the states (foreach)")
 
 
@@ -89,10 +93,20 @@ def linear_widths(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 
 def gradients(sizes: Sizes, training: Training) -> Term:
-    """One gradient per trainable parameter, in the type of its weight (adapters: 4 bytes)."""
+    """One gradient per trainable parameter, in the type of its weight (adapters: 4 bytes).
+
+    If the optimizer steps in the backward pass, only that of one tensor is held.
+    """
     each = trained_bytes(training.config.method, training.config.weights_dtype)
+    if steps_in_backward(training.config):
+        return product("gradients", largest_parameter(sizes), each)
     shards = training.config.world_size * (training.stage >= 2)
     return product("gradients", trainable(sizes, training), each, shards)
+
+
+def largest_parameter(sizes: Sizes) -> int:
+    """The number of elements of the largest tensor: the embedding, or a layer's matrix."""
+    return max(sizes.vocabulary * sizes.embedding, sizes.hidden * sizes.intermediate)
 
 
 def optimizer_states(sizes: Sizes, training: Training) -> Term:

@@ -70,6 +70,15 @@ def _can_liger(case: Case) -> bool:
     return case.shows(f"(?i:{_LANGUAGE})") or bool(case.logged(_LANGUAGE))
 
 
+def trl_computes_loss(case: Case) -> bool:
+    """Whether the loss is that of TRL's SFTTrainer."""
+    return case.framework == "trl" and case.shows(r"sft_trainer")
+
+
+def _can_chunk(case: Case) -> bool:
+    return case.setup.loss is None and trl_computes_loss(case)
+
+
 def _liger(case: Case) -> Effect:
     text = "the full logits are never stored; same loss"
     in_loss = case.phase == "loss" or case.tensor_is("logits")
@@ -110,6 +119,8 @@ ACTIVATION_ROWS: tuple[Row, ...] = (
         {"pytorch": "from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss",
          "shell": "pip install liger-kernel"},
         "if liger-kernel supports the model; usually faster too", loss="liger"),
+    setting("chunked", 0, "Compute TRL's loss in chunks", _can_chunk,
+        "the full logits are never stored; same loss", {}, "needs TRL 1.4", loss="chunked"),
     setting("sdpa", 0, "Use fused attention (sdpa) instead of eager attention", _eager, _scores,
         {"transformers": 'AutoModelForCausalLM.from_pretrained(..., attn_implementation="sdpa")',
          "trl": 'SFTConfig(model_init_kwargs={"attn_implementation": "sdpa"})',

@@ -7,11 +7,12 @@ change that cannot help is not listed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.closing import COMPUTED, closing
+from oomdoctor.explain.remedies.closing import closing
 from oomdoctor.explain.remedies.row import Effect, Row, alloc_conf, fill, next_batch
+from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.records.diagnosis import Remedy
 from oomdoctor.units import format_bytes
 
@@ -41,17 +42,20 @@ def values_of(case: Case) -> dict[str, str]:
     }
 
 
-def remedies(case: Case, keys: Mapping[str, int], table: Mapping[str, Row]) -> tuple[Remedy, ...]:
+def remedies(
+    case: Case, keys: Mapping[str, int], found: Sequence[Choice], table: Mapping[str, Row]
+) -> tuple[Remedy, ...]:
     """The rows with these keys that can help, in the order in which to try them.
 
     `keys` come in the order of their causes, each with the rank of its confidence (0 is high).
+    `found` are the changes that the closed form found for a training that is beyond the GPU.
     """
     values = values_of(case)
     ranked: list[tuple[tuple[float, ...], Remedy]] = []
     if case.beyond:
         # What is computed is compared as a whole; what is not computed comes after what is enough.
-        ranked += [((*place, 0), remedy) for place, remedy in closing(case, table, values)]
-        keys = {key: 3 for key in keys if key not in COMPUTED}
+        ranked += [((*place, 0), remedy) for place, remedy in closing(case, found, table, values)]
+        keys = {key: 3 for key in keys if key not in COMPUTED and key != "bigger_card"}
     for place, (key, doubt) in enumerate(keys.items()):
         row = table[key]
         if not row.when(case):

@@ -11,19 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 
 from oomdoctor.analysis import fit
+from oomdoctor.analysis.changes.sets import listed
+from oomdoctor.analysis.changes.table import Tier
 from oomdoctor.analysis.memory.overhead import device_total_bytes
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.levers import LEVERS
 from oomdoctor.explain.remedies.row import Row, fill, parts_text
-from oomdoctor.explain.remedies.sets import Choice, alone, fits, smallest, tight, together
+from oomdoctor.explain.remedies.sets import Choice, fits, rank, smallest, tight
 from oomdoctor.records.diagnosis import Remedy
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.system import catalogue
 from oomdoctor.units import format_bytes
 
-COMPUTED = frozenset(lever.key for lever in LEVERS) | {"bigger_card"}
 _CARDS = (2, 4, 8, 16)
-_LESS_DATA, _HARDWARE = 2.5, 3  # the tiers after LoRA and QLoRA
+_HARDWARE = 1 + max(Tier)  # after all changes of the training
 # Libraries that a set is written for, and where a change without a line for one takes it from.
 _LIBRARIES = ("transformers", "trl", "accelerate", "deepspeed", "lightning", "pytorch")
 _INSTEAD = ("transformers", "pytorch", "trl", "deepspeed")
@@ -33,35 +33,40 @@ _CALL = re.compile(r"(\w+)\((.*)\)")
 Ranked = tuple[tuple[int, float, float], Remedy]
 
 
-def closing(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:
-    """The computed remedies, each with its place: what closes the gap first."""
-    found = [_remedy(case, table, choice, values) for choice in (*alone(case), *together(case))]
-    return [*found, *_hardware(case, table, values)]
+def closing(
+    case: Case, found: Sequence[Choice], table: Mapping[str, Row], values: Mapping[str, str]
+) -> list[Ranked]:
+    """The computed remedies, each with its place: what closes the gap first.
+
+    `found` are the changes of the training that help.
+    """
+    computed = [_remedy(case, table, choice, values) for choice in found]
+    return [*computed, *_hardware(case, table, values)]
 
 
-def no_way(case: Case) -> str | None:
+def no_way(case: Case, found: Sequence[Choice]) -> str | None:
     """A sentence if no change of the training makes it fit; None if one does, or if it fits."""
-    if not case.beyond:
+    if not case.beyond or any(fits(case, choice.leaves_bytes) for choice in found):
         return None
     best = smallest(case)
-    if best is None or fits(case, best.leaves_bytes):
+    if best is None:
         return None
     needs = format_bytes(best.leaves_bytes)
     least = "at least " if case.at_least else ""
     text = f"No change of the training fits {format_bytes(case.room)}"
-    if not best.levers:
+    if not best.words:
         return f"{text}: it needs {least}{needs}."
-    words = _list([_word(lever.word, best) for lever in best.levers])
-    both = f"{words} together need" if len(best.levers) > 1 else f"{words} needs"
+    words = listed(best.words)
+    both = f"{words} together need" if len(best.words) > 1 else f"{words} needs"
     card = smallest_card(case, best.leaves_bytes)
-    found = f" The smallest card that holds that is {_named(card)}." if card is not None else ""
-    return f"{text}: even {both} {least}{needs}.{found}"
+    holds = f" The smallest card that holds that is {_named(card)}." if card is not None else ""
+    return f"{text}: even {both} {least}{needs}.{holds}"
 
 
 def _remedy(
     case: Case, table: Mapping[str, Row], choice: Choice, values: Mapping[str, str]
 ) -> Ranked:
-    rows = [table[lever.key] for lever in choice.levers]
+    rows = [table[key] for key in choice.keys]
     written = list(rows)
     if (
         case.training is not None
@@ -70,10 +75,9 @@ def _remedy(
     ):
         written.append(table["lora"])  # QLoRA is both: 4-bit weights and adapters
     names = {**values, **_values(choice)}
-    words = tuple(_word(lever.word, choice) for lever in choice.levers)
     closes = fits(case, choice.leaves_bytes)
     single = len(rows) == 1
-    change = fill(rows[0].change, names) if single else f"Combine {_list(words)}"
+    change = fill(rows[0].change, names) if single else f"Combine {listed(choice.words)}"
     notes = [fill(row.note, names) for row in rows if row.note and single]
     if tight(case, choice.leaves_bytes):
         notes.insert(0, "borderline")
@@ -86,14 +90,11 @@ def _remedy(
         note="; ".join(notes) or None,
         leaves_bytes=choice.leaves_bytes,
         enough=False if not closes else None if case.at_least else True,
-        parts=() if single else words,
+        parts=() if single else choice.words,
         changes=case.rung_changes(choice.training),
-        key="+".join(lever.key for lever in choice.levers),
+        key="+".join(choice.keys),
     )
-    tier: float = max(lever.tier for lever in choice.levers)
-    if any(lever.key == "shorter_sequence" for lever in choice.levers):
-        tier = max(tier, _LESS_DATA)
-    return (0 if closes else 2, tier, choice.cost), remedy
+    return (0 if closes else 2, choice.tier, rank(case, choice)), remedy
 
 
 def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:
@@ -111,7 +112,7 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
             world_size=count, sharding="fsdp", effective_batch_size=batch
         )
         moment = case.whole(sharded)
-        choice = Choice((), sharded, 0, moment.size_bytes + case.context)
+        choice = Choice((), (), sharded, moment.size_bytes + case.context)
         if not fits(case, choice.leaves_bytes):
             continue
         row = table["shard"]
@@ -173,10 +174,6 @@ def _changed(case: Case, choice: Choice) -> str:
     return parts_text(case, case.whole(case.training), case.whole(choice.training))
 
 
-def _word(word: str, choice: Choice) -> str:
-    return fill(word, _values(choice))
-
-
 def _values(choice: Choice) -> dict[str, str]:
     training = choice.training
     return {
@@ -185,10 +182,6 @@ def _values(choice: Choice) -> dict[str, str]:
         "length": str(training.sequence_length),
         "world": str(training.config.world_size),
     }
-
-
-def _list(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:

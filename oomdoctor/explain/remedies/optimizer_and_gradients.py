@@ -94,6 +94,13 @@ OPTIMIZER_ROWS: tuple[Row, ...] = (
                       '"offload_optimizer": {"device": "cpu", "pin_memory": true}}',
          "accelerate": "deepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu}"},
         "needs 12 bytes of host memory per parameter"),
+    Row("optimizer_in_backward", 4, "Update each parameter in the backward pass (batch 1)",
+        lambda case: _full(case) and case.in_training,
+        changing("only the gradient of one tensor is held", optimizer_in_backward=True,
+                 micro_batch_size=1, effective_batch_size=1),
+        {"pytorch": "parameter.register_post_accumulate_grad_hook(step)  # step: an optimizer of "
+                    "this parameter, then parameter.grad = None"},
+        "gradients cannot be accumulated or clipped: the effective batch size is 1"),
     Row("shard", 2, "Shard across the GPUs (FSDP or ZeRO-3)", _several_cards, _unsharded,
         {"accelerate": "distributed_type: FSDP, fsdp_config: {fsdp_version: 2}",
          "deepspeed": '"zero_optimization": {"stage": 3}',

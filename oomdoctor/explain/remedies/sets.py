@@ -1,30 +1,84 @@
-"""The cheapest sets of changes with which a training fits."""
+"""The changes of the common table that help a training, and the cheapest sets with which it fits.
+
+The closed form judges them. What a change is called, sets, costs and excludes is said by the table;
+its lines are those of the row of `explain` with its key.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from oomdoctor.analysis.changes.search import Verdict, search
+from oomdoctor.analysis.changes.sets import ChangeSet, Lattice
+from oomdoctor.analysis.changes.table import TABLE, Change, Tier
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.levers import LEVERS, Lever
+from oomdoctor.explain.remedies.activations import trl_computes_loss
 from oomdoctor.explain.training.assumed import Training
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.facts.architectures import LIGER_FAMILIES
+from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 
 _CLOSE = 0.9  # of the room; the closed form is up to about 10% below what a GPU then uses
-_CLOSE_COST = 5
-_SCORES_COST = 10  # for a set that leaves the attention scores where the failing line makes them
+# Of each, the cheapest set is proposed.
+_KINDS = ((Tier.SAME,), (Tier.BATCH,), (Tier.LORA,), (Tier.QLORA,), (Tier.SHORTER, Tier.SHORTEST))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A set of levers and the training that it leads to, with what that needs at its peak."""
+    """A set of changes, the training that it leads to, and what that needs at its peak.
 
-    levers: tuple[Lever, ...]
+    `keys` are the rows of `explain` that say how the changes are made, and `words` name them.
+    """
+
+    keys: tuple[str, ...]
+    words: tuple[str, ...]
     training: Training
-    cost: float
     leaves_bytes: int
+    tier: Tier = Tier.SAME
+
+
+@dataclass(slots=True)
+class ClosedForm:
+    """A judge that computes peaks. With `surely`, what is too close to the room is borderline.
+
+    With `own_line`, what stores attention scores is short: the line that failed makes them.
+    `known` are the peaks that were computed.
+    """
+
+    case: Case
+    surely: bool = True
+    own_line: bool = False
+    known: dict[TrainConfig, int] = field(default_factory=dict)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What the training may need, its context included."""
+        return (self.case.total or 0) - (self.case.needed or 0)
+
+    def judge(self, sets: Sequence[ChangeSet]) -> list[Verdict]:
+        """Compute what each set needs."""
+        return [self._verdict(one.config) for one in sets]
+
+    def least_bytes(self, config: TrainConfig) -> int:
+        """What a configuration needs, the context included."""
+        if config not in self.known:
+            assert self.case.training is not None  # there is a total
+            moment = self.case.whole(replace(self.case.training, config=config))
+            self.known[config] = moment.size_bytes + self.case.context
+        return self.known[config]
+
+    def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
+        """Not asked of a formula: each set is computed."""
+        del more, less
+        return False
+
+    def _verdict(self, config: TrainConfig) -> Verdict:
+        needs = self.least_bytes(config)
+        if not fits(self.case, needs) or (self.own_line and config.attention == "eager"):
+            return Verdict("short", needs)
+        close = self.surely and tight(self.case, needs)
+        return Verdict("borderline" if close else "fits", needs)
 
 
 def tight(case: Case, size_bytes: int) -> bool:
@@ -37,142 +91,218 @@ def fits(case: Case, size_bytes: int) -> bool:
     return case.total is not None and size_bytes <= case.total - (case.needed or 0)
 
 
-def alone(case: Case) -> list[Choice]:
-    """Each lever alone, as far as it needs to go: the first step that fits, otherwise the last."""
-    assert case.training is not None  # there is a total
-    found = []
-    for lever in LEVERS:
-        last = None
-        for steps, changes in enumerate(lever.changes(case, case.training)):
-            last = _choice(case, (lever,), changes, lever.cost + steps / 10)
-            if fits(case, last.leaves_bytes):
-                break
-        if last is not None and last.leaves_bytes < (case.total or 0):
-            close = _CLOSE_COST if tight(case, last.leaves_bytes) else 0
-            found.append(replace(last, cost=last.cost + close))
-    return found
-
-
-def together(case: Case) -> list[Choice]:
-    """The cheapest set of at least two levers that fits, for each method; none if none fits.
-
-    A set is left out if it only adds a change of method to one that fits without it.
-    """
-    found: list[Choice] = []
-    for methods in _methods(case):
-        best = _cheapest(case, methods)
-        if best is None:
-            continue
-        keys = {lever.key for lever in best.levers}
-        if not any({lever.key for lever in other.levers} <= keys for other in found):
-            found.append(best)
-    return [choice for choice in found if len(choice.levers) > 1]
+def choices(case: Case) -> list[Choice]:
+    """Each change alone, and the cheapest sets with which the training fits."""
+    form = ClosedForm(case)
+    return [*_alone(form), *_together(form)]
 
 
 def smallest(case: Case) -> Choice | None:
-    """The set of levers that needs the least memory, whatever it costs."""
-    found = [_furthest(case, methods) for methods in _methods(case)]
-    return min(found, key=lambda choice: choice.leaves_bytes, default=None)
+    """The set of changes that needs the least memory, whatever it costs."""
+    form = ClosedForm(case)
+    fronts = [
+        _needed(form, lattice, front) for lattice in _lattices(case) for front in lattice.fronts()
+    ]
+    return min(fronts, key=lambda choice: choice.leaves_bytes, default=None)
 
 
-def _methods(case: Case) -> Iterator[tuple[Lever, ...]]:
-    yield ()
-    assert case.training is not None  # there is a total
-    for lever in LEVERS:
-        if lever.tier and any(True for _ in lever.changes(case, case.training)):
-            yield (lever,)
+def rank(case: Case, choice: Choice) -> float:
+    """Its place among what costs as much: single changes first, and what surely fits."""
+    stored = case.scores_line is not None and choice.training.config.attention == "eager"
+    close, several = tight(case, choice.leaves_bytes), len(choice.keys) > 1
+    first = next(n for n, change in enumerate(TABLE) if choice.keys[0] == _key(case, change))
+    return 1 + first + len(TABLE) * (close + 2 * several + 4 * stored)
 
 
-def _cheapest(case: Case, methods: tuple[Lever, ...]) -> Choice | None:
-    """The cheapest set with these methods that fits; sequences are cut only if they must be."""
-    if not fits(case, _furthest(case, methods).leaves_bytes):
-        return None
-    assert case.training is not None  # there is a total
-    base = dict(_merged(case, case.training, methods))
-    trained = case.training.changed(**base)
-    options = [lever for lever in LEVERS if not lever.tier and any(lever.changes(case, trained))]
-    best: Choice | None = None
-    for cutting in (False, True):
-        for count in range(len(options) + 1):
-            for extra in combinations(options, count):
-                keys = {lever.key for lever in extra}
-                if ("shorter_sequence" in keys) != cutting or _exclude(extra):
-                    continue
-                limit = math.inf if best is None else best.cost
-                for choice in _steps(case, (*methods, *extra), base, trained, limit):
-                    if fits(case, choice.leaves_bytes) and choice.cost < limit:
-                        best, limit = choice, choice.cost
-        if best is not None:
-            return best
-    return best
+def _alone(form: ClosedForm) -> list[Choice]:
+    """Each change alone, as far as it needs to go: the first step that surely fits.
 
-
-def _exclude(levers: Sequence[Lever]) -> bool:
-    """Whether two levers change the same thing, of which only one makes sense."""
-    groups = [lever.change.group for lever in levers]
-    return len(groups) != len(set(groups))
-
-
-def _steps(
-    case: Case, levers: tuple[Lever, ...], base: Mapping[str, Any], trained: Training, limit: float
-) -> Iterator[Choice]:
-    """The set with each number of steps of its levers that have several, if it is below a cost.
-
-    The last steps together need the least memory: if they do not fit, no others do.
+    Otherwise the first that is borderline, otherwise the last. Of changes with the same row, such
+    as shorter sequences, the first that fits, otherwise the last.
     """
-    least = sum(lever.cost for lever in levers)
-    if least >= limit:
-        return
-    sets: list[tuple[dict[str, Any], float]] = [(dict(base), least)]
-    for lever in levers:
-        if lever.tier:
-            continue
-        sets = [
-            ({**changes, **more}, cost + steps)
-            for changes, cost in sets
-            for steps, more in enumerate(lever.changes(case, trained))
-        ]
-    if not fits(case, _choice(case, levers, sets[-1][0], 0).leaves_bytes):
-        return
-    for changes, cost in sets:
-        if cost >= limit:
-            continue
-        choice = _choice(case, levers, changes, cost)
-        close = _CLOSE_COST if tight(case, choice.leaves_bytes) else 0
-        yield replace(choice, cost=choice.cost + close)
+    case, kept = form.case, dict[str, Choice]()
+    for lattice in _lattices(case):
+        for steps in lattice.singles():
+            made = [_choice(form, one) for one in steps]
+            enough = [one for one in made if fits(case, one.leaves_bytes)]
+            surely = [one for one in enough if not tight(case, one.leaves_bytes)]
+            best = (surely or enough or made[-1:])[0]
+            (key,) = best.keys
+            before = kept.get(key)
+            if before is not None and fits(case, before.leaves_bytes):
+                continue
+            if best.leaves_bytes < (case.total or 0):
+                kept[key] = best
+    return list(kept.values())
 
 
-def _furthest(case: Case, methods: tuple[Lever, ...]) -> Choice:
-    """Every lever that helps, as far as it goes."""
+def _together(form: ClosedForm) -> list[Choice]:
+    """The cheapest set of at least two changes that fits, of each kind; none if none fits.
+
+    A set is left out if it only adds changes to one that fits without them.
+    """
+    found: list[Choice] = []
+    for tiers in _KINDS:
+        best = _cheapest(form, tiers)
+        if best is not None and not any(set(one.keys) <= set(best.keys) for one in found):
+            found.append(best)
+    return [choice for choice in found if len(choice.keys) > 1]
+
+
+def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
+    """The first set of the tiers: one that surely fits, otherwise one that is borderline."""
+    case = form.case
     assert case.training is not None  # there is a total
-    changes = dict(_merged(case, case.training, methods))
-    levers = list(methods)
-    size = _choice(case, tuple(levers), changes, 0).leaves_bytes
-    for lever in LEVERS:
-        if lever.tier:
-            continue
-        steps = list(lever.changes(case, case.training.changed(**changes)))
-        if not steps:
-            continue
-        more = {**changes, **steps[-1]}
-        less = _choice(case, (), more, 0).leaves_bytes
-        if less < size:
-            changes, size = more, less
-            levers.append(lever)
-    return _choice(case, tuple(levers), changes, 0)
+    for own_line in (True, False) if case.scores_line is not None else (False,):
+        for surely in (True, False):
+            answer = search(
+                base_of(case.training),
+                None,
+                replace(form, surely=surely, own_line=own_line),
+                offers=lambda change: offered(case, change),
+                adapt=lambda config: completed(case, config),
+                tiers=tiers,
+            )
+            fitting = [one for one, verdict in answer.fitting if verdict.outcome == "fits"]
+            if fitting:
+                return _choice(form, fitting[0])
+            if not any(fits(case, verdict.needs_bytes or 0) for _, verdict in answer.judged):
+                return None
+    return None
 
 
-def _merged(case: Case, training: Training, levers: tuple[Lever, ...]) -> Iterator[tuple[str, Any]]:
-    for lever in levers:
-        yield from next(iter(lever.changes(case, training))).items()
+def _needed(form: ClosedForm, lattice: Lattice, found: ChangeSet) -> Choice:
+    """The set without the changes that free nothing, the dearest first."""
+    for change in reversed(found.changes):
+        less = lattice.milder(found, change.group)[:1]
+        gone = less and change not in less[0].changes
+        if gone and form.least_bytes(less[0].config) <= form.least_bytes(found.config):
+            found = less[0]
+    return _choice(form, found)
 
 
-def _choice(
-    case: Case, levers: tuple[Lever, ...], changes: Mapping[str, Any], cost: float
-) -> Choice:
+def _choice(form: ClosedForm, found: ChangeSet) -> Choice:
+    case = form.case
     assert case.training is not None  # there is a total
-    training = case.training.changed(**changes)
-    moment = case.whole(training)
-    if case.scores_line is not None and all(lever.key != "sdpa" for lever in levers):
-        cost += _SCORES_COST
-    return Choice(levers, training, cost, moment.size_bytes + case.context)
+    keys = tuple(_key(case, change) for change in found.changes)
+    words = tuple(
+        "4-bit weights" if key == "quantized_load" else change.text(found.config)
+        for key, change in zip(keys, found.changes, strict=True)
+    )
+    training = replace(case.training, config=found.config)
+    return Choice(keys, words, training, form.least_bytes(found.config), found.tier)
+
+
+def _key(case: Case, change: Change) -> str:
+    """The key of the row of `explain` that says how a change is made."""
+    if change.key == "qlora" and not case.trains:
+        return "quantized_load"
+    return "shorter_sequence" if change.key == "shortest_sequence" else change.key
+
+
+def _lattices(case: Case) -> Iterator[Lattice]:
+    assert case.training is not None  # there is a total
+    for tier in Tier:
+        yield Lattice(
+            base_of(case.training),
+            tier,
+            lambda change: offered(case, change),
+            lambda config: completed(case, config),
+        )
+
+
+def offered(case: Case, change: Change) -> bool:
+    """Whether the closed form can compute a change, and it can help this training."""
+    assert case.training is not None  # there is a total
+    helps = _HELPS.get(change.key)
+    return helps is not None and helps(case, case.training)
+
+
+def base_of(training: Training) -> TrainConfig:
+    """The rung to change: several GPUs that share nothing are data-parallel."""
+    config = training.config
+    alone = config.sharding == "none" and config.world_size > 1
+    return replace(config, sharding="ddp") if alone else config
+
+
+def completed(case: Case, config: TrainConfig) -> TrainConfig:
+    """A changed rung with what goes with its method: adapters are trained under autocast."""
+    assert case.training is not None  # there is a total
+    if config.method == case.training.config.method:
+        return config
+    if not case.trains:
+        return replace(config, kbit_prepare="none")
+    return config if case.training.autocast else replace(config, autocast_dtype="bfloat16")
+
+
+def _own_states(case: Case, training: Training) -> bool:
+    """Whether the states are on the device and as wide as the optimizer makes them."""
+    on_device = not training.states_on_host and not is_paged(training.config.optimizer)
+    return case.trains and on_device and not training.master_weights
+
+
+def _whole_states(case: Case, training: Training) -> bool:
+    """Whether there are states of all parameters, in the optimizer's own type."""
+    return _own_states(case, training) and training.config.method == "full"
+
+
+def _wide_states(case: Case, training: Training) -> bool:
+    row = optimizer_named(training.config.optimizer)
+    return _whole_states(case, training) and not (row is not None and row.lean)
+
+
+def _grows(case: Case, training: Training) -> bool:
+    """Whether what grows with batch and length is known."""
+    return case.trains and training.tokens is not None
+
+
+def _sdpa(case: Case, training: Training) -> bool:
+    return _grows(case, training) and case.sizes is not None and not case.sizes.capped_scores
+
+
+def _liger(case: Case, training: Training) -> bool:
+    assert case.sizes is not None  # there is a total
+    return _grows(case, training) and any(n in case.sizes.model_type for n in LIGER_FAMILIES)
+
+
+def _chunked(case: Case, training: Training) -> bool:
+    return trl_computes_loss(case) and _grows(case, training)
+
+
+def _shard(case: Case, training: Training) -> bool:
+    several = training.config.world_size > 1 and training.stage < 3
+    return case.trains and several and training.config.method != "qlora"
+
+
+def _offload(case: Case, training: Training) -> bool:
+    on_device = training.master_weights and not training.states_on_host
+    movable = _own_states(case, training) or (case.trains and on_device)
+    return movable and training.config.method == "full"
+
+
+def _in_backward(case: Case, training: Training) -> bool:
+    """Only in a loop of one's own: the trainers of the libraries step after the backward pass."""
+    own = case.framework in (None, "pytorch") and not training.mixed_by_deepspeed
+    return own and _grows(case, training) and _whole_states(case, training)
+
+
+_HELPS: Mapping[str, Callable[[Case, Training], bool]] = {
+    "smaller_batch": _grows,
+    "sdpa": _sdpa,
+    "fused_optimizer": _own_states,
+    "checkpointing": _grows,
+    "chunked": _chunked,
+    "liger": _liger,
+    "shard": _shard,
+    "adamw_8bit": _wide_states,
+    "paged_adamw": _whole_states,
+    "half_weights": lambda case, training: training.config.method != "qlora",
+    "offload_optimizer": _offload,
+    "optimizer_in_backward": _in_backward,
+    "lora": lambda case, training: case.trains,
+    "qlora": lambda case, training: not case.trains or training.stage < 3,
+    "shorter_sequence": _grows,
+    "shortest_sequence": _grows,
+}
+# Keys of the rows that the closed form computes.
+COMPUTED = frozenset({*_HELPS, "quantized_load"} - {"shortest_sequence"})

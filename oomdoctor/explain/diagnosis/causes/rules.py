@@ -46,9 +46,17 @@ _LESS_ACTIVATIONS = (
     "lora",
     "qlora",
 )
-_LESS_LOGITS = ("liger", "smaller_batch", "completion_only", "shorter_sequence", "checkpointing")
-_LESS_OF_ALL = ("liger", "sdpa", "adamw_8bit", "fused_optimizer", "smaller_batch", "checkpointing",
-                "paged_adamw", "half_weights", "shard", "offload_optimizer", "lora", "qlora",
+_LESS_LOGITS = (
+    "liger",
+    "chunked",
+    "smaller_batch",
+    "completion_only",
+    "shorter_sequence",
+    "checkpointing",
+)
+_LESS_OF_ALL = ("liger", "chunked", "sdpa", "adamw_8bit", "fused_optimizer", "smaller_batch",
+                "checkpointing", "paged_adamw", "half_weights", "shard", "offload_optimizer",
+                "optimizer_in_backward", "lora", "qlora",
                 "quantized_load", "device_map", "shorter_sequence", "bigger_card")  # fmt: skip
 # Called for when no rule applies.
 ANYTHING = ("give_more", "smaller_batch", "checkpointing", "shorter_sequence")

@@ -119,7 +119,7 @@ def test_fused_attention_is_part_of_every_first_remedy() -> None:
     found = answer(phase="forward", frames=(TRAIN, frame), given=given)
     assert found.causes[0].detail == "attention scores"
     first = found.remedies[0]
-    assert first.parts == ("fused attention", "activation checkpointing")
+    assert first.parts == ("SDPA attention", "activation checkpointing")
     assert first.enough is True
     assert 'attn_implementation="sdpa"' in first.lines["transformers"]
     assert "gradient_checkpointing=True" in first.lines["transformers"]
