@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.choices import (
@@ -220,6 +220,12 @@ class Recipe:
     rungs: tuple[Rung, ...]
     source: str
     typed: tuple[str, ...] = ()
+
+
+def changed_keys(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:
+    """The keys whose values differ, with the new values."""
+    pairs = ((f.name, getattr(before, f.name), getattr(after, f.name)) for f in fields(TrainConfig))
+    return {name: new for name, old, new in pairs if new != old}
 
 
 def sequences_per_sample(config: TrainConfig) -> int:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+from oomdoctor.analysis.changes.search import search, verdict_of
+from oomdoctor.analysis.changes.sets import ChangeSet
+from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import size_text
 from oomdoctor.errors import ExitCode
+from oomdoctor.explain.remedies.closing import told
 from oomdoctor.explain.remedies.row import alloc_conf, fill
+from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, of_simulation, with_autocast
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.config import Recipe, Rung, TrainConfig, changed_keys
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.planned.plan import PlanRequest
@@ -18,6 +23,9 @@ from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.runs.events import Listener
+from oomdoctor.runs.jobs.simulators import Simulators
+from oomdoctor.runs.plan.changes import Simulation
+from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import format_bytes
@@ -28,7 +36,7 @@ _BORDERLINE = "borderline"
 _STOPPED = "the simulation was interrupted"
 
 Rows = Mapping[str, ProbeResult]
-Simulate = Callable[[Mapping[TrainConfig, str]], Report]
+Simulate = Callable[..., Report]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +87,14 @@ def check(
     if (missing := unknown(found)) is not None:
         raise ValueError(missing)
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
+    wanted = _Search(found)
     simulate = partial(_simulate, found, model, python, folder, on_event, stop)
     changed = [_changed(found.config, remedy.changes) for remedy in found.remedies]
     labels = {found.config: _AS_IT_WAS}
     for remedy, config in zip(found.remedies, changed, strict=True):
         if config is not None:
             labels.setdefault(config, remedy.change)
-    report = simulate(labels)
+    report = simulate(labels, wanted.run)
     rows = _rows(report)
     before = rows.get(_AS_IT_WAS)
     if before is None:
@@ -101,10 +110,60 @@ def check(
     answer = replace(
         found,
         simulated_bytes=before.peak_device_bytes,
-        remedies=tuple(sorted(_and_segments_alone(found, remedies, before, whole), key=_place)),
+        remedies=wanted.first(
+            sorted(_and_segments_alone(found, remedies, before, whole), key=_place), before
+        ),
         oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
     )
     return Checked(answer, None if stop() is None else _STOPPED, stop())
+
+
+class _Search:
+    """The search of `plan` for the cheapest set of changes, by simulation.
+
+    `answer` is the set that fits and its row, once it was found.
+    """
+
+    def __init__(self, found: Diagnosis) -> None:
+        self._found = found
+        self.answer: tuple[ChangeSet, ProbeResult] | None = None
+
+    def run(self, known: Findings, simulators: Simulators) -> None:
+        """Search, unless the training itself fits.
+
+        Raises:
+            Stopped: told to stop.
+        """
+        config, (card,) = self._found.config, known.cards
+        assert config is not None  # `unknown` was asked
+        row = known.row(card, Rung(_AS_IT_WAS, config))
+        if row.surely_fits or row.peak_device_bytes is None:
+            return
+        judge = Simulation(known, simulators, card, _AS_IT_WAS)
+        adapt = partial(with_autocast, config)
+        found = search(config, verdict_of(row), judge, offers=self._offers, adapt=adapt)
+        if found.fitting:
+            best, _ = found.fitting[0]
+            self.answer = best, known.row(card, Rung(best.words, best.config))
+
+    def _offers(self, change: Change) -> bool:
+        named = {key for remedy in self._found.remedies for key in remedy.key.split("+")}
+        return change.key in named or change.key not in OF_SOME_PROGRAMS
+
+    def first(self, remedies: Sequence[Remedy], before: ProbeResult) -> tuple[Remedy, ...]:
+        """The remedies, with the set that the search found before all others."""
+        config = self._found.config
+        if self.answer is None or config is None:
+            return tuple(remedies)
+        (best, row), changes = self.answer, changed_keys(config, self.answer[0].config)
+        same = [remedy for remedy in remedies if remedy.changes == changes]
+        values = {
+            "was": f" (now {config.micro_batch_size})",
+            "alloc_conf": alloc_conf((self._found.message, *self._found.evidence)),
+        }
+        new = replace(told(of_simulation(best), config.method, TABLE, values), changes=changes)
+        chosen = same[0] if same else _checked(new, before, row)
+        return (chosen, *(remedy for remedy in remedies if remedy.changes != changes))
 
 
 def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig | None:
@@ -123,6 +182,7 @@ def _simulate(
     on_event: Listener,
     stop: Callable[[], ExitCode | None],
     labels: Mapping[TrainConfig, str],
+    then: Callable[[Findings, Simulators], None] | None = None,
 ) -> Report:
     """A plan of these rungs on a GPU with the room that the training had."""
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
@@ -149,7 +209,7 @@ def _simulate(
             gpus=(size_text(found.room_bytes),), suggest=False, context_bytes=found.context_bytes
         ),
     )
-    return run_plan(request, folder, on_event=on_event, stop=stop)
+    return run_plan(request, folder, on_event=on_event, stop=stop, then=then)
 
 
 def _rows(report: Report) -> Rows:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,21 @@ from typing import Any
 import pytest
 from analysis_make import result
 
+from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.config import Rung
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Report, SurveyRequest, bare_report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.runs import exact
 from oomdoctor.runs.exact import Checked, unknown
+from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.system.store.stored import stored_runs
@@ -80,6 +82,42 @@ def test_remedies_of_a_model_that_the_log_names_are_simulated(tmp_path: Path) ->
     batch = next(one for one in simulated if one["changes"].get("micro_batch_size"))
     assert batch["enough"] and batch["changes"]["micro_batch_size"] < 16
     assert not list(stored_runs()) and not any((tmp_path / "tmp").glob("oomdoctor-explain-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch", "length"), [(16, 512), (12, 640)])
+def test_the_first_remedy_is_what_a_plan_of_the_same_rung_names(
+    batch: int, length: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By arithmetic alone, the micro-batch was cut further than it has to be."""
+    failed = diagnosed(micro_batch_size=batch, sequence_length=length)
+    assert failed.config is not None
+    heard: dict[str, Any] = {"on_event": lambda event: None, "stop": lambda: None}
+    asked: list[SurveyRequest] = []
+
+    def plan(request: SurveyRequest, folder: RunFolder, **words: Any) -> Report:
+        asked.append(request)
+        return run_plan(request, folder, **words)
+
+    monkeypatch.setattr(exact, "run_plan", plan)
+    model = ModelRef("gpt2", source="catalogue")
+    (tmp_path / "exact").mkdir()
+    (tmp_path / "plan").mkdir()
+    answer = exact.check(failed, model, sys.executable, RunFolder(tmp_path / "exact"), **heard)
+    first, *others = answer.diagnosis.remedies
+    assert first.enough and all(one.changes != first.changes for one in others)
+    request = asked[0]
+    assert request.plan is not None
+    alone = replace(
+        request,
+        recipe=replace(request.recipe, rungs=request.recipe.rungs[:1]),
+        plan=replace(request.plan, suggest=True),
+    )
+    report = run_plan(alone, RunFolder(tmp_path / "plan"), **heard)
+    named = report.cards[0].remedies[0]
+    changed = TrainConfig(**{**asdict(failed.config), **first.changes})
+    assert named.rung == rung_text(changed, alone)
+    assert named.peak_device_bytes == first.leaves_bytes
 
 
 def test_without_a_model_sizes_are_computed_and_the_reason_is_said(tmp_path: Path) -> None:

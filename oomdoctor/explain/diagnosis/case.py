@@ -6,7 +6,7 @@ The cause rules and the remedies ask their questions through these properties.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 from oomdoctor.analysis.memory.closed_form import Term
@@ -19,7 +19,7 @@ from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.config import TrainConfig, changed_keys
 from oomdoctor.records.diagnosis import (
     Frame,
     Incident,
@@ -99,8 +99,7 @@ class Case:
         before, after = self.rung, None if training is None else training.rung
         if before is None or after is None:
             return {}
-        pairs = ((f.name, getattr(before, f.name), getattr(after, f.name)) for f in fields(before))
-        return {name: new for name, old, new in pairs if new != old}
+        return changed_keys(before, after)
 
     @cached_property
     def needed(self) -> int | None:

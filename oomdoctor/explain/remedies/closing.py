@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from oomdoctor.analysis import fit
 from oomdoctor.analysis.changes.sets import listed
@@ -63,36 +64,42 @@ def no_way(case: Case, found: Sequence[Choice]) -> str | None:
     return f"{text}: even {both} {least}{needs}.{holds}"
 
 
+def told(
+    choice: Choice, method: str, table: Mapping[str, Row], values: Mapping[str, str]
+) -> Remedy:
+    """A set of changes of a training with this `method`: what to do, without what it frees."""
+    rows = [table[key] for key in choice.keys]
+    both = method == "full" and table["qlora"] in rows  # QLoRA is 4-bit weights and adapters
+    written = [*rows, table["lora"]] if both else rows
+    names = {**values, **_values(choice)}
+    single = len(rows) == 1
+    return Remedy(
+        change=fill(rows[0].change, names) if single else f"Combine {listed(choice.words)}",
+        frees_bytes=None,
+        basis="rule",
+        lines=_lines([{k: fill(v, names) for k, v in row.lines.items()} for row in written]),
+        note=fill(rows[0].note, names) if single and rows[0].note else None,
+        parts=() if single else choice.words,
+        key="+".join(choice.keys),
+    )
+
+
 def _remedy(
     case: Case, table: Mapping[str, Row], choice: Choice, values: Mapping[str, str]
 ) -> Ranked:
-    rows = [table[key] for key in choice.keys]
-    written = list(rows)
-    if (
-        case.training is not None
-        and case.training.config.method == "full"
-        and table["qlora"] in rows
-    ):
-        written.append(table["lora"])  # QLoRA is both: 4-bit weights and adapters
-    names = {**values, **_values(choice)}
+    assert case.training is not None  # there is a total
+    written = told(choice, case.training.config.method, table, values)
     closes = fits(case, choice.leaves_bytes)
-    single = len(rows) == 1
-    change = fill(rows[0].change, names) if single else f"Combine {listed(choice.words)}"
-    notes = [fill(row.note, names) for row in rows if row.note and single]
-    if tight(case, choice.leaves_bytes):
-        notes.insert(0, "borderline")
-    remedy = Remedy(
-        change=change,
+    notes = ["borderline"] if tight(case, choice.leaves_bytes) else []
+    remedy = replace(
+        written,
         frees_bytes=(case.total or 0) - choice.leaves_bytes,
         basis="arithmetic",
-        lines=_lines([{k: fill(v, names) for k, v in row.lines.items()} for row in written]),
         arithmetic=_sum(case, choice) if closes else _changed(case, choice),
-        note="; ".join(notes) or None,
+        note="; ".join((*notes, *filter(None, [written.note]))) or None,
         leaves_bytes=choice.leaves_bytes,
         enough=False if not closes else None if case.at_least else True,
-        parts=() if single else choice.words,
         changes=case.rung_changes(choice.training),
-        key="+".join(choice.keys),
     )
     return (0 if closes else 2, choice.tier, rank(case, choice)), remedy
 

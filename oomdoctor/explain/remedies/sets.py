@@ -197,7 +197,11 @@ def _key(case: Case, change: Change) -> str:
     """The key of the row of `explain` that says how a change is made."""
     if change.key == "qlora" and not case.trains:
         return "quantized_load"
-    return "shorter_sequence" if change.key == "shortest_sequence" else change.key
+    return _row_key(change.key)
+
+
+def _row_key(key: str) -> str:
+    return "shorter_sequence" if key == "shortest_sequence" else key
 
 
 def _lattices(case: Case) -> Iterator[Lattice]:
@@ -209,6 +213,13 @@ def _lattices(case: Case) -> Iterator[Lattice]:
             lambda change: offered(case, change),
             lambda config: completed(case, config),
         )
+
+
+def of_simulation(found: ChangeSet) -> Choice:
+    """A set that a simulation found for a training that is known as a rung."""
+    keys = tuple(_row_key(change.key) for change in found.changes)
+    words = tuple(change.text(found.config) for change in found.changes)
+    return Choice(keys, words, Training(found.config), 0, found.tier)
 
 
 def offered(case: Case, change: Change) -> bool:
@@ -228,11 +239,17 @@ def base_of(training: Training) -> TrainConfig:
 def completed(case: Case, config: TrainConfig) -> TrainConfig:
     """A changed rung with what goes with its method: adapters are trained under autocast."""
     assert case.training is not None  # there is a total
-    if config.method == case.training.config.method:
-        return config
-    if not case.trains:
+    before = case.training.config
+    if not case.trains and config.method != before.method:
         return replace(config, kbit_prepare="none")
-    return config if case.training.autocast else replace(config, autocast_dtype="bfloat16")
+    return with_autocast(before, config)
+
+
+def with_autocast(before: TrainConfig, config: TrainConfig) -> TrainConfig:
+    """A changed rung; adapters are trained under autocast if the training had none."""
+    if config.method == before.method or config.autocast_dtype != "none":
+        return config
+    return replace(config, autocast_dtype="bfloat16")
 
 
 def _own_states(case: Case, training: Training) -> bool:
@@ -304,5 +321,7 @@ _HELPS: Mapping[str, Callable[[Case, Training], bool]] = {
     "shorter_sequence": _grows,
     "shortest_sequence": _grows,
 }
+OF_SOME_PROGRAMS = frozenset({"chunked", "optimizer_in_backward"})
+"""Changes that only some programs can make: a diagnosis names them if its training can."""
 # Keys of the rows that the closed form computes.
 COMPUTED = frozenset({*_HELPS, "quantized_load"} - {"shortest_sequence"})

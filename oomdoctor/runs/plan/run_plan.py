@@ -68,9 +68,16 @@ Stop = Callable[[], ExitCode | None]
 
 
 def run_plan(
-    request: SurveyRequest, folder: RunFolder, *, on_event: Listener, stop: Stop
+    request: SurveyRequest,
+    folder: RunFolder,
+    *,
+    on_event: Listener,
+    stop: Stop,
+    then: Callable[[Findings, Simulators], None] | None = None,
 ) -> Report:
     """Predict the request's ladder and write `report.json`, unless an error is raised.
+
+    `then` may simulate more, once the ladder is known.
 
     Once `stop()` returns an exit code, the workers are killed and the report holds what is known.
 
@@ -117,6 +124,8 @@ def run_plan(
                 check = partial(_verify, known, folder, variables, listen, stop)
                 opened = partial(_engines, known, folder, lambda: stop() is not None)
                 _predict(known, simulators, folder, listen, check, opened)
+                if then is not None:
+                    then(known, simulators)
         except OomDoctorError as error:
             fault = startup_errors.with_remedy(error, request)
             if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
