@@ -49,24 +49,24 @@ PAGES = (
     SURVEY,
     Page(
         ("explain",),
-        "diagnosis.diagnosis_page:diagnosis_sections",
-        "diagnosis.diagnoses_csv:diagnosis_rows",
+        "answers.diagnosis_page:diagnosis_sections",
+        "answers.diagnosis_page:diagnosis_rows",
     ),
-    Page(("triage",), "triage.triage_page:triage_sections", "triage.triage_page:triage_rows"),
+    Page(("triage",), "answers.triage_page:triage_sections", "answers.triage_page:triage_rows"),
     Page(
         ("show",),
-        "triage.gathered:gathered_sections",
-        "triage.gathered:gathered_rows",
+        "answers.gathered:gathered_sections",
+        "answers.gathered:gathered_rows",
         needs="gathered",
     ),
-    Page(("run",), "run.run_page:run_sections"),
-    Page(("diff",), "history.diff:diff_sections", "history.diff:diff_rows", needs="diff"),
+    Page(("run",), "answers.run_page:run_sections"),
+    Page(("diff",), "answers.diff_page:diff_sections", "answers.diff_page:diff_rows", needs="diff"),
     Page(
         ("snapshot",),
-        "snapshot.snapshot_page:snapshot_sections",
-        "snapshot.snapshot_page:block_rows",
+        "answers.snapshot_page:snapshot_sections",
+        "answers.snapshot_page:block_rows",
     ),
-    Page(("watch",), "watch.watch_page:watch_sections"),
+    Page(("watch",), "answers.watch_page:watch_sections"),
 )
 
 

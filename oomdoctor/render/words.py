@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
 
 _EMPTY_WORDS = re.compile(r" (?:Generation|Edition)\b|(?<=RTX PRO \d{4}) Blackwell\b")
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII = "_.-:=+*#"
 SWEPT_WORDS = {
     "sequence_length": "sequence length",
     "micro_batch_size": "micro-batch size",
@@ -103,3 +106,12 @@ def _spread(result: ProbeResult, plus_minus: str) -> str:
         return ""
     digits = 0 if is_estimate(result) else 1
     return f"{plus_minus}{format_percent(result.tokens_per_s_spread, digits)}"
+
+
+def curve(sizes: Sequence[int], *, signs: bool) -> str:
+    """A bar for each size; the full height is the largest. Empty for fewer than two sizes."""
+    full = max(sizes, default=0)
+    if len(sizes) < 2 or full <= 0:
+        return ""
+    bars = _BARS if signs else _ASCII
+    return "".join(bars[min(len(bars) - 1, int(size / full * len(bars)))] for size in sizes)

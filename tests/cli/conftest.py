@@ -92,7 +92,7 @@ def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> 
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.surveys.probe.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.requests.probed.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
     monkeypatch.setattr("oomdoctor.runs.survey.run_survey.run_survey", fake)
     return fake
@@ -123,7 +123,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.surveys.chosen_cards.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.requests.chosen_cards.list_gpus", lambda: ())
     fake = FakePlan(golden("plan"))
     monkeypatch.setattr("oomdoctor.runs.plan.run_plan.run_plan", fake)
     return fake

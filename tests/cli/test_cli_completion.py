@@ -15,7 +15,7 @@ from oomdoctor.records.model import SourceChoice
 from oomdoctor.records.planned.plan import CardOrder, PlanRequest
 from oomdoctor.records.report import RankBy
 from oomdoctor.records.triage import TRIAGE_KEYS
-from oomdoctor.render.charts.names import CHARTS
+from oomdoctor.render.charts import CHARTS
 from oomdoctor.render.formats import format_names
 from oomdoctor.system import catalogue
 from oomdoctor.system.store import run_folders

@@ -18,10 +18,10 @@ from oomdoctor.cli.options import PANELS
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import declared_types, leaves
+from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.probing import ProbeOptions
 from oomdoctor.cli.options.stored_runs import ShowOptions
-from oomdoctor.cli.options.surveys.ladder import LadderOptions
-from oomdoctor.cli.options.surveys.planning import PlanOptions
-from oomdoctor.cli.options.surveys.probing import ProbeOptions
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.model import SourceChoice, TaskChoice
 from oomdoctor.records.report import RankBy
@@ -86,10 +86,10 @@ OURS = {
     "oomdoctor.cli.verbs.diff",
     "oomdoctor.cli.options.explaining",
     "oomdoctor.cli.options.flatten",
-    "oomdoctor.cli.options.surveys.ladder",
+    "oomdoctor.cli.options.ladder",
     "oomdoctor.cli.options.stored_runs",
-    "oomdoctor.cli.options.surveys.planning",
-    "oomdoctor.cli.options.surveys.probing",
+    "oomdoctor.cli.options.planning",
+    "oomdoctor.cli.options.probing",
     "oomdoctor.cli.options.running",
     "oomdoctor.cli.verbs.snapshot",
     "oomdoctor.cli.verbs.triage",
@@ -97,7 +97,6 @@ OURS = {
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.signals",
-    "oomdoctor.cli.streams.report",
     "oomdoctor.cli.streams.running",
     "oomdoctor.errors",
     "oomdoctor.render",
@@ -108,7 +107,6 @@ OURS = {
     "oomdoctor.stacks",
     "oomdoctor.stacks.export",
     "oomdoctor.render.charts",
-    "oomdoctor.render.charts.names",
 }
 # typer, and what its versions bring along; the older ones import rich as soon as they are imported.
 THEIRS = {"typer", "click", "shellingham", "typing_extensions", "annotated_doc"}
@@ -219,7 +217,7 @@ RENDERERS = {
     "markdown": "oomdoctor.render.formats.markdown",
     "table": "oomdoctor.render.formats.table",
     "page": "oomdoctor.render.report.report_page",
-    "diagnosis": "oomdoctor.render.diagnosis.diagnosis_page",
+    "diagnosis": "oomdoctor.render.answers.diagnosis_page",
 }
 
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from oomdoctor.cli.requests.surveys import plan as plan_requests
-from oomdoctor.cli.streams.making import make_environment
+
+from oomdoctor.cli.streams.running import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make
 from oomdoctor.system.interpreters.kept import (

@@ -1,9 +1,9 @@
 """The options of the verbs, each declared once, as typed and frozen dataclasses.
 
-    surveys/   `probe` and `plan`: the ladder that they share, and what each has alone
-    stored/    verbs on stored runs: `show`, `runs`, `export`, `diff`
+    ladder     what `probe` and `plan` share; probing and planning have what each has alone
+    stored_runs  `show` and `runs`, which read runs from disk
     answer     the ranking, and the format and place of the answer
-    explaining, triaging, watching, running, snapshotting   one verb each
+    explaining, running  one verb each; the options of the others stand beside their verb
     completion what a shell offers for a half-typed value
     flatten    makes the signature that typer reads from these dataclasses
 

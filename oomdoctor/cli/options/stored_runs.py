@@ -10,7 +10,7 @@ import typer
 
 from oomdoctor.cli.options import COMMON, OUTPUT, RUN, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions, ListOptions, Verbose, either
-from oomdoctor.render.charts.names import CHARTS
+from oomdoctor.render.charts import CHARTS
 
 
 @dataclass(frozen=True, slots=True)

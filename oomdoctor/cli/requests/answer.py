@@ -27,7 +27,7 @@ def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
     if file is not None:
         output.check_writable(file)
     if page is not None:
-        from oomdoctor.render.html.html_page import need_page
+        from oomdoctor.render.formats.html_page import need_page
 
         need_page(page)
     return "json" if answer.json_ else answer.format_

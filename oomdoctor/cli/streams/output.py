@@ -24,6 +24,7 @@ from oomdoctor.render.formats import format_of_file
 INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and `hint:  `
 
 if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
     from oomdoctor.render.lists.listing import ListingFormat
 
 PAGE_WIDTH = 120
@@ -83,6 +84,24 @@ def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None
     if refused is not None:
         say_error(refused.message, refused.hint)
         raise typer.Exit(refused.exit_code)
+
+
+def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | None) -> None:
+    """Print a report in the chosen format, and also write it to `file` if there is one."""
+    from oomdoctor.render import render_report
+
+    def render(name: str, screen: Screen) -> str:
+        return render_report(
+            report,
+            name,
+            terminal=screen.terminal,
+            width=screen.width,
+            color=screen.color,
+            verbose=verbose,
+            signs=screen.signs,
+        )
+
+    publish(render, chosen, file)
 
 
 class Listing(Protocol):

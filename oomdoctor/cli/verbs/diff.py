@@ -12,7 +12,7 @@ import typer
 from oomdoctor.cli.options import OUTPUT, completion, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.errors import ExitCode
 
 if TYPE_CHECKING:

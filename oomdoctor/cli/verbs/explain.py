@@ -19,11 +19,11 @@ import typer
 
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
-    from oomdoctor.cli.requests.files.sources import Source
+    from oomdoctor.cli.requests.sources import Source
     from oomdoctor.explain.training.known import Given
     from oomdoctor.records.diagnosis import Diagnosis
     from oomdoctor.records.report import Report, Status, Warn
@@ -48,11 +48,15 @@ def explain(options: ExplainOptions) -> None:
     file.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.cli.requests.files.applying import applied_to, publish_applied, remedy_number
-    from oomdoctor.cli.requests.files.sources import STDIN, missing
-    from oomdoctor.cli.requests.given import read_given
-    from oomdoctor.cli.requests.next_lines import typed_options
+    from oomdoctor.cli.requests.explained import (
+        applied_to,
+        publish_applied,
+        read_given,
+        remedy_number,
+        typed_options,
+    )
     from oomdoctor.cli.requests.reader import Reader
+    from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
     from oomdoctor.records.warnings import not_exact, quoted, snapshot_unused
 
@@ -68,7 +72,7 @@ def explain(options: ExplainOptions) -> None:
     number = remedy_number(reader, options)
     given, notes = read_given(reader, options)
     if options.snapshot is not None:
-        from oomdoctor.cli.requests.files.snapshots import failed_requests
+        from oomdoctor.cli.requests.snapshots import failed_requests
 
         seen = failed_requests(options.snapshot, quiet=options.quiet)
         given = replace(given, snapshots=seen)
@@ -105,7 +109,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
     Raises:
         OomDoctorError: nothing can be read; this is the first reason.
     """
-    from oomdoctor.cli.requests.files.sources import named
+    from oomdoctor.cli.requests.sources import named
     from oomdoctor.records.warnings import not_read, quoted
 
     found: list[Diagnosis] = []
@@ -126,7 +130,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
 
 
 def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:
-    from oomdoctor.cli.requests.files.sources import lines_of
+    from oomdoctor.cli.requests.sources import lines_of
     from oomdoctor.runs.explained import explained
 
     return explained(source.name, lines_of(source, notes, quiet=quiet), given, source.end)
@@ -144,7 +148,7 @@ def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Check
     The simulation is no run that `show` lists. Its folder stays only if the reason names a file in
     it.
     """
-    from oomdoctor.cli.requests.given import model_of
+    from oomdoctor.cli.requests.explained import model_of
     from oomdoctor.cli.streams.running import carry_out
     from oomdoctor.runs import exact
     from oomdoctor.system.store.run_folders import RunFolder
@@ -176,7 +180,7 @@ def _report(
     started: datetime,
     elapsed_s: float,
 ) -> Report:
-    from oomdoctor.cli.requests.next_lines import next_lines
+    from oomdoctor.cli.requests.explained import next_lines
     from oomdoctor.records.report import bare_report
 
     words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}

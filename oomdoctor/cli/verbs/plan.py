@@ -7,8 +7,8 @@ from functools import partial
 import typer
 
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.surveys.planning import PlanOptions
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 
 EPILOG = """\b
@@ -29,8 +29,8 @@ def plan(options: PlanOptions) -> None:
     Exit code 0 if something fits, 3 if nothing does.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.cli.requests.surveys.plan import plan_request
-    from oomdoctor.cli.streams.making import make_environment
+    from oomdoctor.cli.requests.planned import plan_request
+    from oomdoctor.cli.streams.running import make_environment
     from oomdoctor.runs.plan.run_plan import run_plan
     from oomdoctor.system.store import run_folders
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from oomdoctor.cli.options.flatten import flatten, typed_options
-from oomdoctor.cli.options.surveys.probing import ProbeOptions
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def probe(context: typer.Context, options: ProbeOptions) -> None:
 
 
 def _new(options: ProbeOptions) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.requests.surveys.probe import new_request
+    from oomdoctor.cli.requests.probed import new_request
     from oomdoctor.system.store import run_folders
 
     request = new_request(options)
@@ -58,7 +58,7 @@ def _new(options: ProbeOptions) -> tuple[RunFolder, SurveyRequest]:
 def _resumed(
     run: str, options: ProbeOptions, typed: frozenset[str]
 ) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.requests.surveys.resumed import resumed_request
+    from oomdoctor.cli.requests.resumed import resumed_request
     from oomdoctor.runs.survey.run_survey import resume_request
     from oomdoctor.system.store import run_list
 

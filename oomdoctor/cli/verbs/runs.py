@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oomdoctor.records.earlier_runs import StoredRun
-    from oomdoctor.render.history.runs import RunsPage
+    from oomdoctor.render.lists.runs import RunsPage
 
 EPILOG = """\b
 Examples:
@@ -39,7 +39,7 @@ def runs(options: RunsOptions) -> None:
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.history import runs_request
-    from oomdoctor.render.history.runs import RunsPage
+    from oomdoctor.render.lists.runs import RunsPage
     from oomdoctor.runs.history.choosing import chosen
     from oomdoctor.system.store.stored import stored_runs
 
@@ -66,7 +66,7 @@ def runs(options: RunsOptions) -> None:
 
 def publish(page: RunsPage, options: RunsOptions, format: str) -> None:
     """Print the list, and also write it to the file of --output if there is one."""
-    from oomdoctor.render.history.runs import render_runs
+    from oomdoctor.render.lists.runs import render_runs
 
     def render(name: str, screen: output.Screen) -> str:
         return render_runs(
@@ -79,7 +79,7 @@ def publish(page: RunsPage, options: RunsOptions, format: str) -> None:
 def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: str) -> None:
     """Delete the runs after a question, and print which are gone."""
     from oomdoctor.records.codec import to_json
-    from oomdoctor.render.history.runs import RunsPage
+    from oomdoctor.render.lists.runs import RunsPage
     from oomdoctor.render.words import counted
     from oomdoctor.runs.history.choosing import prune
     from oomdoctor.units import format_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.stored_runs import ShowOptions
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.streams.output import publish_report
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
@@ -67,7 +67,7 @@ def _case(options: ShowOptions) -> Report | None:
 
 
 def _list(chosen: str) -> None:
-    from oomdoctor.render.history.runs import RunsPage, listed_as_before, render_runs
+    from oomdoctor.render.lists.runs import RunsPage, listed_as_before, render_runs
     from oomdoctor.system.store.stored import stored_runs
 
     found = tuple(stored_runs())

@@ -13,7 +13,7 @@ import typer
 from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.errors import ExitCode, usage_error
 
 EPILOG = """\b
@@ -65,8 +65,8 @@ def snapshot(options: SnapshotOptions) -> None:
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.cli.requests.files.snapshots import all_rooms, histories, read_file, rooms_named
-    from oomdoctor.cli.streams.pictures import Pictures
+    from oomdoctor.cli.requests.snapshots import all_rooms, histories, read_file, rooms_named
+    from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of
     from oomdoctor.records.report import bare_report

@@ -15,7 +15,7 @@ from oomdoctor.cli.options import COMMON, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.report import publish_report
+from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ def _report(watcher: Watcher) -> Report:
 
 
 def _print(report: Report, chosen: str, *, verbose: bool) -> None:
-    from oomdoctor.cli.streams.report import publish_report
+    from oomdoctor.cli.streams.output import publish_report
 
     publish_report(report, chosen, verbose=verbose, file=None)
 

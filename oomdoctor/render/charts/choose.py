@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.report import Report
+from oomdoctor.render.charts import Chart
 from oomdoctor.render.charts.cards_chart import cards_chart
-from oomdoctor.render.charts.chart import Chart
-from oomdoctor.render.charts.frontier.chart import frontier_chart
+from oomdoctor.render.charts.frontier_chart import frontier_chart
 from oomdoctor.render.charts.memory_chart import memory_chart
 from oomdoctor.render.charts.predicted import predicted_chart
 from oomdoctor.render.charts.step import bands_of, step_charts

@@ -15,7 +15,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from oomdoctor.errors import machine_error
-from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
+from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.look import COLORS, FONT, Palette, ink, palette
 
 _DOTS = 72  # an inch: a unit of the picture is a pixel of the page

@@ -14,8 +14,8 @@ from oomdoctor.records.measurement import MemoryCurve
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import byte_ticks, frame, legend, patch, tick_text
-from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
 from oomdoctor.render.charts.look import SMALL, Role, ink
 from oomdoctor.render.charts.parts import PART_WORDS
 from oomdoctor.render.text import one_line

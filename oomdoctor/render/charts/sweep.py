@@ -9,8 +9,8 @@ from typing import Any
 from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, tick_text
-from oomdoctor.render.charts.chart import WIDTHS, Chart, Size
 from oomdoctor.render.charts.look import SMALL, Role, ink
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import SWEPT_WORDS, card_name

@@ -55,7 +55,7 @@ FORMATS = (
     Format("markdown", (".md",), "oomdoctor.render.formats.markdown"),
     Format("csv", (".csv",), "oomdoctor.render.formats.csv_rows"),
     Format("json", (".json",), "oomdoctor.render.formats.json_document"),
-    Format("html", (".html", ".htm"), "oomdoctor.render.html.html_page", page=True),
+    Format("html", (".html", ".htm"), "oomdoctor.render.formats.html_page", page=True),
 )
 
 

@@ -1,10 +1,11 @@
-"""A report as CSV: how a value of its rows becomes a cell."""
+"""A report as CSV: the rows of records, and how a value becomes a cell."""
 
 from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oomdoctor.render.pages import rows_of
 from oomdoctor.render.text import one_line
@@ -14,15 +15,48 @@ if TYPE_CHECKING:
     from oomdoctor.render.formats import Style
 
 
+CsvColumn: TypeAlias = tuple[str, str | Callable[[Any], Any]]
+"""A heading, and the path of its value in a record, such as `numbers.free_bytes` or `causes.0`."""
+
+
+def named(names: Iterable[str], root: str = "") -> list[CsvColumn]:
+    """Columns that are called like their keys; `root` is the path before the keys."""
+    return [(name, f"{root}{name}") for name in names]
+
+
+def record_rows(columns: Sequence[CsvColumn], records: Iterable[Any]) -> Iterator[list[Any]]:
+    """The headings, then a row a record: the value at each path, None where it leads nowhere."""
+    yield [heading for heading, _ in columns]
+    for record in records:
+        yield [value_at(record, at) if isinstance(at, str) else at(record) for _, at in columns]
+
+
+def value_at(record: Any, path: str) -> Any:
+    """The value of a key of a key of a record; a number is a place in a tuple."""
+    for name in path.split("."):
+        if isinstance(record, tuple):
+            record = record[int(name)] if int(name) < len(record) else None
+        elif isinstance(record, Mapping):
+            record = record.get(name)
+        elif record is not None:
+            record = getattr(record, name)
+    return record
+
+
+def as_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows of values as text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([csv_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
 def render(report: Report, style: Style) -> str:
     """A row a result, diagnosis, job, card, sweep point or line of code, whatever the style.
 
     Sizes are integers in bytes, unknown is empty.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([csv_cell(value) for value in row] for row in rows_of(report))
-    return out.getvalue()
+    return as_csv(rows_of(report))
 
 
 def csv_cell(value: Any) -> str | int | float:

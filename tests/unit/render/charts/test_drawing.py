@@ -10,9 +10,9 @@ import pytest
 from example_gpu import gpu_report
 
 from oomdoctor.records.report import Report
+from oomdoctor.render.charts import CHARTS
 from oomdoctor.render.charts.choose import KINDS, charts_of
 from oomdoctor.render.charts.drawing import png, svg, svg_part
-from oomdoctor.render.charts.names import CHARTS
 
 EVIL = '<script>alert("1")</script> $x^2$ & ]]> \x1b[31m \ud800 ünï'
 

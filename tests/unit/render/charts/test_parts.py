@@ -14,7 +14,7 @@ from example_reports import cpu_report
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult, Try
-from oomdoctor.render.charts.frontier.chart import frontier_chart
+from oomdoctor.render.charts.frontier_chart import frontier_chart
 from oomdoctor.render.charts.memory_chart import memory_chart
 from oomdoctor.render.charts.parts import PART_WORDS, parts_in, peaks_of
 from oomdoctor.units import GIB

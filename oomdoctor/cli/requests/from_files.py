@@ -1,0 +1,73 @@
+"""`--from`: the options that the user's own files answer, where the command line does not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.requests.reader import Reader, hub_id
+from oomdoctor.cli.streams.output import say
+from oomdoctor.emulator.card import split_count
+from oomdoctor.records.rung.faults import MOST_GPUS
+
+if TYPE_CHECKING:
+    from oomdoctor.records.user_training import UserTraining
+
+
+def with_files(
+    reader: Reader, ladder: LadderOptions, *, emulate: str | None = None, quiet: bool = False
+) -> tuple[LadderOptions, UserTraining | None]:
+    """The options, with MODEL and the sizes of the files where none are typed.
+
+    Raises:
+        OomDoctorError: a file cannot be used, or `reader` has collected errors (exit 2).
+    """
+    if not ladder.from_:
+        return ladder, None
+    from oomdoctor.records.model import ModelRef
+    from oomdoctor.runs.files.user_training import read_user_training
+    from oomdoctor.stacks.reading.finish import Overrides
+
+    overrides = Overrides(
+        gpus=_gpus(reader, ladder.gpus, emulate),
+        sequence_length=_sized(reader, "--seq-len", ladder.seq_len),
+        effective_batch_size=_sized(reader, "--effective-batch", ladder.effective_batch),
+        micro_batch_size=_sized(reader, "--micro-batch", ladder.micro_batch),
+    )
+    reader.check()
+    typed = ladder.model
+    model = None if not typed else ModelRef(name=hub_id(typed.strip()), revision=ladder.revision)
+    if not quiet:
+        say(f"reading {', '.join(ladder.from_)}")
+    python = shutil.which(ladder.python or sys.executable)
+    training = read_user_training(ladder.from_, model, overrides, python)
+    config = training.config
+    filled = replace(
+        ladder,
+        model=typed or training.model,
+        revision=ladder.revision or (None if typed else training.revision),
+        # With --lengths, a length that is typed packs rows; the longest row is that of the data.
+        seq_len=ladder.seq_len if ladder.lengths else str(config.sequence_length),
+        effective_batch=str(config.effective_batch_size),
+        gpus=ladder.gpus or (str(config.world_size) if config.world_size > 1 else None),
+        task=training.task if training.task and ladder.task == "auto" else ladder.task,
+    )
+    return filled, training
+
+
+def _gpus(reader: Reader, text: str | None, emulate: str | None) -> int | None:
+    """The number of GPUs that is typed: the highest of a range, or those that are emulated."""
+    if text is None:
+        try:
+            count, _ = split_count(emulate or "")
+        except ValueError:  # which the option itself reports
+            return None
+        return count if count > 1 else None
+    return reader.integer("--gpus", text.rpartition("..")[2], 1, MOST_GPUS)
+
+
+def _sized(reader: Reader, option: str, text: str | None) -> int | None:
+    return None if text is None else reader.sized(option, text)

@@ -1,0 +1,260 @@
+"""From the options of `plan` to a request: sweeps, what is solved for, the rung to take apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import get_args
+
+from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.requests.chosen_cards import (
+    card_order,
+    check_several,
+    min_memory,
+    named_gpus,
+    prices,
+)
+from oomdoctor.cli.requests.from_files import with_files
+from oomdoctor.cli.requests.gpus import read_gpus
+from oomdoctor.cli.requests.reader import Reader
+from oomdoctor.cli.requests.rungs import check_snapshot, only
+from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
+from oomdoctor.errors import usage_error
+from oomdoctor.records.planned.plan import (
+    Interconnect,
+    PlanRequest,
+    Sweep,
+    SweptKey,
+)
+from oomdoctor.records.planned.searched import GpuRange, SolvedKey
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.runs.devices.cards import card_named
+from oomdoctor.runs.devices.emulated import check_vendor
+from oomdoctor.system.interpreters.asked import parse_versions, untested
+from oomdoctor.system.machine.capabilities import minimum_versions
+
+_SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
+_LINKS: tuple[Interconnect, ...] = get_args(Interconnect)
+_SOLVED: dict[str, SolvedKey] = {
+    "seq-len": "sequence_length",
+    "micro-batch": "micro_batch_size",
+    "lora-rank": "lora_rank",
+}
+_MOST_VALUES = 16
+_RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
+
+
+def plan_request(options: PlanOptions) -> SurveyRequest:
+    """The request that a command line of `plan` describes.
+
+    Raises:
+        OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
+    """
+    reader = Reader("plan", quiet=options.quiet)
+    typed = options.ladder
+    ladder, training = with_files(reader, typed, quiet=options.quiet)
+    options = replace(options, ladder=ladder)
+    span = read_gpus(reader, options.ladder)
+    plan = PlanRequest(
+        gpus=named_gpus(reader, tuple(options.gpu or ()), all_gpus=options.all_gpus),
+        all_gpus=options.all_gpus,
+        sweep=_sweep(reader, options, typed),
+        why=options.why,
+        min_memory_bytes=min_memory(reader, options),
+        sort=card_order(reader, options),
+        prices=prices(reader, options),
+        solve=_solve(reader, options, typed),
+        verify=options.verify,
+        fewest=span if options.fewest else None,
+        interconnect=reader.choice("--interconnect", options.interconnect, _LINKS),
+        host_memory_bytes=_host_memory(reader, options),
+    )
+    _check_gpus(reader, options, span)
+    _check_verify(reader, options, plan)
+    check_several(reader, options, plan)
+    if plan.why is not None and (plan.all_gpus or plan.sweep is not None or len(plan.gpus) > 1):
+        reader.fault(
+            "--why", "needs exactly one card: give one --gpu, without --all-gpus or --sweep"
+        )
+    check_snapshot(reader, options, plan)
+    if options.ladder.lengths is not None:
+        for option, value in (
+            ("--sweep", options.sweep),
+            ("--why", options.why),
+            ("--snapshot", options.snapshot),
+        ):
+            if value is not None:
+                reader.fault(option, "cannot be combined with --lengths; use --seq-len")
+    runs = RungRuns(
+        device="cuda",
+        vram_bytes=None,
+        weights="synthetic",
+        evaluate=False,
+        eval_batch_size=8,
+        seed=0,
+        predict=False,
+        time_limit_s=None,
+        rung_limit_s=_RUNG_LIMIT_S,
+        plan=plan,
+        versions=_versions(reader, options),
+        user_training=training,
+    )
+    request = common_request(reader, options, USUAL_SHAPES["cuda"], runs, span)
+    if plan.solve == "lora_rank":
+        request = _with_adapters(request)
+    if plan.why is not None:
+        request = only(request, "--why", plan.why)
+        plan = replace(plan, why=request.recipe.rungs[0].label)
+        return replace(request, plan=plan)
+    if options.snapshot is not None:
+        request = only(request, "--snapshot", options.snapshot)
+        return replace(request, snapshot=request.recipe.rungs[0].label)
+    return request
+
+
+def _check_gpus(reader: Reader, options: PlanOptions, span: GpuRange) -> None:
+    """Check the options that are about several GPUs."""
+    if not options.fewest:
+        if span.low != span.high:
+            reader.fault(
+                "--gpus", "is a range; add --min to find the fewest GPUs, or give one number"
+            )
+    elif span.low == span.high:
+        reader.fault("--min", "needs a range to search, such as --gpus 1..64")
+    others = {
+        "--sweep": options.sweep is not None,
+        "--why": options.why is not None,
+        "--solve": options.solve is not None,
+        "--snapshot": options.snapshot is not None,
+        "--verify": options.verify,
+        "--all-gpus": options.all_gpus,
+        "--lengths": options.ladder.lengths is not None,
+        "--with": options.with_ is not None,
+    }
+    for name, given in others.items():
+        if options.fewest and given:
+            reader.fault("--min", f"cannot be combined with {name}")
+    if span.high == 1 and options.interconnect != "auto":
+        reader.fault("--interconnect", "links several GPUs; add --gpus N")
+
+
+def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
+    """The library versions asked for; a note for each that is older than what is tested."""
+    if options.with_ is None:
+        return ()
+    try:
+        versions = parse_versions(options.with_)
+    except ValueError as error:
+        reader.fault("--with", str(error))
+        return ()
+    for text in untested(versions, minimum_versions()):
+        reader.note("--with", text)
+    return versions
+
+
+def _host_memory(reader: Reader, options: PlanOptions) -> int | None:
+    text = options.host_memory
+    return None if text is None else reader.size("--host-memory", text)
+
+
+def _check_verify(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
+    """Check that there is one card that can be emulated, and a ladder to check on it."""
+    if not options.verify:
+        return
+    others = {
+        "--all-gpus": options.all_gpus,
+        "--sweep": options.sweep is not None,
+        "--solve": options.solve is not None,
+        "--lengths": options.ladder.lengths is not None,
+        "--with": options.with_ is not None,
+    }
+    given = [name for name, is_set in others.items() if is_set]
+    if given:
+        reader.fault("--verify", f"cannot be combined with {' and '.join(given)}")
+    elif len(plan.gpus) > 1:
+        reader.fault("--verify", "checks one card: give one --gpu")
+    elif plan.gpus:
+        try:
+            check_vendor(card_named(plan.gpus[0], 0.0))
+        except ValueError as error:
+            reader.fault("--verify", str(error))
+
+
+def _sweep(reader: Reader, options: PlanOptions, typed: LadderOptions) -> Sweep | None:
+    text, ladder = options.sweep, options.ladder
+    if text is None:
+        return None
+    option, _, values = text.partition("=")
+    option = option.strip().removeprefix("--")
+    if option not in _SWEPT:
+        reader.fault("--sweep", f"cannot sweep {text!r}: expected seq-len=A..B or micro-batch=A..B")
+        return None
+    key = _SWEPT[option]
+    fixed = typed.seq_len if key == "sequence_length" else typed.micro_batch
+    if fixed is not None:
+        reader.fault(f"--{option}", "is already set by --sweep; leave it out")
+    sweep = Sweep(key, reader.read("--sweep", values, _values, (1,)))
+    batch = ladder.effective_batch or USUAL_SHAPES["cuda"][1]
+    if key == "micro_batch_size" and batch.isdigit() and int(batch):
+        for value in sweep.values:
+            if int(batch) % value:
+                reader.fault("--sweep", f"{value} does not divide the effective batch size {batch}")
+    return sweep
+
+
+def _solve(reader: Reader, options: PlanOptions, typed: LadderOptions) -> SolvedKey | None:
+    text = options.solve
+    if text is None:
+        return None
+    option = text.strip().removeprefix("--")
+    if option not in _SOLVED:
+        reader.fault("--solve", f"cannot solve for {text!r}: expected one of {', '.join(_SOLVED)}")
+        return None
+    for other, given in (
+        ("--sweep", options.sweep),
+        ("--why", options.why),
+        ("--all-gpus", options.all_gpus or None),
+        ("--lengths", typed.lengths),
+    ):
+        if given is not None:
+            reader.fault("--solve", f"cannot be combined with {other}")
+    fixed = {"seq-len": typed.seq_len, "micro-batch": typed.micro_batch}
+    if fixed.get(option) is not None:
+        reader.fault(f"--{option}", "is what --solve looks for; leave it out")
+    return _SOLVED[option]
+
+
+def _with_adapters(request: SurveyRequest) -> SurveyRequest:
+    """The request with the rungs that have a LoRA rank.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.config.method != "full")
+    if not rungs:
+        raise usage_error(
+            "no_adapters",
+            f"--solve: no rung of the recipe {request.recipe.name} has a LoRA rank",
+            "use --recipe lora or --recipe qlora, or add a rung: --rung method=lora",
+        )
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def _values(text: str) -> tuple[int, ...]:
+    """`512..4096` gives 512, 1024, 2048, 4096; `8,1,2` gives 1, 2, 8."""
+    span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
+    if span is not None:
+        low, high = int(span[1]), int(span[2])
+        values = {high, *(low << step for step in range(64) if low and low << step <= high)}
+        values = values if 0 < low <= high else set()
+    else:
+        parts = [part.strip() for part in text.split(",")]
+        values = {int(part) for part in parts} if all(map(str.isdigit, parts)) else set()
+    if not values or min(values) < 1:
+        raise ValueError(
+            f"{text!r} is not a range of whole numbers; write 512..32768 or 512,1024,4096"
+        )
+    if len(values) > _MOST_VALUES:
+        raise ValueError(f"{text!r} has {len(values)} values; the maximum is {_MOST_VALUES}")
+    return tuple(sorted(values))

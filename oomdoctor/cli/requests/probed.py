@@ -1,0 +1,132 @@
+"""From the options of `probe` to a `SurveyRequest`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import get_args
+
+from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.requests.from_files import with_files
+from oomdoctor.cli.requests.gpus import read_gpus
+from oomdoctor.cli.requests.reader import Reader
+from oomdoctor.cli.requests.rungs import recorded_only
+from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
+from oomdoctor.emulator.card import MAX_DEVICES, split_count
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.planned.searched import GpuRange
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import WeightsChoice
+from oomdoctor.records.rung.faults import MOST_GPUS
+from oomdoctor.runs.devices.emulated import emulated_gpus
+from oomdoctor.system.environment import slurm
+from oomdoctor.system.machine.devices import choose_device, list_gpus
+from oomdoctor.units import size_note
+
+_WRITING_S = 60.0  # before the end of a Slurm job
+_HIGHEST_SEED = 2**63 - 1  # torch takes signed 64-bit seeds
+
+
+def new_request(options: ProbeOptions) -> SurveyRequest:
+    """The request that a command line of `probe` describes.
+
+    Raises:
+        OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
+    """
+    reader = Reader("probe", quiet=options.quiet)
+    ladder, training = with_files(
+        reader, options.ladder, emulate=options.emulate, quiet=options.quiet
+    )
+    options = replace(options, ladder=ladder)
+    span = read_gpus(reader, options.ladder)
+    if span.low != span.high:
+        reader.fault("--gpus", "is one number for probe; `oomdoctor plan` takes a range with --min")
+    weights: WeightsChoice = reader.choice("--weights", options.weights, get_args(WeightsChoice))
+    emulate, span = _emulate(reader, options, span)
+    device = options.device if emulate is None else "cuda"
+    runs = RungRuns(
+        device=device,
+        vram_bytes=None if options.vram is None else reader.size("--vram", options.vram),
+        weights=weights,
+        evaluate=options.evaluate,
+        eval_batch_size=reader.sized("--eval-batch", options.eval_batch),
+        seed=reader.integer("--seed", options.seed, 0, _HIGHEST_SEED),
+        predict=options.predict,
+        time_limit_s=time_limit(reader, options),
+        rung_limit_s=reader.duration("--rung-timeout", options.rung_timeout),
+        emulate=emulate,
+        snapshot=options.snapshot,
+        trace=options.trace,
+        all_ranks=reader.choice("--ranks", options.ranks, ("1", "all")) == "all",
+        nodes=_nodes(reader, options, span),
+        user_training=training,
+    )
+    if emulate is None and runs.all_ranks:
+        reader.fault("--ranks", "is for emulated GPUs; on others, all ranks run anyway")
+    if span.high > 1 and options.device not in ("auto", "cuda", "cpu"):
+        reader.fault("--device", "names one device; with --gpus, set CUDA_VISIBLE_DEVICES instead")
+    shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
+    return recorded_only(common_request(reader, options, shape, runs, span))
+
+
+def _nodes(reader: Reader, options: ProbeOptions, span: GpuRange) -> int:
+    """On how many nodes the ranks run."""
+    nodes = reader.integer("--nodes", options.nodes, 1, MOST_GPUS)
+    if nodes == 1:
+        return 1
+    if options.emulate is not None:
+        reader.fault("--nodes", "is for real nodes; leave out --emulate, or --nodes")
+    elif span.high % nodes or span.high == 1:
+        reader.fault("--nodes", f"{nodes} nodes need a multiple of {nodes} as --gpus")
+    elif slurm().job_id is None:
+        reader.fault("--nodes", f"needs a Slurm job: salloc --nodes {nodes} oomdoctor probe ...")
+    return nodes
+
+
+def _emulate(reader: Reader, options: ProbeOptions, span: GpuRange) -> tuple[str | None, GpuRange]:
+    """The emulated card by its published name, with its number if there are several.
+
+    That number is also how many GPUs a rung trains on, unless --gpus says it.
+    """
+    if options.emulate is None:
+        return None, span
+    if options.device != "auto":
+        reader.fault("--emulate", "brings its own GPU; leave out --device")
+    try:
+        gpus = emulated_gpus(options.emulate)
+    except ValueError as error:
+        reader.fault("--emulate", str(error))
+        return options.emulate, span
+    _, name = split_count(options.emulate)
+    card = gpus.card
+    if card.facts is None and (note := size_note(name)) is not None:
+        reader.note("--emulate", note)
+    count = gpus.count
+    if options.ladder.gpus is None:
+        span = GpuRange(count, count)
+    elif count == 1:
+        count = span.high
+        if count > MAX_DEVICES:
+            reader.fault("--gpus", f"at most {MAX_DEVICES} GPUs can be emulated; use plan for more")
+    elif count != span.high:
+        reader.fault("--emulate", f"has {count} GPUs, but --gpus says {span.high}")
+    name = name if card.facts is None or card.variants else card.name
+    return (name if count == 1 else f"{count}x{name}"), span
+
+
+def _usual_shape(device: str) -> tuple[str, str]:
+    """Default sequence length and effective batch size: what the device can do in minutes."""
+    try:
+        chosen = choose_device(device, list_gpus())
+    except OomDoctorError:
+        return USUAL_SHAPES["cuda"]  # the survey reports what is wrong with the device
+    return USUAL_SHAPES[chosen.type]
+
+
+def time_limit(reader: Reader, options: ProbeOptions) -> float | None:
+    """--time-limit, else what is left of the Slurm job, minus the time to write the answer."""
+    text = options.time_limit
+    if text is not None:
+        return reader.duration("--time-limit", text)
+    ends_at = slurm().ends_at
+    return None if ends_at is None else max(1.0, ends_at - time.time() - _WRITING_S)

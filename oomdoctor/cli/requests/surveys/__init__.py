@@ -1,1 +1,0 @@
-"""The options of `probe` and `plan` to the request of a survey."""

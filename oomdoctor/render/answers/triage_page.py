@@ -1,0 +1,113 @@
+"""The page of `triage`: how many jobs died of what, and a line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from oomdoctor.records.diagnosis import RESOURCE_WORDS
+from oomdoctor.records.report import Report
+from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup
+from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section
+from oomdoctor.render.formats.csv_rows import named, record_rows
+from oomdoctor.render.words import counted
+
+_SHOWN = 40  # lines without --verbose
+# The names of the contract that read otherwise in a table.
+_REASONS = {"cancelled": "canceled"}
+
+
+def triage_sections(report: Report, look: Look) -> list[Section]:
+    """The counts, the groups of --by, a line for each job, then warnings."""
+    return [] if report.triage is None else _answer(report.triage, verbose=look.verbose)
+
+
+def _answer(found: Triage, *, verbose: bool) -> list[Section]:
+    sections = [Section("", (Note(_counts(found), "strong"),))]
+    if found.by is not None:
+        sections.append(Section("", (_groups(found.groups, found.by),)))
+        if not verbose:
+            return sections
+    jobs = [one for one in found.jobs if verbose or one.outcome != "ended"]
+    shown = jobs if verbose else jobs[:_SHOWN]
+    blocks: list[Block] = [_lines(shown)] if shown else []
+    if len(shown) < len(jobs):
+        blocks.append(Note(f"--verbose shows {len(jobs) - len(shown):,} more."))
+    return [*sections, Section("", tuple(blocks))] if blocks else sections
+
+
+def _counts(found: Triage) -> str:
+    since = f" since {found.since}" if found.since else ""
+    text = f"{found.oom:,} of {counted(len(found.jobs), 'job')}{since} ran out of memory"
+    rest = [
+        f"{count:,} {words}"
+        for count, words in (
+            (found.other, "ended for another reason"),
+            (found.unknown, "without a known reason"),
+            (found.ended, "completed or not ended"),
+        )
+        if count
+    ]
+    return "; ".join([text, *rest])
+
+
+def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
+    columns = (
+        Column(by),
+        Column("jobs", right=True),
+        Column("memory", right=True),
+        Column("other", 3, right=True, detail="{} other"),
+        Column("unknown", 4, right=True, detail="{} unknown"),
+        Column("most often", 1, detail="{}"),
+        Column("first remedy", 2, detail="try: {}", wraps=True),
+    )
+    rows = tuple(
+        (
+            _REASONS.get(group.key, group.key),
+            f"{group.jobs:,}",
+            f"{group.oom:,}",
+            f"{group.other:,}",
+            f"{group.unknown:,}",
+            ", ".join(_REASONS.get(one, one) for one in group.reasons) if by != "cause" else "",
+            group.remedy or "",
+        )
+        for group in groups
+    )
+    return Grid(columns, rows).without_empty_columns()
+
+
+def _lines(jobs: list[TriagedJob]) -> Grid:
+    columns = (
+        Column("job"),
+        Column("user", 5, detail="{}"),
+        Column("outcome", 2, tone=True),
+        Column("cause"),
+        Column("phase", 4, detail="in {}"),
+        Column("your line", 6, detail="{}"),
+        Column("remedy", 3),
+        Column("line to change", 1, detail="{}", wraps=True),
+    )
+    return Grid(columns, tuple(map(_row, jobs))).without_empty_columns()
+
+
+def _row(one: TriagedJob) -> tuple[str, ...]:
+    outcome = {"oom": RESOURCE_WORDS[one.resource], "other": "other error"}
+    return (
+        one.job or one.source,
+        one.user or "",
+        outcome.get(one.outcome, "no failure" if one.outcome == "ended" else "unknown"),
+        _REASONS.get(one.reason, one.reason),
+        one.phase or "",
+        one.where or "",
+        one.remedy or one.why,
+        one.line or "",
+    )
+
+
+def triage_rows(report: Report) -> Iterator[list[Any]]:
+    """The header, then the rows. Headings are the keys in JSON."""
+    found = report.triage
+    grouped = found is not None and found.by is not None
+    names = [field.name for field in fields(TriageGroup if grouped else TriagedJob)]
+    return record_rows(named(names), (found.groups if grouped else found.jobs) if found else ())

@@ -1,0 +1,151 @@
+"""The page of `watch`: each GPU with its processes, and each training that writes a live log."""
+
+from __future__ import annotations
+
+from oomdoctor.records.inside.live import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
+from oomdoctor.render.words import curve
+from oomdoctor.units import DASH, format_bytes, format_percent, format_seconds
+
+_COLUMNS = (
+    Column("pid", right=True),
+    Column("process"),
+    Column("memory", right=True),
+    Column("of GPU", right=True),
+    Column("", wraps=True),
+)
+_NO_DRIVER = "The driver does not show these GPUs here, so other processes on them are not known."
+_EVENTS = {"warning": "Warning", "oom": "Ran out", "skipped": "Skipped"}
+_SILENT_STEPS = 20  # after so many times the length of a step without a row, something is wrong
+_SILENT_S = 60.0
+
+
+def watch_sections(report: Report, look: Look) -> list[Section]:
+    """GPUs, trainings, then warnings and errors."""
+    answer = report.watch
+    if answer is None:
+        return []
+    sections = [_gpu(gpu, answer) for gpu in answer.gpus]
+    many = len(answer.trainings) > 2 and not look.verbose
+    shown = _most_urgent(answer.trainings)[:1] if many else list(answer.trainings)
+    sections += [_training(one, signs=look.signs) for one in shown]
+    if not answer.gpus and not all(one.ended for one in answer.trainings):
+        sections.append(Section("", (Note(_NO_DRIVER),)))
+    if many:
+        left = len(answer.trainings) - 1
+        sections.append(
+            Section("", (Note(f"{left} more ranks are not as full; --verbose shows them."),))
+        )
+    return sections
+
+
+def _most_urgent(trainings: tuple[WatchedTraining, ...]) -> list[WatchedTraining]:
+    return sorted(trainings, key=_share, reverse=True)
+
+
+def _share(one: WatchedTraining) -> float:
+    return (one.peak_allocated_bytes or 0) / (one.capacity_bytes or one.total_bytes or 1)
+
+
+def _gpu(gpu: WatchedGpu, answer: WatchAnswer) -> Section:
+    used = format_bytes(gpu.used_bytes)
+    share = None if gpu.used_bytes is None else gpu.used_bytes / gpu.total_bytes
+    head = (
+        f"GPU {gpu.index}: {gpu.gpu_name}, {used} of {format_bytes(gpu.total_bytes)} in use "
+        f"({format_percent(share)})"
+    )
+    blocks: list[Block] = []
+    if gpu.processes:
+        rows = tuple(
+            (
+                str(one.pid),
+                one.name or DASH,
+                format_bytes(one.used_bytes),
+                format_percent(
+                    None if one.used_bytes is None else one.used_bytes / gpu.total_bytes
+                ),
+                "asked for" if one.asked and len(gpu.processes) > 1 else "",
+            )
+            for one in gpu.processes
+        )
+        blocks.append(Grid(_COLUMNS, rows))
+    elif gpu.used_bytes:
+        blocks.append(Note("The driver names no process, as in a container."))
+    if gpu.trend.kind != "too_short":
+        blocks.append(Facts((("Trend", _device_trend(gpu.trend)),)))
+    return Section(head, tuple(blocks))
+
+
+def _device_trend(trend: MemoryTrend) -> str:
+    if trend.kind == "steady":
+        return "no steady growth while it was watched"
+    return f"grows by {format_bytes(trend.per_s_bytes)} per second; " + _until(trend)
+
+
+def _training(one: WatchedTraining, *, signs: bool) -> Section:
+    rank = f", rank {one.rank} of {one.world}" if one.world > 1 and one.rank is not None else ""
+    device = f", its GPU {one.device}" if one.device else ""
+    head = f"Training {one.pid}{rank}{device}: {_state(one)}"
+    pairs = [("Command", " ".join(one.command))]
+    if one.step is not None:
+        of = f" of {one.total_steps:,}" if one.total_steps else ""
+        each = f", {format_seconds(one.step_s)} each" if one.step_s else ""
+        pairs.append(("Step", f"{one.step:,}{of}{each}"))
+        pairs.append(
+            (
+                "Now",
+                f"{format_bytes(one.allocated_bytes)} allocated, "
+                f"{format_bytes(one.reserved_bytes)} reserved",
+            )
+        )
+        pairs.append(("Peak", _peak(one)))
+        pairs.append(("Trend", _trend(one.trend, ended=one.ended)))
+        line = curve([point.peak_allocated_bytes for point in one.memory], signs=signs)
+        pairs += [("Peaks", line)] if line else []
+    pairs += [
+        (_EVENTS[event.event], f"step {event.step:,}: {event.message}")
+        for event in one.events
+        if event.event in _EVENTS
+    ]
+    return Section(head, (Facts(tuple(pairs)),))
+
+
+def _state(one: WatchedTraining) -> str:
+    if one.ended:
+        return "has ended"
+    if one.step is None:
+        return "runs, no step yet"
+    limit = max(_SILENT_S, _SILENT_STEPS * (one.step_s or 0.0))
+    if one.silent_s > limit:
+        return f"runs, but ended no step for {format_seconds(one.silent_s)}"
+    return "runs"
+
+
+def _peak(one: WatchedTraining) -> str:
+    text = (
+        f"{format_bytes(one.peak_allocated_bytes)} allocated, "
+        f"{format_bytes(one.peak_reserved_bytes)} reserved"
+    )
+    if one.capacity_bytes and one.peak_allocated_bytes is not None:
+        share = format_percent(one.peak_allocated_bytes / one.capacity_bytes)
+        text += f"; {share} of the {format_bytes(one.capacity_bytes)} that it can have"
+    return text
+
+
+def _trend(trend: MemoryTrend, *, ended: bool) -> str:
+    if trend.kind == "too_short":
+        return "not enough steps to tell"
+    if trend.kind == "steady":
+        return "no steady growth"
+    each = f"{format_bytes(trend.per_step_bytes)} per step"
+    return f"grew by {each}" if ended else f"grows by {each}; {_until(trend)}"
+
+
+def _until(trend: MemoryTrend) -> str:
+    parts = []
+    if trend.full_at_step is not None:
+        parts.append(f"at about step {trend.full_at_step:,}")
+    if trend.full_in_s is not None:
+        parts.append(f"in about {format_seconds(trend.full_in_s)}")
+    return f"full {', '.join(parts)}" if parts else "when it is full is not known"

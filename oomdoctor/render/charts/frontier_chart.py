@@ -1,0 +1,258 @@
+"""Memory against throughput, with the sizes that nothing beats in both: the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.charts import WIDTHS, Chart, Size
+from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, tick_text
+from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.render.charts.parts import Peak, least_at_one, peaks_of
+from oomdoctor.render.charts.points import METHODS, Point, front, points_of
+from oomdoctor.units import format_bytes, format_count, format_rate
+
+_HEIGHTS: dict[Size, int] = {"wide": 440, "narrow": 360}
+
+
+_MOST_LABELS = 12
+
+
+def frontier_chart(report: Report) -> Chart | None:
+    """The chart, if a rung that fits has a speed."""
+    points = points_of(report)
+    if not any(point.chosen for point in points):
+        return None
+    best = front(points)
+    usable = report.budget.usable_bytes if report.budget is not None else None
+    return Chart(
+        "frontier",
+        "Memory against throughput",
+        _says(points, peaks_of(report)),
+        _grid(points, best),
+        partial(_draw, points, best, usable),
+        _HEIGHTS.__getitem__,
+    )
+
+
+def _says(points: Sequence[Point], peaks: Sequence[Peak]) -> str:
+    """The fastest point, and the rung with the least memory at the same size for all."""
+    fastest = max(points, key=lambda point: point.speed)
+    text = (
+        f"The fastest is {fastest.label} at {fastest.shown_speed} tokens/s with "
+        f"{format_bytes(fastest.memory)}, at micro-batch size {fastest.micro_batch}."
+    )
+    return " ".join(filter(None, (text, least_at_one(peaks))))
+
+
+def _grid(points: Sequence[Point], best: Sequence[Point]) -> Grid:
+    columns = (
+        Column("rung"),
+        Column("micro-batch", right=True),
+        Column("peak", right=True),
+        Column("tokens/s", right=True),
+        Column("chosen"),
+        Column("Pareto front"),
+    )
+    rows = tuple(
+        (
+            point.label,
+            str(point.micro_batch),
+            format_bytes(point.memory),
+            point.shown_speed,
+            "yes" if point.chosen else "",
+            "yes" if point in best else "",
+        )
+        for point in points
+    )
+    return Grid(columns, rows)
+
+
+def _draw(
+    points: Sequence[Point], best: Sequence[Point], usable: int | None, figure: Any, size: Size
+) -> None:
+    width, height = WIDTHS[size], _HEIGHTS[size]
+    left, right = (60, 30) if size == "wide" else (52, 24)
+    lines = 1 if size == "wide" else 3
+    head, foot = 18 + 21 * lines + 16, 54
+    axes = figure.add_axes(
+        (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
+    )
+    top = max(point.speed * (1 + (point.spread or 0)) for point in points)
+    most = max(point.memory for point in points)
+    reach = max(most, usable) if usable and usable < most * 1.8 else most
+    low = min(point.memory for point in points)
+    start = 0.0 if low < reach * 0.45 else low - (reach - low) * 0.25
+    axes.set_xlim(start, reach + (reach - start) * 0.06)
+    axes.set_ylim(0, top * 1.12)
+    _front_line(axes, best)
+    for method, (role, marker, _) in METHODS.items():
+        _scatter(axes, [p for p in points if p.method == method], role, marker)
+    if usable is not None and usable <= reach:
+        _mark_usable(axes, usable)
+    low, high = axes.get_xlim()
+    ticks = byte_ticks(high, 9, axes.bbox.width, low)
+    axes.set_xticks(ticks, list(map(tick_text, ticks)))
+    axes.yaxis.set_major_formatter(lambda value, _: rate_text(value))
+    axes.locator_params(axis="y", nbins=6)
+    axes.set_xlabel("peak memory", fontsize=SMALL, color=ink("faint"), labelpad=6)
+    figure.text(
+        8 / width, 1 - (head - 6) / height, _speed_words(points), fontsize=SMALL,
+        color=ink("faint"), va="bottom",
+    )  # fmt: skip
+    frame(axes, grid="both")
+    name_points(figure, axes, points, best, usable if usable and usable <= reach else None, size)
+    _legend(figure, points, best, size, height)
+
+
+def rate_text(value: float) -> str:
+    """A speed below an axis."""
+    if value >= 1e6:
+        return format_count(int(value))
+    return f"{int(value):,}" if value == int(value) else format_rate(value)
+
+
+def _speed_words(points: Sequence[Point]) -> str:
+    guessed = any(point.estimated for point in points)
+    return "tokens/s, estimated, with the error of the estimate" if guessed else "tokens/s"
+
+
+def _front_line(axes: Any, best: Sequence[Point]) -> None:
+    axes.plot(
+        [point.memory for point in best],
+        [point.speed for point in best],
+        color=ink("faint"),
+        linewidth=1.5,
+        linestyle=(0, (4, 3)),
+        zorder=1,
+        drawstyle="steps-post",
+    )
+
+
+def _scatter(axes: Any, points: Sequence[Point], role: Role, marker: str) -> None:
+    for point in points:
+        if point.spread and point.chosen:
+            by = point.speed * point.spread
+            axes.plot(
+                [point.memory] * 2, [max(0, point.speed - by), point.speed + by],
+                color=ink(role), linewidth=1.4, alpha=0.45, zorder=1.5,
+                solid_capstyle="butt",
+            )  # fmt: skip
+    for chosen, area, edge in ((False, 22, 1.2), (True, 84, 1.2)):
+        drawn = [point for point in points if point.chosen is chosen]
+        axes.scatter(
+            [point.memory for point in drawn],
+            [point.speed for point in drawn],
+            s=area,
+            marker=marker,
+            facecolor=ink(role) if chosen else ink("page"),
+            edgecolor=ink("page") if chosen else ink(role),
+            linewidth=edge,
+            zorder=3 if chosen else 2,
+            clip_on=False,
+        )
+
+
+def _mark_usable(axes: Any, usable: int) -> None:
+    low, high = axes.get_xlim()
+    left = (usable - low) / (high - low) > 0.4
+    axes.axvline(usable, color=ink("alarm"), linewidth=1.6)
+    axes.annotate(
+        f"{format_bytes(usable)} usable",
+        (usable, 1),
+        (-6 if left else 6, -4),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="top",
+        fontsize=SMALL,
+        color=ink("alarm"),
+    )
+
+
+def _legend(
+    figure: Any, points: Sequence[Point], best: Sequence[Point], size: Size, height: int
+) -> None:
+    from matplotlib.lines import Line2D
+
+    handles, words = [], []
+    for method, (role, marker, word) in METHODS.items():
+        if any(point.method == method for point in points):
+            handles.append(
+                Line2D([], [], color=ink(role), marker=marker, markersize=8,
+                       linestyle="none", markeredgecolor=ink("page"))
+            )  # fmt: skip
+            words.append(word)
+    if any(not point.chosen for point in points):
+        handles.append(
+            Line2D([], [], color=ink("page"), marker="o", markersize=5, linestyle="none",
+                   markeredgecolor=ink("faint"))
+        )  # fmt: skip
+        words.append("other micro-batch sizes")
+    if len(best) > 1:
+        handles.append(Line2D([], [], color=ink("faint"), linestyle=(0, (4, 3)), linewidth=1.5))
+        words.append("Pareto front")
+    legend(figure, handles, words, 5 if size == "wide" else 2, 1 - 4 / height)
+
+
+def name_points(
+    figure: Any,
+    axes: Any,
+    points: Sequence[Point],
+    best: Sequence[Point],
+    usable: int | None,
+    size: Size,
+) -> None:
+    """Write the names of the chosen points, those of the front first."""
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    inside = axes.get_window_extent(renderer)
+    taken = [_box(axes, point) for point in points if point.chosen]
+    if usable is not None:
+        taken.append(_line_box(axes, usable))
+    order = [p for p in points if p.chosen and p in best]
+    order += [p for p in points if p.chosen and p not in best]
+    for point in order[: _MOST_LABELS if size == "wide" else 5]:
+        text = elided(point.label, 34 if size == "wide" else 20)
+        for dx, dy, ha, va in _PLACES:
+            note = axes.annotate(
+                text, (point.memory, point.speed), (dx, dy), textcoords="offset points",
+                ha=ha, va=va, fontsize=SMALL, color=ink("ink"), zorder=4,
+            )  # fmt: skip
+            box = note.get_window_extent(renderer)
+            free = not any(box.overlaps(other) for other in taken)
+            across = inside.x0 <= box.x0 and box.x1 <= inside.x1
+            if free and across and inside.y0 <= box.y0 and box.y1 <= inside.y1 - 18:
+                taken.append(box)
+                break
+            note.remove()
+
+
+# Right below a point there is no line: that of the front goes to the right, and then up.
+_PLACES = (
+    (8, -7, "left", "top"),
+    (-8, 7, "right", "bottom"),
+    (-9, 0, "right", "center"),
+    (9, 0, "left", "center"),
+    (8, 7, "left", "bottom"),
+    (-8, -7, "right", "top"),
+    (0, -9, "center", "top"),
+    (0, 9, "center", "bottom"),
+)
+
+
+def _line_box(axes: Any, usable: int) -> Any:
+    from matplotlib.transforms import Bbox
+
+    x, box = axes.transData.transform((usable, 0))[0], axes.bbox
+    return Bbox.from_extents(x - 2, box.y0, x + 2, box.y1)
+
+
+def _box(axes: Any, point: Point) -> Any:
+    from matplotlib.transforms import Bbox
+
+    x, y = axes.transData.transform((point.memory, point.speed))
+    return Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)

@@ -1,0 +1,238 @@
+"""The page of a report: its sections as HTML, with charts among them.
+
+One file, which a browser shows without a network: no script, no picture from elsewhere, and a
+policy in the head that allows only its style. Every text of the report is escaped.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from oomdoctor.errors import machine_error
+from oomdoctor.package_data import page_parts
+from oomdoctor.records.report import Report
+from oomdoctor.render import pages
+from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
+from oomdoctor.render.charts import Chart
+from oomdoctor.render.charts.choose import charts_of
+from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
+from oomdoctor.render.charts.look import COLORS
+from oomdoctor.render.formats import Style
+from oomdoctor.render.text import escape, one_line
+from oomdoctor.render.tones import tone
+from oomdoctor.render.words import card_name
+
+PARTS = ("page.html", "page.css")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell under the column of a name.
+
+    `tone` is the color of an outcome, and the `head` cell names the row.
+    """
+
+    name: str
+    text: str
+    right: bool
+    tone: str
+    head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """A chart as it is in the page: its two drawings, and its numbers."""
+
+    chart: Chart
+    wide: str
+    narrow: str
+    grid: dict[str, object]
+
+
+def need_page(option: str = "a report as HTML") -> None:
+    """Check that a page can be made; `option` is what asks for it.
+
+    Raises:
+        OomDoctorError: jinja2 or matplotlib is missing (exit 5).
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ImportError:
+        raise machine_error(
+            "jinja2_missing",
+            f"{option} needs the Python package jinja2, which is not installed",
+            'run `pip install "oomdoctor[report]"`',
+        ) from None
+    need_matplotlib(option)
+
+
+def render(report: Report, style: Style) -> str:
+    """The page of a report, whatever the style.
+
+    Raises:
+        OomDoctorError: jinja2 or matplotlib is missing (exit 5).
+    """
+    need_page()
+    from jinja2 import DictLoader, Environment
+    from markupsafe import Markup
+
+    texts = page_parts("report", PARTS)
+    styles: dict[str, str] = {}
+    pictures = [
+        _picture(chart, number, styles)
+        for number, chart in enumerate(charts_of(report, style.rung), 1)
+    ]
+    sheet = "\n".join([_colors(), texts["page.css"].strip(), _classes(styles)])
+    environment = Environment(
+        loader=DictLoader({"page.html": texts["page.html"]}),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["picture"] = Markup
+    page = environment.get_template("page.html").render(
+        title=title_of(report),
+        tool=report.tool,
+        policy=f"default-src 'none'; style-src {_hash(sheet)}; base-uri 'none'; form-action 'none'",
+        style=Markup(sheet),
+        parts=[_part(part, pictures) for part in parts_of(report)],
+        started=one_line(report.started_at).replace("T", " ").removesuffix("+00:00"),
+        is_utc=report.started_at.endswith("+00:00"),
+    )
+    # A path may hold bytes that are no text.
+    return page.encode("utf-8", "replace").decode()
+
+
+def _picture(chart: Chart, number: int, styles: dict[str, str]) -> _Picture:
+    return _Picture(
+        chart,
+        svg_part(chart, "wide", number, styles),
+        svg_part(chart, "narrow", number, styles),
+        _grid(chart.grid),
+    )
+
+
+def _colors() -> str:
+    """The colors of a light page, and those of a dark one where that is asked for."""
+    light = "".join(f"--{role}: {color.light}; " for role, color in COLORS.items())
+    dark = "".join(f"--{role}: {color.dark}; " for role, color in COLORS.items())
+    asked = "@media screen and (prefers-color-scheme: dark)"
+    return f":root {{ {light}}}\n{asked} {{ :root {{ {dark}}} }}"
+
+
+def _classes(styles: dict[str, str]) -> str:
+    return "\n".join(f".{name} {{ {style} }}" for style, name in styles.items())
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _part(part: Part, pictures: Sequence[_Picture]) -> dict[str, object]:
+    """A part of the page as the template wants it."""
+    return {
+        "name": part.name,
+        "title": part.title,
+        "folded": part.folded,
+        "pictures": [one for one in pictures if one.chart.name in part.charts],
+        "sections": [_section(section) for section in part.sections],
+    }
+
+
+def _section(section: Section) -> dict[str, object]:
+    return {
+        "title": one_line(section.title.removesuffix(":")),
+        "blocks": [_block(block) for block in section.blocks],
+    }
+
+
+def _block(block: Block) -> dict[str, object]:
+    if isinstance(block, Note):
+        return {"kind": "note", "text": one_line(block.text), "weight": block.weight}
+    if isinstance(block, Facts):
+        return {"kind": "facts", "pairs": _pairs(block)}
+    if isinstance(block, Verbatim):
+        return {"kind": "lines", "text": "\n".join(escape(line) for line in block.lines)}
+    return _grid(block.whole if isinstance(block, Sized) else block)
+
+
+def _pairs(facts: Facts) -> list[tuple[str, list[str]]]:
+    """Each name with its sentences."""
+    pairs: list[tuple[str, list[str]]] = []
+    for name, text in facts.pairs:
+        if name or not pairs:
+            pairs.append((one_line(name.removesuffix(":")), [one_line(text)]))
+        else:
+            pairs[-1][1].append(one_line(text))
+    return pairs
+
+
+def _grid(grid: Grid) -> dict[str, object]:
+    grid = grid.without_empty_columns()
+    names = [column.name for column in grid.columns]
+    head = names.index("rung") if "rung" in names else 0
+    return {
+        "kind": "grid",
+        "columns": grid.columns,
+        "rows": [
+            [
+                _Cell(
+                    column.name,
+                    one_line(cell),
+                    column.right,
+                    tone(cell) if column.tone else "",
+                    place == head,
+                )
+                for place, (cell, column) in enumerate(zip(row, grid.columns, strict=True))
+            ]
+            for row in grid.rows
+        ],
+    }
+
+
+def title_of(report: Report) -> str:
+    """`meta-llama/Llama-3.1-8B on A100 80GB`; the command where there is no model."""
+    if report.model is None:
+        what = report.source or " ".join(report.command_line)
+        return one_line(what) or f"oomdoctor {report.command}"
+    return one_line(f"{report.model.id}{_where(report)}")
+
+
+def _where(report: Report) -> str:
+    machine = report.machine
+    if len(report.cards) > 1:
+        return f" on {len(report.cards)} cards"
+    if len(report.cards) == 1:
+        name = card_name(report.cards[0].name)
+    elif machine is None:
+        return ""
+    else:
+        name = card_name(machine.gpu_name) if machine.gpu_name else "the CPU"
+    times = f"{machine.gpus} x " if machine is not None and machine.gpus > 1 else ""
+    return f" on {times}{name}"
+
+
+def parts_of(report: Report) -> list[Part]:
+    """The parts of the page, without those that have nothing to show."""
+    drawn = {chart.name for chart in charts_of(report)}
+    parts = [
+        replace(
+            part,
+            sections=tuple(_untitled(part, section) for section in part.sections),
+            charts=tuple(name for name in part.charts if name in drawn),
+        )
+        for part in pages.parts_of(report)
+    ]
+    return [part for part in parts if part.sections or part.charts]
+
+
+def _untitled(part: Part, section: Section) -> Section:
+    """The section without what the title of its part says."""
+    if not part.title:
+        return section
+    rest = section.title.removesuffix(":").removeprefix(f"{part.title}: ")
+    return replace(section, title="" if rest == part.title else rest)

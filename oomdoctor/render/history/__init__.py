@@ -1,1 +1,0 @@
-"""The pages about earlier runs: their list, and what changed between two of them."""

@@ -1,0 +1,126 @@
+"""The list of runs on disk, as `runs`, `runs --prune` and `show --list` print it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import PurePath
+from typing import Any
+
+from oomdoctor.records.codec import to_json
+from oomdoctor.records.earlier_runs import StoredRun
+from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
+from oomdoctor.render.formats.csv_rows import CsvColumn, as_csv, record_rows
+from oomdoctor.render.formats.table import to_plain, to_terminal
+from oomdoctor.render.words import card_name, counted
+from oomdoctor.units import DASH, format_bytes
+
+_CSV: tuple[CsvColumn, ...] = tuple(
+    (field.name, field.name)
+    if field.name != "command_line"
+    else (field.name, lambda run: " ".join(run.command_line))
+    for field in fields(StoredRun)
+)
+_SCRIPTS = (".py", ".ipynb", ".sh")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    """What to list. `total` runs match, and `note` says what was left out or what happened."""
+
+    command: str
+    runs: Sequence[StoredRun]
+    note: str = ""
+    content: Mapping[str, Any] | None = None
+
+
+def render_runs(
+    page: RunsPage, format: str, *, terminal: bool, width: int = 100, color: bool = False
+) -> str:
+    """The runs in a format of `--format`: a line each, latest first."""
+    if format == "json":
+        return _document(page)
+    if format == "csv":
+        return as_csv(record_rows(_CSV, page.runs))
+    sections = [Section("", _blocks(page))]
+    if format == "markdown":
+        from oomdoctor.render.formats.markdown import to_markdown
+
+        return to_markdown(sections)
+    if terminal:
+        return to_terminal(sections, width=width, color=color)
+    return to_plain(sections, color=color)
+
+
+def listed_as_before(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """The runs and the cases apart, with the keys that `show --list --json` always had."""
+    listed = [to_json(run) for run in runs if run.kind == "run"]
+    cases = [
+        {
+            "name": case.name,
+            "path": case.path,
+            "started_at": case.started_at,
+            "command": " ".join(case.command_line) if case.problem is None else None,
+            "problem": case.problem,
+            "size_bytes": case.size_bytes,
+        }
+        for case in runs
+        if case.kind == "case"
+    ]
+    return {"runs": listed, "cases": cases}
+
+
+def _document(page: RunsPage) -> str:
+    from oomdoctor.records.report import SCHEMA
+    from oomdoctor.render.formats.json_document import to_json as document
+
+    content = page.content or {"runs": [to_json(run) for run in page.runs]}
+    return document({"schema": SCHEMA, "command": page.command, **content})
+
+
+def _blocks(page: RunsPage) -> tuple[Block, ...]:
+    blocks: list[Block] = [Grid(_COLUMNS, tuple(map(_row, page.runs)))] if page.runs else []
+    if page.runs and len(page.runs) > 1:
+        size = format_bytes(sum(run.size_bytes for run in page.runs))
+        blocks.append(Note(f"{counted(len(page.runs), 'run')}, {size}."))
+    if page.note:
+        blocks.append(Note(page.note, "normal"))
+    return tuple(blocks) or (Note("nothing to list"),)
+
+
+_COLUMNS = (
+    Column("name"),
+    Column("when", 3, detail="started {}"),
+    Column("command", 2),
+    Column("model", 2, detail="model {}"),
+    Column("device", 4, detail="on {}"),
+    Column("size", 1, right=True),
+    Column("outcome", 1, wraps=True),
+)
+
+
+def _row(run: StoredRun) -> tuple[str, ...]:
+    device = run.device or DASH
+    return (
+        run.name,
+        _minute(run.started_at),
+        _command(run),
+        run.model or DASH,
+        card_name(device),
+        format_bytes(run.size_bytes),
+        run.outcome,
+    )
+
+
+def _command(run: StoredRun) -> str:
+    """The verb; for a case with the script that it watched."""
+    scripts = [word for word in run.command_line if word.endswith(_SCRIPTS)]
+    script = PurePath(scripts[0]).name if scripts else ""
+    return f"{run.command or DASH} {script}".rstrip()
+
+
+def _minute(time: str | None) -> str:
+    """`2026-01-02 03:04 UTC` of an ISO time in UTC; other times stay as they are."""
+    if time is None or not time.endswith("+00:00"):
+        return time or DASH
+    return f"{time[:10]} {time[11:16]} UTC"
