@@ -81,7 +81,6 @@ OURS = {
     "oomdoctor.cli.options",
     "oomdoctor.cli.options.answer",
     "oomdoctor.cli.options.completion",
-    "oomdoctor.cli.options.surveys",
     "oomdoctor.cli.verbs.export",
     "oomdoctor.cli.verbs.diff",
     "oomdoctor.cli.options.explaining",
