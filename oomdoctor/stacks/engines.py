@@ -24,7 +24,7 @@ def engine_settings(config: TrainConfig, gradient_bytes: int) -> dict[str, objec
     if config.sharding == "ddp" and config.bucket_elements:
         found["ddp_bucket_cap_mb"] = max(1, config.bucket_elements * gradient_bytes // _MIB)
     if is_fsdp(config):
-        found |= {"fsdp": _fsdp_word(config), "fsdp_config": fsdp_settings(config)}
+        found |= {"fsdp": fsdp_word(config), "fsdp_config": fsdp_settings(config)}
         if config.offload == "parameters":
             found["ddp_backend"] = "cuda:nccl,cpu:gloo"  # gradients are clipped on the host
     if is_zero(config):
@@ -32,7 +32,7 @@ def engine_settings(config: TrainConfig, gradient_bytes: int) -> dict[str, objec
     return found
 
 
-def _fsdp_word(config: TrainConfig) -> str:
+def fsdp_word(config: TrainConfig) -> str:
     """What turns FSDP on. transformers before 5 knows only the names of strategies."""
     offload = " offload" if config.offload == "parameters" else ""
     by_mesh = config.sharding == "hybrid" and config.fsdp_version == 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig, is_fsdp
+from oomdoctor.stacks.engines import fsdp_settings, fsdp_word
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
-from oomdoctor.stacks.names.values import flag, integer
-from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.names.values import flag, if_on, integer, switched
+from oomdoctor.stacks.partial_config import PartialConfig
 
 STRATEGIES = {
     "full_shard": "fsdp",
@@ -17,7 +18,6 @@ STRATEGIES = {
     "3": "ddp",
     "4": "hybrid",
 }
-WORDS = {"fsdp": "full_shard", "fsdp_grad_op": "shard_grad_op", "hybrid": "hybrid_shard"}
 
 
 def strategy(value: object) -> PartialConfig:
@@ -55,29 +55,9 @@ def _word(value: object) -> PartialConfig:
     return found
 
 
-def _written_word(config: TrainConfig) -> object:
-    if not is_fsdp(config):
-        return LEFT_OUT
-    by_mesh = config.sharding == "hybrid" and config.fsdp_version == 2
-    offload = " offload" if config.offload == "parameters" else ""
-    return f"{'full_shard' if by_mesh else WORDS[config.sharding]} auto_wrap{offload}"
-
-
-FSDP_WORD = Row("fsdp", ("fsdp",), _word, _written_word)
-
-
-def _on(key: str) -> Read:
-    return lambda value: {} if value is None else only(key, flag(value))
-
-
-def _of_fsdp(write: Write) -> Write:
-    return lambda config: write(config) if is_fsdp(config) else LEFT_OUT
-
-
-def _of_first(write: Write) -> Write:
-    return lambda config: (
-        write(config) if is_fsdp(config) and config.fsdp_version == 1 else LEFT_OUT
-    )
+FSDP_WORD = Row(
+    "fsdp", ("fsdp",), _word, lambda config: fsdp_word(config) if is_fsdp(config) else LEFT_OUT
+)
 
 
 def version(value: object) -> PartialConfig:
@@ -98,68 +78,32 @@ def backward_prefetch(value: object) -> PartialConfig:
     return {}
 
 
-def forward_prefetch(value: object) -> PartialConfig:
-    """Whether FSDP 1 gathers ahead in the forward pass."""
-    return {"prefetch": "forward"} if value is not None and flag(value) else {}
-
-
-def shards_again(config: TrainConfig) -> object:
-    """`reshard_after_forward` of a rung."""
-    if config.fsdp_version == 2:
-        return config.sharding != "fsdp_grad_op"
-    return WORDS[config.sharding]
-
-
-def prefetched(config: TrainConfig) -> str:
-    """`backward_prefetch` of a rung."""
-    return "no_prefetch" if config.prefetch == "none" else "backward_pre"
-
-
 def rows(head: str, prefix: str, *, upper: bool = False) -> tuple[Row, ...]:
     """The rows of an `fsdp_config`: each name with `head.prefix`; the other spelling is read."""
 
-    def case(text: object) -> object:
-        return text.upper() if upper and isinstance(text, str) else text
+    def written(name: str) -> Write:
+        def write(config: TrainConfig) -> object:
+            value = fsdp_settings(config).get(name, LEFT_OUT) if is_fsdp(config) else LEFT_OUT
+            return value.upper() if upper and isinstance(value, str) else value
 
-    def row(name: str, keys: tuple[str, ...], read: Read, write: Write | None) -> Row:
+        return write
+
+    def row(name: str, keys: tuple[str, ...], read: Read, write: Write | None = None) -> Row:
         other = "fsdp_" if not prefix else ""
         return Row(f"{head}.{prefix}{name}", keys, read, write, (f"{head}.{other}{name}",))
 
-    offload = "offload_params" if upper else "cpu_offload"
+    offload, older = ("offload_params", "cpu_offload")[:: 1 if upper else -1]
+    again = ("fsdp_reshard", "fsdp_strategy")
+    forward = if_on({"prefetch": "forward"})
     return (
-        row("version", ("fsdp_version",), version, _of_fsdp(lambda c: c.fsdp_version)),
-        row(
-            "reshard_after_forward",
-            ("fsdp_reshard", "fsdp_strategy"),
-            reshard,
-            _of_fsdp(lambda c: case(shards_again(c))),
-        ),
-        row("sharding_strategy", ("fsdp_strategy",), strategy, None),
-        row(
-            offload,
-            ("fsdp_offload",),
-            _on("fsdp_offload"),
-            _of_fsdp(lambda c: c.offload == "parameters"),
-        ),
-        row(
-            "cpu_offload" if upper else "offload_params",
-            ("fsdp_offload",),
-            _on("fsdp_offload"),
-            None,
-        ),
-        row("activation_checkpointing", ("fsdp_checkpointing",), _on("fsdp_checkpointing"), None),
-        row(
-            "backward_prefetch",
-            ("prefetch",),
-            backward_prefetch,
-            _of_first(lambda c: case(prefetched(c))),
-        ),
-        row(
-            "forward_prefetch",
-            ("prefetch",),
-            forward_prefetch,
-            _of_first(lambda c: c.prefetch == "forward"),
-        ),
+        row("version", ("fsdp_version",), version, written("version")),
+        row("reshard_after_forward", again, reshard, written("reshard_after_forward")),
+        row("sharding_strategy", ("fsdp_strategy",), strategy),
+        row(offload, ("fsdp_offload",), switched("fsdp_offload"), written("cpu_offload")),
+        row(older, ("fsdp_offload",), switched("fsdp_offload")),
+        row("activation_checkpointing", ("fsdp_checkpointing",), switched("fsdp_checkpointing")),
+        row("backward_prefetch", ("prefetch",), backward_prefetch, written("backward_prefetch")),
+        row("forward_prefetch", ("prefetch",), forward, written("forward_prefetch")),
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
 from oomdoctor.stacks.names.values import (
+    among,
     decimal,
-    flag,
     names_in,
+    number,
+    on_if,
     only_if,
+    switched,
 )
-from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.partial_config import PartialConfig
 
 
 def adapted(config: TrainConfig) -> bool:
@@ -23,16 +26,17 @@ def in_four_bits(config: TrainConfig) -> bool:
     return config.quantization == "nf4"
 
 
+def in_eight_bits(config: TrainConfig) -> bool:
+    """Whether the base is stored in eight bits."""
+    return config.quantization == "int8"
+
+
 def share(value: object) -> PartialConfig:
     """The dropout before each adapter."""
     return {} if value is None else {"lora_dropout": decimal(value)}
 
 
-def quant_type(value: object) -> PartialConfig:
-    """The 4-bit type."""
-    if str(value).lower() != "nf4":
-        raise NotTakenError(f"a rung quantizes to nf4, not to {value}")
-    return {}
+quant_type = among({"nf4": {}}, "a rung quantizes to nf4, not to {}")
 
 
 def storage(value: object) -> PartialConfig:
@@ -43,11 +47,6 @@ def storage(value: object) -> PartialConfig:
     if word not in ("uint8", "bfloat16", "float16", "float32"):
         raise NotTakenError(f"a rung cannot store packed weights as {value}")
     return {"quant_storage": word}
-
-
-def bits(count: int) -> Read:
-    """Reads `load_in_4bit` and `load_in_8bit`."""
-    return lambda value: {} if value is None else only(f"bits_{count}", flag(value))
 
 
 def trained_whole(value: object) -> PartialConfig:
@@ -67,15 +66,12 @@ def variants(
         found = config.modules_to_save
         return LEFT_OUT if not found else ",".join(found) if joined else list(found)
 
-    def used(key: str) -> Write:
-        return lambda config: True if getattr(config, key) else LEFT_OUT
+    def row(name: str, key: str) -> Row:
+        return Row(name, (key,), switched(key), on_if(lambda config: bool(getattr(config, key))))
 
-    def on(key: str) -> Read:
-        return lambda value: {} if value is None else only(key, flag(value))
-
-    found = [Row(dora, ("use_dora",), on("use_dora"), used("use_dora"))]
+    found = [row(dora, "use_dora")]
     if rslora is not None:
-        found.append(Row(rslora, ("use_rslora",), on("use_rslora"), used("use_rslora")))
+        found.append(row(rslora, "use_rslora"))
     if saved is not None:
         found.append(Row(saved, ("modules_to_save",), trained_whole, modules))
     return tuple(found)
@@ -88,14 +84,22 @@ def upcast_adapters(name: str) -> Row:
         wide = config.quantization != "none" or config.weights_dtype == "float32"
         return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False
 
-    return Row(
-        name,
-        ("autocast_adapters",),
-        lambda value: {} if value is None else {"autocast_adapters": flag(value)},
-        kept,
+    return Row(name, ("autocast_adapters",), switched("autocast_adapters"), kept)
+
+
+def lora_rows(rank: str, alpha: str, dropout: str, *older: str) -> tuple[Row, ...]:
+    """The rows of an adapter's sizes, by a program's names; `older` ones of the rank are read."""
+    return (
+        only_if(number(rank, "lora_rank", *older), adapted),
+        only_if(number(alpha, "lora_alpha"), adapted),
+        only_if(Row(dropout, ("lora_dropout",), share, lambda c: c.lora_dropout), adapted),
     )
 
 
+BITS = (
+    Row("load_in_4bit", ("bits_4",), switched("bits_4"), on_if(in_four_bits)),
+    Row("load_in_8bit", ("bits_8",), switched("bits_8"), on_if(in_eight_bits)),
+)
 STORAGE = only_if(
     Row(
         "bnb_4bit_quant_storage",

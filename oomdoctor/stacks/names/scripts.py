@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
-from oomdoctor.stacks.names.peft import bits, quant_type, storage, upcast_adapters
+from dataclasses import replace
+
+from oomdoctor.stacks.names.peft import BITS, quant_type, storage, upcast_adapters
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed, table
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row
 from oomdoctor.stacks.names.values import (
+    among,
     dtype,
     flag,
+    flagged,
     integer,
     names_in,
     number,
@@ -18,19 +22,19 @@ from oomdoctor.stacks.names.values import (
     targets,
     text_of,
 )
-from oomdoctor.stacks.partial_config import PartialConfig
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 
 def _modules(value: object) -> PartialConfig:
     return {"modules_to_save": tuple(names_in(value))} if value else {}
 
 
-def _smart_checkpointing(value: object) -> PartialConfig:
-    """Unsloth's switch; its word for checkpoints in host memory is its name."""
-    word = str(value).lower()
-    if word not in ("unsloth", "true", "false"):
-        raise NotTakenError(f"a rung has no checkpointing {value!r}")
-    return {"checkpointing": word != "false", "checkpoint_offload": word == "unsloth"}
+# Unsloth's switch; its word for checkpoints in host memory is its name.
+_SMART_CHECKPOINTING: dict[str, PartialConfig] = {
+    "unsloth": {"checkpointing": True, "checkpoint_offload": True},
+    "true": {"checkpointing": True, "checkpoint_offload": False},
+    "false": {"checkpointing": False, "checkpoint_offload": False},
+}
 
 
 def _allocator(value: object) -> PartialConfig:
@@ -45,12 +49,21 @@ def _targets(value: object) -> PartialConfig:
 
 
 def _whole(value: object) -> PartialConfig:
-    """Unsloth's switch for training without an adapter."""
     return {"use_peft": False} if flag(value) else {}
 
 
 def _vision(value: object) -> PartialConfig:
     return {"vision": "trained" if flag(value) else "frozen"}
+
+
+def _as_said(key: str) -> Row:
+    """A row of our own scripts, whose text is the value of a key."""
+    return Row(key, (key,), lambda value: only(key, str(value)))
+
+
+def _counted(key: str) -> Row:
+    """A row of our own scripts, whose number is the value of a key."""
+    return Row(key, (key,), lambda value: only(key, integer(value)))
 
 
 # What scripts of others call the length of a row; TrainingArguments has no such setting.
@@ -62,33 +75,31 @@ LENGTH = Table(
 SCRIPT = LENGTH | table(
     "scripts",
     (
-        Row("objective", ("objective",), lambda value: {"objective": str(value)}),
+        _as_said("objective"),
+        # Unsloth's switch for training without an adapter.
         Row("full_finetuning", ("use_peft",), _whole),
         Row("finetune_vision_layers", ("vision",), _vision),
         Row("lora_target_modules", ("lora_targets",), _targets, None, ("target_modules",)),
         switch("use_dora", "use_dora", True, False),
         switch("use_rslora", "use_rslora", True, False),
         upcast_adapters("autocast_adapter_dtype"),
-        Row("adapter_dtype", ("adapter_dtype",), lambda v: {"adapter_dtype": str(v)}),
+        _as_said("adapter_dtype"),
         Row("modules_to_save", ("modules_to_save",), _modules),
-        Row("load_in_4bit", ("bits_4",), bits(4)),
-        Row("load_in_8bit", ("bits_8",), bits(8)),
+        *(replace(row, write=None) for row in BITS),
         Row("bnb_4bit_quant_type", (), quant_type),
-        Row("bnb_4bit_use_double_quant", ("double_quant",), lambda v: {"double_quant": flag(v)}),
+        Row("bnb_4bit_use_double_quant", ("double_quant",), flagged("double_quant")),
         Row("bnb_4bit_quant_storage", ("quant_storage",), storage),
         Row("bnb_4bit_compute_dtype", ("bits_compute",), lambda v: {"bits_compute": dtype(v)}),
-        Row("kbit_prepare", ("kbit_prepare",), lambda v: {"kbit_prepare": str(v)}),
-        Row("checkpoint_part", ("checkpoint_part",), lambda v: {"checkpoint_part": str(v)}),
-        Row("frozen_layers", ("frozen_layers",), lambda v: {"frozen_layers": integer(v)}),
+        _as_said("kbit_prepare"),
+        _as_said("checkpoint_part"),
+        _counted("frozen_layers"),
         Row(
             "use_gradient_checkpointing",
             ("checkpointing", "checkpoint_offload"),
-            _smart_checkpointing,
+            among(_SMART_CHECKPOINTING, "a rung has no checkpointing {!r}"),
         ),
         text_of("revision", "revision"),
-        Row(
-            "completion_length", ("completion_length",), lambda v: {"completion_length": integer(v)}
-        ),
+        _counted("completion_length"),
         fp8_row("fp8"),
         backend_row("fp8_backend", ("torchao", "te")),
         Row("PYTORCH_CUDA_ALLOC_CONF", ("allocator",), _allocator),

@@ -1,45 +1,33 @@
-"""Rows of techniques that several programs share: FP8, and the rank of GaLore and APOLLO."""
+"""What several programs share: FP8, the rank of GaLore and APOLLO, and images."""
 
 from __future__ import annotations
 
+import math
 import re
 
 from oomdoctor.records.rung.keys import low_rank
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
-from oomdoctor.stacks.names.values import flag, integer
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
+from oomdoctor.stacks.names.values import among, flag, integer, on_if, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
-_BACKENDS = {
-    "ao": "torchao",
-    "torchao": "torchao",
-    "te": "transformer_engine",
-    "transformer_engine": "transformer_engine",
+# The library that multiplies in float8; auto leaves the choice to the program.
+_BACKENDS: dict[str, PartialConfig] = {
+    **dict.fromkeys(("auto", "none"), PartialConfig()),
+    **dict.fromkeys(("ao", "torchao"), PartialConfig(fp8_backend="torchao")),
+    **dict.fromkeys(("te", "transformer_engine"), PartialConfig(fp8_backend="transformer_engine")),
 }
-
-
-def backend(value: object) -> PartialConfig:
-    """The library that multiplies in float8; auto leaves the choice to the program."""
-    word = str(value).strip().lower()
-    if word in ("auto", "none"):
-        return {}
-    if word not in _BACKENDS:
-        raise NotTakenError(f"a rung has no FP8 by {value}")
-    return {"fp8_backend": _BACKENDS[word]}
 
 
 def backend_row(name: str, words: tuple[str, str]) -> Row:
     """The row of the library; `words` are for torchao and for Transformer Engine."""
     spoken = dict(zip(("torchao", "transformer_engine"), words, strict=True))
-    return Row(name, ("fp8_backend",), backend, lambda config: spoken.get(config.fp8, LEFT_OUT))
+    read = among(_BACKENDS, "a rung has no FP8 by {}")
+    return Row(name, ("fp8_backend",), read, lambda config: spoken.get(config.fp8, LEFT_OUT))
 
 
 def fp8_row(name: str) -> Row:
     """The switch of FP8, written only if it is on."""
-
-    def read(value: object) -> PartialConfig:
-        return {} if value is None else {"fp8_on": flag(value)}
-
-    return Row(name, ("fp8_on",), read, lambda c: True if c.fp8 != "none" else LEFT_OUT)
+    return Row(name, ("fp8_on",), switched("fp8_on"), on_if(lambda c: c.fp8 != "none"))
 
 
 def rank_of(value: object) -> PartialConfig:
@@ -57,19 +45,18 @@ def projected(value: object) -> PartialConfig:
     raise NotTakenError("a rung projects the gradients of all linear layers")
 
 
+def _where_projected(write: Write) -> Write:
+    return lambda config: write(config) if low_rank(config) else LEFT_OUT
+
+
 LOW_RANK = (
     Row(
         "optim_args",
         ("optimizer_rank",),
         rank_of,
-        lambda config: f"rank={config.optimizer_rank}" if low_rank(config) else LEFT_OUT,
+        _where_projected(lambda config: f"rank={config.optimizer_rank}"),
     ),
-    Row(
-        "optim_target_modules",
-        (),
-        projected,
-        lambda config: "all-linear" if low_rank(config) else LEFT_OUT,
-    ),
+    Row("optim_target_modules", (), projected, _where_projected(lambda _: "all-linear")),
 )
 # axolotl takes the arguments as a mapping.
 LOW_RANK_MAPPING = (
@@ -77,12 +64,35 @@ LOW_RANK_MAPPING = (
         "optim_args.rank",
         ("optimizer_rank",),
         lambda value: {"optimizer_rank": integer(value)},
-        lambda config: config.optimizer_rank if low_rank(config) else LEFT_OUT,
+        _where_projected(lambda config: config.optimizer_rank),
     ),
-    Row(
-        "optim_target_modules",
-        (),
-        projected,
-        lambda config: "all_linear" if low_rank(config) else LEFT_OUT,
-    ),
+    Row("optim_target_modules", (), projected, _where_projected(lambda _: "all_linear")),
 )
+
+
+def side(value: object) -> PartialConfig:
+    """Pixels a side; of width and height the side of the square with as many pixels."""
+    if value is None:
+        return {}
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise NotTakenError("a rung has images of one size")
+        return {"image_size": math.isqrt(integer(value[0]) * integer(value[1]))}
+    return {"image_size": integer(value)}
+
+
+def side_of_pixels(value: object) -> PartialConfig:
+    """The most pixels of an image: larger ones are made smaller, so this is the worst case."""
+    return {} if value is None else {"image_size": math.isqrt(integer(value))}
+
+
+def frozen_vision(value: object) -> PartialConfig:
+    """A switch that keeps the vision encoder as it is."""
+    return {} if value is None else {"vision": "frozen" if flag(value) else "trained"}
+
+
+def trainable_vision(value: object) -> PartialConfig:
+    """torchtune's word for its encoder: frozen, lora or full."""
+    if isinstance(value, bool):
+        return {"vision": "trained" if value else "frozen"}
+    return {"vision": "frozen" if str(value).strip().lower() == "frozen" else "trained"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
 from oomdoctor.stacks.partial_config import PartialConfig, only
 
 AUTO = "auto"
@@ -59,12 +59,12 @@ def names_in(value: object) -> list[str]:
 
 def dtype(value: object) -> str:
     """A dtype that a model can be trained in, or auto."""
-    words = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
-    word = str(value).strip().lower().removeprefix("torch.")
-    word = words.get(word, word)
-    if word not in ("auto", "bfloat16", "float16", "float32"):
+    text = str(value).strip().lower().removeprefix("torch.")
+    short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
+    text = short.get(text, text)
+    if text not in ("auto", "bfloat16", "float16", "float32"):
         raise NotTakenError(f"a rung cannot have weights in {value}")
-    return word
+    return text
 
 
 def is_auto(value: object) -> bool:
@@ -72,15 +72,70 @@ def is_auto(value: object) -> bool:
     return isinstance(value, str) and value.strip().lower() == AUTO
 
 
-def number(name: str, key: str, *aliases: str, write: Write | None = None) -> Row:
-    """A row whose whole number is that of a key. null is the same as no line."""
+def nothing(_: object) -> PartialConfig:
+    """Reads a setting that decides nothing."""
+    return {}
+
+
+def whole(key: str) -> Read:
+    """Reads a whole number. null is the same as no line, and auto is said by another file."""
+    return lambda value: {} if value is None or is_auto(value) else only(key, integer(value))
+
+
+def word(key: str) -> Read:
+    """Reads a word."""
+    return lambda value: {} if value is None else only(key, str(value).strip().lower())
+
+
+def switched(key: str, *, auto: bool = False) -> Read:
+    """Reads a switch. null is the same as no line, and so is `auto` where a program has it."""
+    return lambda value: (
+        {} if value is None or (auto and is_auto(value)) else only(key, flag(value))
+    )
+
+
+def flagged(key: str) -> Read:
+    """Reads a switch that null turns off."""
+    return lambda value: only(key, flag(value))
+
+
+def if_on(values: PartialConfig) -> Read:
+    """Reads a switch that says something only where it is on."""
+    return lambda value: values if value is not None and flag(value) else {}
+
+
+def among(
+    known: Mapping[str, PartialConfig], reason: str, null: PartialConfig | None = None
+) -> Read:
+    """Reads one of some words. `null` is what an empty value says, if it is no word of its own.
+
+    `reason` says that a rung does not have another one, which stands for its `{}`.
+    """
 
     def read(value: object) -> PartialConfig:
-        if value is None or is_auto(value):
-            return {}
-        return only(key, integer(value))
+        if value is None and null is not None:
+            return null
+        text = str(value).strip().lower()
+        if text not in known:
+            raise NotTakenError(reason.format(value))
+        return known[text]
 
-    return Row(name, (key,), read, write or (lambda config: getattr(config, key)), aliases)
+    return read
+
+
+def number(name: str, key: str, *aliases: str, write: Write | None = None) -> Row:
+    """A row whose whole number is that of a key."""
+    return Row(name, (key,), whole(key), write or (lambda config: getattr(config, key)), aliases)
+
+
+def on_if(holds: Callable[[TrainConfig], bool]) -> Write:
+    """Writes true for rungs of which `holds` is true, and nothing for others."""
+    return lambda config: True if holds(config) else LEFT_OUT
+
+
+def steps(config: TrainConfig) -> object:
+    """The gradient accumulation steps of a rung."""
+    return config.accumulation_steps()
 
 
 def words(name: str, key: str, known: Mapping[str, str], *aliases: str, what: str = "") -> Row:
@@ -89,13 +144,13 @@ def words(name: str, key: str, known: Mapping[str, str], *aliases: str, what: st
     The first word of a value is the one that is written.
     """
     spoken: dict[str, object] = {}
-    for word, value in known.items():
-        spoken.setdefault(value, word)
+    for text, value in known.items():
+        spoken.setdefault(value, text)
 
     def read(value: object) -> PartialConfig:
-        for word in (value, str(value).strip().lower()):
-            if isinstance(word, str) and word in known:
-                return only(key, known[word])
+        for text in (value, str(value).strip().lower()):
+            if isinstance(text, str) and text in known:
+                return only(key, known[text])
         raise NotTakenError(f"a rung has no {what or key.replace('_', ' ')} {value!r}")
 
     def write(config: TrainConfig) -> object:
@@ -146,8 +201,7 @@ def named_file(name: str, key: str = "deepspeed_file") -> Row:
 
 def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
-    word = str(getattr(value, "value", value)).strip().lower().rpartition(".")[2]
-    found = optimizer_named(word)
+    found = optimizer_named(str(getattr(value, "value", value)).strip().lower().rpartition(".")[2])
     if found is None:
         raise NotTakenError(f"a rung has no optimizer {value}")
     return found.name
@@ -176,14 +230,10 @@ def _pattern(found: list[str]) -> PartialConfig:
     return read | ({"vision": "frozen"} if all(map(of_language, found)) else {})
 
 
-# The projections of attention in most decoders, for programs that take names alone.
-ATTENTION_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")
-
-
 def target_words(config: TrainConfig) -> str | list[str]:
     """The modules that get adapters, as peft takes them."""
-    if config.lora_targets == "attention":
-        return list(ATTENTION_MODULES)
+    if config.lora_targets == "attention":  # its projections in most decoders
+        return ["q_proj", "k_proj", "v_proj", "o_proj"]
     if isinstance(config.lora_targets, str):
         return config.lora_targets
     return list(config.lora_targets)
@@ -207,7 +257,7 @@ def names_of(pattern: str) -> tuple[str, ...] | None:
 
 def of_language(pattern: str) -> bool:
     """Whether a pattern is for the language model alone, not for the vision encoder beside it."""
-    return any(word in pattern for word in _WORDS_OF_LANGUAGE) and not re.search(
+    return any(part in pattern for part in _WORDS_OF_LANGUAGE) and not re.search(
         r"vis(ion|ual)", pattern
     )
 

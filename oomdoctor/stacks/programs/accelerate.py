@@ -5,37 +5,37 @@ Names are those of accelerate 1.15.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Write, listed, table
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, listed, table
 from oomdoctor.stacks.names.techniques import backend_row
-from oomdoctor.stacks.names.values import is_auto, named_file, number
-from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.names.values import among, named_file, number, only_if, whole
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.arguments import computes
-from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, offloads
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
 from oomdoctor.stacks.programs.program import Program
 from oomdoctor.stacks.rung import StackRung
 
 _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+_MIXED: dict[str, PartialConfig] = {
+    **dict.fromkeys(
+        ("no", "none", "false"), PartialConfig(mixed_bfloat16=False, mixed_float16=False)
+    ),
+    "fp8": {"mixed_bfloat16": True, "fp8_on": True},
+    "bf16": {"mixed_bfloat16": True},
+    "fp16": {"mixed_float16": True},
+}
 _KINDS: dict[str, PartialConfig] = {
     "no": {},
+    "false": {},
     "multi_gpu": {"distributed": "ddp"},
     "fsdp": {"distributed": "fsdp", "fsdp": True},
     "deepspeed": {"distributed": "deepspeed"},
 }
-
-
-def _mixed(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if value is False or word in ("no", "none", "false"):
-        return {"mixed_bfloat16": False, "mixed_float16": False}
-    if word == "fp8":
-        return {"mixed_bfloat16": True, "fp8_on": True}
-    if word not in _PRECISIONS:
-        raise NotTakenError(f"a rung has no mixed precision {value}")
-    return only(f"mixed_{_PRECISIONS[word]}", True)
+_BACKENDS: dict[str, PartialConfig] = {
+    **dict.fromkeys(("no", "none", "eager"), PartialConfig(compile=False)),
+    "inductor": {"compile": True},
+}
 
 
 def _mixed_word(config: TrainConfig) -> str:
@@ -47,13 +47,6 @@ def _mixed_word(config: TrainConfig) -> str:
     return "no"
 
 
-def _kind(value: object) -> PartialConfig:
-    word = "no" if value is False else str(value).strip().lower()
-    if word not in _KINDS:
-        raise NotTakenError(f"a rung cannot run on {value}")
-    return _KINDS[word]
-
-
 def _kind_word(config: TrainConfig) -> str:
     if is_fsdp(config):
         return "FSDP"
@@ -62,71 +55,46 @@ def _kind_word(config: TrainConfig) -> str:
     return "NO" if config.sharding == "none" else "MULTI_GPU"
 
 
-def _backend(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word in ("no", "none", "eager"):
-        return {"compile": False}
-    if word == "inductor":
-        return {"compile": True}
-    raise NotTakenError(f"a rung compiles with inductor, not with {value}")
-
-
-def _zero(write: Write) -> Write:
-    return lambda config: write(config) if is_zero(config) else LEFT_OUT
-
-
-def _zero_row(name: str, inner: str, write: Write | None, *aliases: str) -> Row:
+def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
+    """A row of DeepSpeed under this program's name, which may have a word for nothing."""
     row = DEEPSPEED.row(inner)
     assert row is not None
-    names = tuple(f"deepspeed_config.{alias}" for alias in aliases)
-    return Row(
-        f"deepspeed_config.{name}",
-        row.keys,
-        row.read,
-        None if write is None else _zero(write),
-        names,
-    )
+    write = row.write
+    assert write is not None
 
+    def written(config: TrainConfig) -> object:
+        value = write(config)
+        return none if value is LEFT_OUT else value
 
-def _device_word(what: str) -> Callable[[TrainConfig], str]:
-    return lambda config: "none" if offloads(config, what) is LEFT_OUT else "cpu"
+    full = Row(f"deepspeed_config.{name}", row.keys, row.read, written)
+    return only_if(full, is_zero)
 
 
 def _nodes(config: TrainConfig) -> int:
     return max(1, -(-config.world_size // config.gpus_per_node))
 
 
-def _steps(value: object) -> PartialConfig:
-    if value is None or is_auto(value):
-        return {}
-    return number("", "accumulation_steps").read(value)
-
-
 ACCELERATE = table(
     "accelerate",
     (
-        Row("distributed_type", ("distributed",), _kind, _kind_word),
-        Row("mixed_precision", ("mixed_bfloat16", "mixed_float16"), _mixed, _mixed_word),
+        Row("distributed_type", ("distributed",), among(_KINDS, "a rung cannot run on {}"),
+            _kind_word),
+        Row("mixed_precision", ("mixed_bfloat16", "mixed_float16"),
+            among(_MIXED, "a rung has no mixed precision {}"), _mixed_word),
         backend_row("fp8_config.backend", ("AO", "TE")),
         number("num_processes", "world_size"),
-        Row("num_machines", ("nodes",), number("", "nodes").read, _nodes),
-        Row("gradient_accumulation_steps", ("accumulation_steps",), _steps),
-        Row(
-            "dynamo_config.dynamo_backend",
-            ("compile",),
-            _backend,
-            lambda config: "INDUCTOR" if config.compile else LEFT_OUT,
-            ("dynamo_backend",),
-        ),
+        number("num_machines", "nodes", write=_nodes),
+        Row("gradient_accumulation_steps", ("accumulation_steps",), whole("accumulation_steps")),
+        Row("dynamo_config.dynamo_backend", ("compile",),
+            among(_BACKENDS, "a rung compiles with inductor, not with {}"),
+            lambda config: "INDUCTOR" if config.compile else LEFT_OUT, ("dynamo_backend",)),
         *rows("fsdp_config", "fsdp_", upper=True),
         named_file("deepspeed_config.deepspeed_config_file", "deepspeed_file_of_launcher"),
-        _zero_row("zero_stage", "zero_optimization.stage", lambda c: int(c.sharding[-1])),
-        _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps",
-                  lambda config: config.accumulation_steps()),
+        _zero_row("zero_stage", "zero_optimization.stage"),
+        _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps"),
         _zero_row("offload_optimizer_device", "zero_optimization.offload_optimizer.device",
-                  _device_word("optimizer")),
-        _zero_row("offload_param_device", "zero_optimization.offload_param.device",
-                  _device_word("parameters")),
+                  none="none"),
+        _zero_row("offload_param_device", "zero_optimization.offload_param.device", none="none"),
     ),
     frozenset(f"fsdp_config.fsdp_{name}" for name in NEUTRAL),
 )  # fmt: skip

@@ -5,24 +5,31 @@ Names are those of transformers 5.23, with the older ones that it or its predece
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
+from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.names.fsdp import FSDP_CONFIG, FSDP_WORD
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, table
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, table
 from oomdoctor.stacks.names.techniques import LOW_RANK
 from oomdoctor.stacks.names.values import (
     dtype,
     flag,
+    flagged,
     integer,
     is_auto,
     named_file,
     number,
+    on_if,
     only_if,
     optimizer,
+    steps,
     switch,
+    switched,
     text_of,
 )
-from oomdoctor.stacks.partial_config import PartialConfig, only
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
 
 _KERNELS = {
@@ -44,17 +51,6 @@ def attention(value: object) -> PartialConfig:
     return {"attention": found}
 
 
-def mixed(precision: str) -> Read:
-    """Reads a switch that turns on mixed precision in a dtype."""
-
-    def read(value: object) -> PartialConfig:
-        if value is None or is_auto(value):
-            return {}
-        return only(f"mixed_{precision}", flag(value))
-
-    return read
-
-
 def computes(config: TrainConfig, precision: str) -> bool:
     """Whether a Trainer's switch for a dtype is on; ZeRO trains 16-bit weights with it."""
     if is_zero(config) and config.autocast_dtype == "none":
@@ -66,33 +62,48 @@ def _weights(value: object) -> PartialConfig:
     return {} if value is None else {"weights_dtype": dtype(value)}
 
 
-def _accumulation(config: TrainConfig) -> object:
-    return config.accumulation_steps()
-
-
-def _every(value: object) -> PartialConfig:
-    return {} if value is None else {"checkpoint_every": integer(value)}
-
-
 def _not_reentrant(value: object) -> PartialConfig:
     if value is None or not flag(value):
         return {}
     raise NotTakenError("oomdoctor checkpoints without re-entering autograd")
 
 
-def _bucket(value: object) -> PartialConfig:
+def _checkpointing(config: TrainConfig) -> bool:
+    return config.activation_checkpointing != "none"
+
+
+def bucket(value: object) -> PartialConfig:
+    """The size of DDP's buckets in MiB."""
     return {} if value is None else {"bucket_mib": integer(value)}
 
 
 def _bucket_of(config: TrainConfig) -> object:
-    if config.sharding != "ddp" or not config.bucket_elements:
-        return LEFT_OUT
     gradient = 4 if config.weights_dtype == "float32" else 2
-    return max(1, config.bucket_elements * gradient >> 20)
+    return engine_settings(config, gradient).get("ddp_bucket_cap_mb", LEFT_OUT)
 
 
-def _checkpointing(config: TrainConfig) -> bool:
-    return config.activation_checkpointing != "none"
+def mixed(name: str, precision: str) -> Row:
+    """A switch that turns on mixed precision in a dtype."""
+    key = f"mixed_{precision}"
+    return Row(name, (key,), switched(key, auto=True), lambda config: computes(config, precision))
+
+
+def _of_checkpointing(
+    name: str,
+    keys: tuple[str, ...],
+    read: Read,
+    holds: Callable[[TrainConfig], bool],
+    write: Write,
+) -> Row:
+    """A keyword of checkpointing, written where `holds` is true."""
+    row = Row(
+        f"gradient_checkpointing_kwargs.{name}",
+        keys,
+        read,
+        write,
+        (f"activation_checkpointing_kwargs.{name}",),
+    )
+    return only_if(row, holds)
 
 
 FROM_PRETRAINED = table(
@@ -121,78 +132,50 @@ ARGUMENTS = table(
     "training_arguments",
     (
         number("per_device_train_batch_size", "micro_batch_size", "per_gpu_train_batch_size"),
-        Row(
-            "gradient_accumulation_steps",
-            ("accumulation_steps",),
-            number("gradient_accumulation_steps", "accumulation_steps").read,
-            _accumulation,
-        ),
+        number("gradient_accumulation_steps", "accumulation_steps", write=steps),
         Row(
             "optim",
             ("optimizer",),
             lambda value: {} if value is None else {"optimizer": optimizer(value)},
             lambda config: config.optimizer,
         ),
-        Row(
-            "bf16",
-            ("mixed_bfloat16",),
-            mixed("bfloat16"),
-            lambda config: computes(config, "bfloat16"),
-        ),
-        Row(
-            "fp16",
-            ("mixed_float16",),
-            mixed("float16"),
-            lambda config: computes(config, "float16"),
-        ),
+        mixed("bf16", "bfloat16"),
+        mixed("fp16", "float16"),
         Row(
             "gradient_checkpointing",
             ("checkpointing",),
-            switch("gradient_checkpointing", "checkpointing", True, False).read,
+            switched("checkpointing"),
             _checkpointing,
             ("activation_checkpointing",),
         ),
-        Row(
-            "gradient_checkpointing_kwargs.use_reentrant",
-            (),
-            _not_reentrant,
-            lambda config: False if _checkpointing(config) else LEFT_OUT,
-            ("activation_checkpointing_kwargs.use_reentrant",),
-        ),
-        Row(
-            "gradient_checkpointing_kwargs.every_n_layers",
+        _of_checkpointing("use_reentrant", (), _not_reentrant, _checkpointing, lambda _: False),
+        _of_checkpointing(
+            "every_n_layers",
             ("checkpoint_every",),
-            _every,
-            lambda config: (
-                config.checkpoint_every
-                if config.activation_checkpointing == "every_n"
-                else LEFT_OUT
-            ),
-            ("activation_checkpointing_kwargs.every_n_layers",),
+            lambda value: {} if value is None else {"checkpoint_every": integer(value)},
+            lambda config: config.activation_checkpointing == "every_n",
+            lambda config: config.checkpoint_every,
         ),
-        Row(
-            "gradient_checkpointing_kwargs.offload",
+        _of_checkpointing(
+            "offload",
             ("checkpoint_offload",),
-            lambda value: {"checkpoint_offload": flag(value)},
-            lambda config: True if config.activation_checkpointing == "offload" else LEFT_OUT,
-            ("activation_checkpointing_kwargs.offload",),
+            flagged("checkpoint_offload"),
+            lambda config: config.activation_checkpointing == "offload",
+            lambda _: True,
         ),
         *LOW_RANK,
         switch("torch_compile", "compile", True, False),
         switch("use_liger_kernel", "loss", "liger", "default", "use_liger"),
-        Row("ddp_bucket_cap_mb", ("bucket_mib",), _bucket, _bucket_of),
-        only_if(
-            switch(
-                "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
-                "sync_each_batch",
-                True,
-                False,
-            ),
-            lambda config: config.sync_each_batch,
+        Row("ddp_bucket_cap_mb", ("bucket_mib",), bucket, _bucket_of),
+        Row(
+            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+            ("sync_each_batch",),
+            switched("sync_each_batch"),
+            on_if(lambda config: config.sync_each_batch),
         ),
         FSDP_WORD,
         *FSDP_CONFIG,
         named_file("deepspeed"),
-        *under("deepspeed", DEEPSPEED, lambda config: is_zero(config)),
+        *under("deepspeed", DEEPSPEED, is_zero),
     ),
 )

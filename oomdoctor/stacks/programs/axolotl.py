@@ -6,38 +6,51 @@ from collections.abc import Collection
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_tokens
 from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
-from oomdoctor.stacks.names.images import frozen_vision, side
 from oomdoctor.stacks.names.peft import (
+    BITS,
     adapted,
-    bits,
     in_four_bits,
-    share,
+    lora_rows,
     upcast_adapters,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, table
-from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Write, table
+from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row, frozen_vision, side
 from oomdoctor.stacks.names.values import (
+    among,
     flag,
+    flagged,
+    if_on,
     integer,
     named_file,
     names_in,
+    nothing,
     number,
+    on_if,
     only_if,
     optimizer,
+    steps,
     switch,
+    switched,
     target_words,
     targets,
     text_of,
+    whole,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
-from oomdoctor.stacks.programs.arguments import attention
+from oomdoctor.stacks.programs.arguments import attention, bucket
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
-from oomdoctor.stacks.programs.trl import beta, beta_of, precomputed
+from oomdoctor.stacks.programs.trl import PRECOMPUTED, beta, beta_of, is_flat, is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate
 
-_ADAPTERS = {"lora": "lora", "qlora": "qlora"}
+_FULL: PartialConfig = {"method": "full"}
+_ADAPTERS: dict[str, PartialConfig] = {
+    "": _FULL,
+    "lora": {"method": "lora"},
+    "qlora": {"method": "qlora"},
+}
+_RL: dict[str, PartialConfig] = {"dpo": {"objective": "dpo"}, "grpo": {"objective": "grpo"}}
 _OPTIMIZERS = {"ao_adamw_4bit": "adamw_torch_4bit", "ao_adamw_8bit": "adamw_torch_8bit"}
 _OLD_ATTENTION = {
     "flash_attention": "flash_attention_2",
@@ -62,19 +75,6 @@ def _bf16(value: object) -> PartialConfig:
     if word == "auto":
         return {"mixed_bfloat16": True}
     return {} if value is None else {"mixed_bfloat16": flag(value)}
-
-
-def _weights(name: str) -> Read:
-    return lambda value: {"weights_dtype": name} if value is not None and flag(value) else {}
-
-
-def _adapter(value: object) -> PartialConfig:
-    if value is None or str(value).strip() == "":
-        return {"method": "full"}
-    word = str(value).strip().lower()
-    if word not in _ADAPTERS:
-        raise NotTakenError(f"a rung has no adapter {value}")
-    return {"method": _ADAPTERS[word]}
 
 
 def _adapter_word(config: TrainConfig) -> object:
@@ -114,27 +114,10 @@ def _offloads(config: TrainConfig) -> bool:
     return config.offload == "activations" or config.activation_checkpointing == "offload"
 
 
-def _linear(value: object) -> PartialConfig:
-    return {"lora_targets": "all-linear"} if value is not None and flag(value) else {}
-
-
 def _fsdp_list(value: object) -> PartialConfig:
     """The list that FSDP 1 was asked for with."""
     found: PartialConfig = {"fsdp": True} if value else {}
     return found | {"fsdp_offload": True} if "offload" in names_in(value) else found
-
-
-def _old_attention(name: str) -> Read:
-    return lambda value: {"attention": name} if value is not None and flag(value) else {}
-
-
-def _rl(value: object) -> PartialConfig:
-    if value is None:
-        return {}
-    word = str(value).strip().lower()
-    if word not in ("dpo", "grpo"):
-        raise NotTakenError(f"a rung has no objective {value}")
-    return {"objective": word}
 
 
 def _autocasts(config: TrainConfig) -> bool:
@@ -146,6 +129,10 @@ def _half(config: TrainConfig) -> bool:
     return not _autocasts(config) and "float16" in (config.autocast_dtype, config.weights_dtype)
 
 
+def _of_grpo(write: Write) -> Write:
+    return lambda config: write(config) if config.objective == "grpo" else LEFT_OUT
+
+
 AXOLOTL = table(
     "axolotl",
     (
@@ -153,42 +140,35 @@ AXOLOTL = table(
         text_of("model_revision", "revision"),
         number("sequence_len", "sequence_length"),
         number("micro_batch_size", "micro_batch_size"),
-        Row("gradient_accumulation_steps", ("accumulation_steps",),
-            number("", "accumulation_steps").read,
-            lambda config: config.accumulation_steps()),
+        number("gradient_accumulation_steps", "accumulation_steps", write=steps),
         Row("optimizer", ("optimizer",), _optimizer, _optimizer_word),
         Row("bf16", ("mixed_bfloat16",), _bf16, _autocasts),
-        Row("fp16", ("mixed_float16",),
-            lambda value: {} if value is None else {"mixed_float16": flag(value)}, _half),
-        Row("bfloat16", ("weights_dtype",), _weights("bfloat16")),
-        Row("float16", ("weights_dtype",), _weights("float16")),
-        Row("float32", ("weights_dtype",), _weights("float32"),
-            lambda config: LEFT_OUT if _autocasts(config) or _half(config) else True),
+        Row("fp16", ("mixed_float16",), switched("mixed_float16"), _half),
+        Row("bfloat16", ("weights_dtype",), if_on({"weights_dtype": "bfloat16"})),
+        Row("float16", ("weights_dtype",), if_on({"weights_dtype": "float16"})),
+        Row("float32", ("weights_dtype",), if_on({"weights_dtype": "float32"}),
+            on_if(lambda config: not (_autocasts(config) or _half(config)))),
         Row("gradient_checkpointing", ("checkpointing",), _checkpointing,
             lambda config: config.activation_checkpointing != "none"),
-        Row("gradient_checkpointing_kwargs.use_reentrant", (), lambda _: {},
+        Row("gradient_checkpointing_kwargs.use_reentrant", (), nothing,
             lambda c: False if c.activation_checkpointing in ("full", "every_n") else LEFT_OUT),
-        Row("activation_offloading", ("activation_offloading",), _offloading,
-            lambda config: True if _offloads(config) else LEFT_OUT),
+        Row("activation_offloading", ("activation_offloading",), _offloading, on_if(_offloads)),
         Row("attn_implementation", ("attention",), attention, lambda config: config.attention),
-        *(Row(name, ("attention",), _old_attention(value))
-          for name, value in _OLD_ATTENTION.items()),
-        Row("adapter", ("method",), _adapter, _adapter_word),
+        *(Row(name, ("attention",), if_on({"attention": kernel}))
+          for name, kernel in _OLD_ATTENTION.items()),
+        Row("adapter", ("method",),
+            among(_ADAPTERS, "a rung has no adapter {}", null=_FULL), _adapter_word),
         *variants("peft_use_dora", "peft_use_rslora", "lora_modules_to_save"),
         upcast_adapters("peft_autocast_adapter_dtype"),
-        only_if(Row("load_in_4bit", ("bits_4",), bits(4), in_four_bits), in_four_bits),
-        only_if(Row("load_in_8bit", ("bits_8",), bits(8), lambda c: c.quantization == "int8"),
-                lambda config: config.quantization == "int8"),
-        only_if(number("lora_r", "lora_rank"), adapted),
-        only_if(number("lora_alpha", "lora_alpha"), adapted),
-        only_if(Row("lora_dropout", ("lora_dropout",), share, lambda c: c.lora_dropout), adapted),
-        only_if(Row("lora_target_linear", ("lora_targets",), _linear,
-                    lambda c: True if c.lora_targets == "all-linear" else LEFT_OUT), adapted),
+        *BITS,
+        *lora_rows("lora_r", "lora_alpha", "lora_dropout"),
+        only_if(Row("lora_target_linear", ("lora_targets",), if_on({"lora_targets": "all-linear"}),
+                    on_if(lambda c: c.lora_targets == "all-linear")), adapted),
         only_if(Row("lora_target_modules", ("lora_targets",), targets,
                     lambda c: LEFT_OUT if c.lora_targets == "all-linear" else target_words(c)),
                 adapted),
         only_if(Row("bnb_config_kwargs.bnb_4bit_use_double_quant", ("double_quant",),
-                    lambda value: {"double_quant": flag(value)},
+                    flagged("double_quant"),
                     lambda c: LEFT_OUT if c.double_quant else False), in_four_bits),
         only_if(Row("bnb_config_kwargs.bnb_4bit_quant_storage", ("quant_storage",),
                     lambda value: {"quant_storage": str(value)},
@@ -197,54 +177,44 @@ AXOLOTL = table(
         *LOW_RANK_MAPPING,
         fp8_row("fp8"),
         switch("torch_compile", "compile", True, False),
-        Row("plugins", ("plugins",), lambda _: {},
+        Row("plugins", ("plugins",), nothing,
             lambda config: [_LIGER] if config.loss == "liger" else LEFT_OUT),
         only_if(switch("liger_fused_linear_cross_entropy", "loss", "liger", "default"),
                 lambda config: config.loss == "liger"),
-        Row("sample_packing", ("trl_packing",),
-            lambda value: {} if value is None else {"trl_packing": flag(value)},
-            lambda config: config.packing == "packed"),
+        Row("sample_packing", ("trl_packing",), switched("trl_packing"), is_packed),
         Row("batch_flattening", ("trl_padding_free",),
             lambda value: {} if value in (None, "auto") else {"trl_padding_free": flag(value)},
-            lambda config: True if config.packing == "padding_free" else LEFT_OUT),
+            on_if(is_flat)),
         # Rows are then as long as sequence_len, which is cut to no multiple.
-        Row("pad_to_sequence_len", ("pads_to",),
-            lambda value: {"pads_to": WHOLE_ROW} if value is not None and flag(value) else {},
-            lambda config: True if config.padding == "max_length" else LEFT_OUT),
-        Row("ddp_bucket_cap_mb", ("bucket_mib",),
-            lambda value: {} if value is None else {"bucket_mib": integer(value)}),
+        Row("pad_to_sequence_len", ("pads_to",), if_on({"pads_to": WHOLE_ROW}),
+            on_if(lambda config: config.padding == "max_length")),
+        Row("ddp_bucket_cap_mb", ("bucket_mib",), bucket),
         Row("fsdp", ("fsdp",), _fsdp_list),
         Row("fsdp_version", ("fsdp_version", "fsdp"),
             lambda value: {"fsdp_version": integer(value), "fsdp": True},
             lambda config: config.fsdp_version if is_fsdp(config) else LEFT_OUT),
         *(row for row in rows("fsdp_config", "") if row.name in _FSDP_ROWS),
-        Row("fsdp_config.offload_params", ("fsdp_offload",),
-            lambda value: {} if value is None else {"fsdp_offload": flag(value)},
+        Row("fsdp_config.offload_params", ("fsdp_offload",), switched("fsdp_offload"),
             lambda c: c.offload == "parameters" if is_fsdp(c) else LEFT_OUT,
             ("fsdp_config.fsdp_offload_params",)),
-        Row("rl", ("objective",), _rl,
-            lambda c: c.objective if c.objective in ("dpo", "grpo") else LEFT_OUT),
+        Row("rl", ("objective",), among(_RL, "a rung has no objective {}", null={}),
+            lambda c: c.objective if c.objective in _RL else LEFT_OUT),
         Row("reward_model", ("objective",),
             lambda value: {"objective": "reward"} if value and flag(value) else {},
-            lambda config: True if config.objective == "reward" else LEFT_OUT),
-        Row("precompute_ref_log_probs", ("reference",), precomputed,
-            lambda config: True if config.reference == "precomputed" else LEFT_OUT),
-        Row("trl.num_generations", ("num_generations",),
-            number("", "num_generations").read,
-            lambda c: c.num_generations if c.objective == "grpo" else LEFT_OUT),
-        Row("trl.max_completion_length", ("completion_length",),
-            number("", "completion_length").read,
-            lambda c: scored_tokens(c) if c.objective == "grpo" else LEFT_OUT),
-        Row("trl.beta", ("beta",), beta,
-            lambda c: beta_of(c) if c.objective == "grpo" else LEFT_OUT),
+            on_if(lambda config: config.objective == "reward")),
+        PRECOMPUTED,
+        number("trl.num_generations", "num_generations",
+               write=_of_grpo(lambda config: config.num_generations)),
+        number("trl.max_completion_length", "completion_length", write=_of_grpo(scored_tokens)),
+        Row("trl.beta", ("beta",), beta, _of_grpo(beta_of)),
         Row("fsdp_config.fsdp_version", ("fsdp_version", "fsdp"),
             lambda value: {} if value is None else {"fsdp_version": integer(value), "fsdp": True}),
-        Row("dp_shard_size", ("world_size",), number("", "world_size").read),
-        Row("batch_size", ("batch_of_step",), number("", "batch_of_step").read),
+        Row("dp_shard_size", ("world_size",), whole("world_size")),
+        Row("batch_size", ("batch_of_step",), whole("batch_of_step")),
         Row("image_size", ("image_size",), side,
             lambda config: config.image_size or LEFT_OUT),
         Row("freeze_mm_modules", ("vision",), frozen_vision,
-            lambda config: True if config.vision == "frozen" else LEFT_OUT),
+            on_if(lambda config: config.vision == "frozen")),
         named_file("deepspeed"),
         *under("deepspeed", DEEPSPEED, is_zero),
     ),

@@ -6,8 +6,10 @@ Names are those of DeepSpeed 0.19.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.stacks.engines import zero_settings
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,
     NotTakenError,
@@ -19,7 +21,16 @@ from oomdoctor.stacks.names.row import (
     listed,
     table,
 )
-from oomdoctor.stacks.names.values import flag, integer, is_auto, number, optimizer
+from oomdoctor.stacks.names.values import (
+    among,
+    integer,
+    is_auto,
+    nothing,
+    number,
+    optimizer,
+    steps,
+    switched,
+)
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs.program import Program
 from oomdoctor.stacks.rung import StackRung, not_in
@@ -30,8 +41,11 @@ _OPTIMIZERS = {
     "adagrad": "adagrad",
     "lion": "lion_32bit",
 }
-_REDUCED = {"fp32": "float32", "bf16": "bfloat16", "bfp16": "bfloat16"}
-_STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
+_REDUCED: dict[str, PartialConfig] = {
+    "fp32": {"reduce_dtype": "float32"},
+    "bf16": {"reduce_dtype": "bfloat16"},
+    "bfp16": {"reduce_dtype": "bfloat16"},
+}
 
 
 def _stage(value: object) -> PartialConfig:
@@ -51,14 +65,8 @@ def _device(key: str) -> Read:
     return read
 
 
-def _enabled(key: str) -> Read:
-    return lambda value: {} if value is None or is_auto(value) else only(key, flag(value))
-
-
 def _bucket(value: object) -> PartialConfig:
-    if value is None or is_auto(value):
-        return {}
-    return {"bucket_elements": integer(value)}
+    return {} if value is None or is_auto(value) else {"bucket_elements": integer(value)}
 
 
 def _prefetch(value: object) -> PartialConfig:
@@ -69,22 +77,9 @@ def _prefetch(value: object) -> PartialConfig:
     raise NotTakenError("a rung prefetches DeepSpeed's default amount, or nothing")
 
 
-def _reduced(value: object) -> PartialConfig:
-    if value is None:
-        return {}
-    word = str(value).strip().lower()
-    if word not in _REDUCED:
-        raise NotTakenError(f"a rung cannot reduce gradients in {value}")
-    return {"reduce_dtype": _REDUCED[word]}
-
-
 def _optimizer(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     return {"optimizer": _OPTIMIZERS[word] if word in _OPTIMIZERS else optimizer(word)}
-
-
-def _zero(write: Write) -> Write:
-    return lambda config: write(config) if is_zero(config) else LEFT_OUT
 
 
 def _precision(name: str) -> Write:
@@ -93,72 +88,48 @@ def _precision(name: str) -> Write:
     )
 
 
-def offloads(config: TrainConfig, what: str) -> object:
-    """The device that states or weights are offloaded to."""
-    moved = ("optimizer", "parameters") if what == "optimizer" else ("parameters",)
-    return "cpu" if config.offload in moved else LEFT_OUT
+def _of_engine(name: str, keys: tuple[str, ...], read: Read, *aliases: str) -> Row:
+    """A row that is written as the engine of a rung with ZeRO has it."""
+
+    def write(config: TrainConfig) -> object:
+        place: Any = zero_settings(config) if is_zero(config) else {}
+        for part in name.split("."):
+            place = place.get(part, LEFT_OUT) if isinstance(place, dict) else LEFT_OUT
+        return place
+
+    return Row(name, keys, read, write, aliases)
 
 
-def reduce_word(config: TrainConfig) -> object:
-    """The dtype of reductions, as DeepSpeed names it."""
-    words = {"float32": "fp32", "bfloat16": "bf16"}
-    return words.get(config.reduce_dtype, LEFT_OUT)
-
-
-def _buckets(config: TrainConfig) -> object:
-    return config.bucket_elements or LEFT_OUT
-
-
-def _no_prefetch(config: TrainConfig) -> object:
-    return 0 if config.prefetch == "none" and config.sharding == "zero3" else LEFT_OUT
-
-
-def _pinned(what: str) -> Write:
-    return lambda config: LEFT_OUT if offloads(config, what) is LEFT_OUT else True
-
-
+_ZERO = "zero_optimization."
 DEEPSPEED = table(
     "deepspeed",
     (
-        Row(
-            "train_micro_batch_size_per_gpu",
-            ("micro_batch_size",),
-            number("", "micro_batch_size").read,
-            lambda config: config.micro_batch_size,
-        ),
-        Row(
-            "gradient_accumulation_steps",
-            ("accumulation_steps",),
-            number("", "accumulation_steps").read,
-            lambda config: config.accumulation_steps(),
-        ),
-        Row("train_batch_size", ("effective_batch_size",),
-            number("", "effective_batch_size").read,
-            lambda config: config.effective_batch_size),
-        Row("bf16.enabled", ("mixed_bfloat16",), _enabled("mixed_bfloat16"),
+        number("train_micro_batch_size_per_gpu", "micro_batch_size"),
+        number("gradient_accumulation_steps", "accumulation_steps", write=steps),
+        number("train_batch_size", "effective_batch_size"),
+        Row("bf16.enabled", ("mixed_bfloat16",), switched("mixed_bfloat16", auto=True),
             _precision("bfloat16"), ("bfloat16.enabled",)),
-        Row("fp16.enabled", ("mixed_float16",), _enabled("mixed_float16"),
+        Row("fp16.enabled", ("mixed_float16",), switched("mixed_float16", auto=True),
             _precision("float16")),
-        Row("zero_optimization.stage", ("zero_stage",), _stage,
-            _zero(lambda config: _STAGES[config.sharding])),
-        Row("zero_optimization.offload_optimizer.device", ("zero_offload_optimizer",),
-            _device("zero_offload_optimizer"), _zero(lambda c: offloads(c, "optimizer"))),
-        Row("zero_optimization.offload_optimizer.pin_memory", (), lambda _: {},
-            _zero(_pinned("optimizer"))),
-        Row("zero_optimization.offload_param.device", ("zero_offload_parameters",),
-            _device("zero_offload_parameters"), _zero(lambda c: offloads(c, "parameters"))),
-        Row("zero_optimization.offload_param.pin_memory", (), lambda _: {},
-            _zero(_pinned("parameters"))),
-        Row("zero_optimization.reduce_bucket_size", ("bucket_elements",), _bucket,
-            _zero(_buckets)),
-        Row("zero_optimization.allgather_bucket_size", ("bucket_elements",), _bucket,
-            _zero(_buckets)),
-        Row("zero_optimization.stage3_prefetch_bucket_size", ("prefetch",), _prefetch,
-            _zero(_no_prefetch), ("zero_optimization.prefetch_bucket_size",)),
-        Row("communication_data_type", ("reduce_dtype",), _reduced, _zero(reduce_word)),
+        _of_engine(f"{_ZERO}stage", ("zero_stage",), _stage),
+        _of_engine(f"{_ZERO}offload_optimizer.device", ("zero_offload_optimizer",),
+                   _device("zero_offload_optimizer")),
+        _of_engine(f"{_ZERO}offload_optimizer.pin_memory", (), nothing),
+        _of_engine(f"{_ZERO}offload_param.device", ("zero_offload_parameters",),
+                   _device("zero_offload_parameters")),
+        _of_engine(f"{_ZERO}offload_param.pin_memory", (), nothing),
+        _of_engine(f"{_ZERO}reduce_bucket_size", ("bucket_elements",), _bucket),
+        _of_engine(f"{_ZERO}allgather_bucket_size", ("bucket_elements",), _bucket),
+        _of_engine(f"{_ZERO}stage3_prefetch_bucket_size", ("prefetch",), _prefetch,
+                   f"{_ZERO}prefetch_bucket_size"),
+        _of_engine("communication_data_type", ("reduce_dtype",),
+                   among(_REDUCED, "a rung cannot reduce gradients in {}", null={})),
         Row("optimizer.type", ("optimizer",), _optimizer),
     ),
 )  # fmt: skip
+
+
+_SIZES = frozenset({"micro_batch_size", "accumulation_steps", "effective_batch_size"})
 
 
 def under(head: str, table: Table, holds: Callable[[TrainConfig], bool]) -> tuple[Row, ...]:
@@ -171,11 +142,7 @@ def under(head: str, table: Table, holds: Callable[[TrainConfig], bool]) -> tupl
         write = row.write
         if write is None:
             return None
-        auto = row.keys and row.keys[0] in (
-            "micro_batch_size",
-            "accumulation_steps",
-            "effective_batch_size",
-        )
+        auto = bool(_SIZES & set(row.keys))
         return lambda config: LEFT_OUT if not holds(config) else "auto" if auto else write(config)
 
     return tuple(

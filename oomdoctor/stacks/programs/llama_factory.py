@@ -8,24 +8,44 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oomdoctor.records.config import TrainConfig, is_zero
-from oomdoctor.stacks.names.images import frozen_vision, side_of_pixels
-from oomdoctor.stacks.names.peft import adapted, share, trained_whole, variants
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Settings, listed, table
-from oomdoctor.stacks.names.techniques import backend_row, fp8_row, projected
+from oomdoctor.stacks.names.peft import (
+    adapted,
+    in_four_bits,
+    lora_rows,
+    share,
+    trained_whole,
+    variants,
+)
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, listed, table
+from oomdoctor.stacks.names.techniques import (
+    backend_row,
+    fp8_row,
+    frozen_vision,
+    projected,
+    side_of_pixels,
+)
 from oomdoctor.stacks.names.values import (
+    among,
     flag,
+    flagged,
+    if_on,
     integer,
+    nothing,
     number,
+    on_if,
     only_if,
     switch,
+    switched,
     target_words,
     targets,
     text_of,
+    whole,
     words,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, computes
 from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.trl import is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
 _ATTENTION = {
@@ -35,17 +55,17 @@ _ATTENTION = {
     "fa2": "flash_attention_2",
     "fa3": "flash_attention_3",
 }
-_METHODS = {"full": "full", "lora": "lora"}
-_STAGES = {"sft": "default", "pt": "default", "dpo": "dpo", "rm": "reward"}
-
-
-def _kind(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word == "freeze":
-        return {"method": "full", "freezes": True}
-    if word not in _METHODS:
-        raise NotTakenError(f"a rung has no method {value}; lora is taken")
-    return {"method": _METHODS[word]}
+_METHODS: dict[str, PartialConfig] = {
+    "full": {"method": "full"},
+    "lora": {"method": "lora"},
+    "freeze": {"method": "full", "freezes": True},
+}
+_STAGES: dict[str, PartialConfig] = {
+    "sft": {"objective": "default"},
+    "pt": {"objective": "default"},
+    "dpo": {"objective": "dpo"},
+    "rm": {"objective": "reward"},
+}
 
 
 def _all_layers(value: object) -> PartialConfig:
@@ -57,13 +77,6 @@ def _layers(value: object) -> PartialConfig:
     if count < 1:
         raise NotTakenError("a rung trains the last layers, not the first")
     return {"trainable_layers": count}
-
-
-def _stage(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word not in _STAGES:
-        raise NotTakenError(f"a rung has no stage {value}; sft is taken")
-    return {"objective": _STAGES[word]}
 
 
 def _stage_word(config: TrainConfig) -> object:
@@ -95,26 +108,6 @@ def _pure(config: TrainConfig) -> bool:
     return plain and not is_zero(config)
 
 
-def _packing(value: object) -> PartialConfig:
-    return {} if value is None else {"trl_packing": flag(value)}
-
-
-def _library(value: object) -> PartialConfig:
-    return {"library": "unsloth"} if value is not None and flag(value) else {}
-
-
-def _projected(name: str) -> Read:
-    return lambda value: {"projected": name} if value is not None and flag(value) else {}
-
-
-def _layerwise(value: object) -> PartialConfig:
-    return {} if value is None else {"layerwise": flag(value)}
-
-
-def _four(config: TrainConfig) -> bool:
-    return config.quantization == "nf4"
-
-
 # The files of its new engine (USE_V1=1), whose names differ from its usual ones.
 _V1_ENGINES: dict[str, PartialConfig] = {
     "fsdp2": {"fsdp": True, "fsdp_version": 2, "distributed": "fsdp"},
@@ -125,22 +118,14 @@ def _v1_model(value: object) -> PartialConfig:
     return {"first_version": True, "model": str(value)} if value else {"first_version": True}
 
 
-def _v1_adapter(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word not in ("lora", "freeze"):
-        raise NotTakenError(f"a rung has no method {value}")
-    return {"method_of_first": "lora"} if word == "lora" else {"freezes": True}
+_V1_ADAPTERS: dict[str, PartialConfig] = {
+    "lora": {"method_of_first": "lora"},
+    "freeze": {"freezes": True},
+}
 
 
 def _v1_layers(value: object) -> PartialConfig:
     return {} if value is None else {"trainable_layers": integer(value)}
-
-
-def _v1_engine(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word not in _V1_ENGINES:
-        raise NotTakenError(f"a rung does not have the engine {value} of this file")
-    return _V1_ENGINES[word]
 
 
 def _v1_bits(value: object) -> PartialConfig:
@@ -149,23 +134,23 @@ def _v1_bits(value: object) -> PartialConfig:
 
 FIRST_VERSION = (
     Row("model", ("model",), _v1_model),
-    Row("peft_config.name", ("method_of_first",), _v1_adapter),
-    Row("peft_config.r", ("lora_rank",), number("", "lora_rank").read),
-    Row("peft_config.lora_alpha", ("lora_alpha",), number("", "lora_alpha").read),
+    Row("peft_config.name", ("method_of_first",),
+        among(_V1_ADAPTERS, "a rung has no method {}")),
+    Row("peft_config.r", ("lora_rank",), whole("lora_rank")),
+    Row("peft_config.lora_alpha", ("lora_alpha",), whole("lora_alpha")),
     Row("peft_config.lora_dropout", ("lora_dropout",), share),
     Row("peft_config.target_modules", ("lora_targets",), targets),
     Row("peft_config.modules_to_save", ("modules_to_save",), trained_whole),
-    Row("peft_config.use_dora", ("use_dora",), lambda value: {"use_dora": flag(value)}),
-    Row("peft_config.use_rslora", ("use_rslora",), lambda value: {"use_rslora": flag(value)}),
+    Row("peft_config.use_dora", ("use_dora",), flagged("use_dora")),
+    Row("peft_config.use_rslora", ("use_rslora",), flagged("use_rslora")),
     Row("peft_config.freeze_trainable_layers", ("trainable_layers",), _v1_layers),
-    Row("micro_batch_size", ("micro_batch_size",), number("", "micro_batch_size").read),
-    Row("global_batch_size", ("effective_batch_size",), number("", "effective_batch_size").read),
-    Row("enable_activation_checkpointing", ("checkpointing",),
-        switch("", "checkpointing", True, False).read),
+    Row("micro_batch_size", ("micro_batch_size",), whole("micro_batch_size")),
+    Row("global_batch_size", ("effective_batch_size",), whole("effective_batch_size")),
+    Row("enable_activation_checkpointing", ("checkpointing",), switched("checkpointing")),
     Row("quant_config.quantization_bit", ("bits_4", "bits_8"), _v1_bits),
-    Row("quant_config.double_quantization", ("double_quant",),
-        lambda value: {"double_quant": flag(value)}),
-    Row("dist_config.name", ("fsdp",), _v1_engine),
+    Row("quant_config.double_quantization", ("double_quant",), flagged("double_quant")),
+    Row("dist_config.name", ("fsdp",),
+        among(_V1_ENGINES, "a rung does not have the engine {} of this file")),
 )  # fmt: skip
 
 LLAMA_FACTORY = ARGUMENTS | table(
@@ -173,8 +158,10 @@ LLAMA_FACTORY = ARGUMENTS | table(
     (
         text_of("model_name_or_path", "model"),
         text_of("model_revision", "revision"),
-        Row("stage", ("objective",), _stage, _stage_word),
-        Row("finetuning_type", ("method",), _kind,
+        Row("stage", ("objective",), among(_STAGES, "a rung has no stage {}; sft is taken"),
+            _stage_word),
+        Row("finetuning_type", ("method",),
+            among(_METHODS, "a rung has no method {}; lora is taken"),
             lambda config: "full" if config.method == "full" else "lora"),
         Row("freeze_trainable_layers", ("trainable_layers",), _layers),
         number("cutoff_len", "sequence_length"),
@@ -182,47 +169,42 @@ LLAMA_FACTORY = ARGUMENTS | table(
         Row("disable_gradient_checkpointing", ("checkpointing",),
             lambda value: {"checkpointing": not flag(value)},
             lambda config: config.activation_checkpointing == "none"),
-        Row("gradient_checkpointing", ("checkpointing_of_trainer",),
-            lambda _: {}),
-        Row("gradient_checkpointing_kwargs.use_reentrant", (), lambda _: {}),
+        Row("gradient_checkpointing", ("checkpointing_of_trainer",), nothing),
+        Row("gradient_checkpointing_kwargs.use_reentrant", (), nothing),
         Row("gradient_checkpointing_kwargs.every_n_layers", (), _all_layers),
         Row("gradient_checkpointing_kwargs.offload", (), _all_layers),
-        Row("use_reentrant_gc", (), lambda _: {},
+        Row("use_reentrant_gc", (), nothing,
             lambda config: False if config.activation_checkpointing != "none" else LEFT_OUT),
-        Row("pure_bf16", ("pure_bf16",),
-            lambda value: {"pure_bf16": flag(value)}, _pure),
-        Row("bf16", ("mixed_bfloat16",),
-            lambda value: {} if value is None else {"mixed_bfloat16": flag(value)},
+        Row("pure_bf16", ("pure_bf16",), flagged("pure_bf16"), _pure),
+        Row("bf16", ("mixed_bfloat16",), switched("mixed_bfloat16"),
             lambda config: computes(config, "bfloat16")),
-        only_if(number("lora_rank", "lora_rank"), adapted),
-        only_if(number("lora_alpha", "lora_alpha"), adapted),
-        only_if(Row("lora_dropout", ("lora_dropout",), share, lambda c: c.lora_dropout), adapted),
+        *lora_rows("lora_rank", "lora_alpha", "lora_dropout"),
         only_if(Row("lora_target", ("lora_targets",), targets, _targets), adapted),
         *variants("use_dora", "use_rslora", "additional_target", joined=True),
         Row("quantization_bit", ("bits_4", "bits_8"), _bits, _bits_of),
-        only_if(Row("quantization_method", (), lambda _: {}, lambda _: "bnb"), lambda c:
-                c.quantization != "none"),
-        only_if(Row("double_quantization", ("double_quant",),
-                    lambda value: {"double_quant": flag(value)}, lambda c: c.double_quant), _four),
+        Row("quantization_method", (), nothing,
+            lambda config: "bnb" if config.quantization != "none" else LEFT_OUT),
+        only_if(Row("double_quantization", ("double_quant",), flagged("double_quant"),
+                    lambda c: c.double_quant), in_four_bits),
         fp8_row("fp8"),
         backend_row("fp8_backend", ("torchao", "te")),
         switch("enable_liger_kernel", "loss", "liger", "default"),
         Row("use_liger_kernel", ("loss",), switch("", "loss", "liger", "default").read),
-        Row("use_unsloth", ("library",), _library,
-            lambda config: True if config.library == "unsloth" else LEFT_OUT),
-        Row("use_galore", ("projected",), _projected("galore")),
-        Row("use_apollo", ("projected",), _projected("apollo")),
-        Row("galore_layerwise", ("layerwise",), _layerwise, None, ("apollo_layerwise",)),
-        Row("galore_rank", ("projected_rank",), number("", "projected_rank").read, None,
-            ("apollo_rank",)),
+        Row("use_unsloth", ("library",), if_on({"library": "unsloth"}),
+            on_if(lambda config: config.library == "unsloth")),
+        Row("use_galore", ("projected",), if_on({"projected": "galore"})),
+        Row("use_apollo", ("projected",), if_on({"projected": "apollo"})),
+        Row("galore_layerwise", ("layerwise",), switched("layerwise"), None,
+            ("apollo_layerwise",)),
+        Row("galore_rank", ("projected_rank",), whole("projected_rank"), None, ("apollo_rank",)),
         Row("galore_target", (), projected, None, ("apollo_target",)),
         Row("image_max_pixels", ("image_size",), side_of_pixels,
             lambda config: config.image_size**2 or LEFT_OUT),
         Row("freeze_vision_tower", ("vision",), frozen_vision,
-            lambda config: True if config.vision == "frozen" else LEFT_OUT),
+            on_if(lambda config: config.vision == "frozen")),
         *FIRST_VERSION,
-        Row("packing", ("trl_packing_of_length",), lambda _: {}),
-        Row("neat_packing", ("trl_packing",), _packing, lambda c: c.packing == "packed"),
+        Row("packing", ("trl_packing_of_length",), nothing),
+        Row("neat_packing", ("trl_packing",), switched("trl_packing"), is_packed),
     ),
 )  # fmt: skip
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection
 
 from oomdoctor.records.config import TrainConfig, is_fsdp
-from oomdoctor.stacks.names.images import side, trainable_vision
-from oomdoctor.stacks.names.peft import adapted, share, variants
+from oomdoctor.stacks.names.peft import adapted, lora_rows, variants
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,
     NotTakenError,
@@ -21,8 +20,19 @@ from oomdoctor.stacks.names.row import (
     published_data,
     table,
 )
-from oomdoctor.stacks.names.techniques import fp8_row
-from oomdoctor.stacks.names.values import dtype, flag, names_in, number, only_if, optimizer, switch
+from oomdoctor.stacks.names.techniques import fp8_row, side, trainable_vision
+from oomdoctor.stacks.names.values import (
+    dtype,
+    flagged,
+    names_in,
+    number,
+    on_if,
+    only_if,
+    optimizer,
+    steps,
+    switch,
+    switched,
+)
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
@@ -136,42 +146,32 @@ TORCHTUNE = table(
         Row("model._component_", ("model", "method"), _builder),
         only_if(Row("model.lora_attn_modules", ("tune_modules",), _attention_modules, _modules),
                 adapted),
-        only_if(Row("model.apply_lora_to_mlp", ("tune_mlp",),
-                    lambda value: {"tune_mlp": flag(value)}, _on_mlp), adapted),
-        only_if(number("model.lora_rank", "lora_rank"), adapted),
-        only_if(Row("model.lora_alpha", ("lora_alpha",), number("", "lora_alpha").read,
-                    lambda config: config.lora_alpha), adapted),
-        only_if(Row("model.lora_dropout", ("lora_dropout",), share, lambda c: c.lora_dropout),
+        only_if(Row("model.apply_lora_to_mlp", ("tune_mlp",), flagged("tune_mlp"), _on_mlp),
                 adapted),
+        *lora_rows("model.lora_rank", "model.lora_alpha", "model.lora_dropout"),
         *variants("model.use_dora", None, None),
         number("tokenizer.max_seq_len", "sequence_length"),
         number("batch_size", "micro_batch_size"),
-        Row("gradient_accumulation_steps", ("accumulation_steps",),
-            number("", "accumulation_steps").read, lambda config: config.accumulation_steps()),
+        number("gradient_accumulation_steps", "accumulation_steps", write=steps),
         Row("optimizer._component_", ("optimizer",), _optimizer, _component),
-        only_if(Row("optimizer.fused", ("tune_fused",),
-                    lambda value: {} if value is None else {"tune_fused": flag(value)},
+        only_if(Row("optimizer.fused", ("tune_fused",), switched("tune_fused"),
                     lambda config: config.optimizer == "adamw_torch_fused"), _torch_adam),
         Row("dtype", ("weights_dtype",), lambda value: {"weights_dtype": dtype(value)},
             lambda config: _LINEAR[config.weights_dtype]),
         switch("compile", "compile", True, False),
         fp8_row("enable_fp8_training"),
-        only_if(switch("optimizer_in_bwd", "optimizer_in_backward", True, False),
-                lambda config: config.optimizer_in_backward),
-        Row("enable_activation_checkpointing", ("checkpointing",),
-            lambda value: {"checkpointing": flag(value)},
+        Row("optimizer_in_bwd", ("optimizer_in_backward",), switched("optimizer_in_backward"),
+            on_if(lambda config: config.optimizer_in_backward)),
+        Row("enable_activation_checkpointing", ("checkpointing",), flagged("checkpointing"),
             lambda config: config.activation_checkpointing in ("full", "offload")),
         Row("enable_activation_offloading", ("activation_offloading",),
-            lambda value: {"activation_offloading": flag(value)},
+            flagged("activation_offloading"),
             lambda c: c.activation_checkpointing == "offload" or c.offload == "activations"),
-        Row("dataset.packed", ("trl_packing",),
-            lambda value: {} if value is None else {"trl_packing": flag(value)},
+        Row("dataset.packed", ("trl_packing",), switched("trl_packing"),
             lambda config: config.packing == "packed"),
-        only_if(Row("fsdp_cpu_offload", ("fsdp_offload",),
-                    lambda value: {"fsdp_offload": flag(value)},
+        only_if(Row("fsdp_cpu_offload", ("fsdp_offload",), flagged("fsdp_offload"),
                     lambda config: config.offload == "parameters"), is_fsdp),
-        Row("fsdp_reshard_after_forward", ("fsdp_reshard",),
-            lambda value: {} if value is None else {"fsdp_reshard": flag(value)},
+        Row("fsdp_reshard_after_forward", ("fsdp_reshard",), switched("fsdp_reshard"),
             lambda c: c.sharding != "fsdp_grad_op" if is_fsdp(c) else LEFT_OUT),
     ),
 )  # fmt: skip

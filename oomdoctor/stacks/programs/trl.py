@@ -11,36 +11,32 @@ from collections.abc import Mapping
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.user_training import Document
 from oomdoctor.stacks.names.peft import (
+    BITS,
     STORAGE,
     adapted,
-    bits,
     in_four_bits,
+    lora_rows,
     quant_type,
-    share,
     variants,
 )
 from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, listed, table
 from oomdoctor.stacks.names.scripts import OF_EXAMPLES, SCRIPT
 from oomdoctor.stacks.names.values import (
     decimal,
-    flag,
+    flagged,
+    if_on,
     integer,
     number,
+    on_if,
     only_if,
+    switched,
     target_words,
     targets,
+    word,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED
 from oomdoctor.stacks.programs.program import Program
-
-
-def _uses_peft(value: object) -> PartialConfig:
-    return {} if value is None else {"use_peft": flag(value)}
-
-
-def _packing(value: object) -> PartialConfig:
-    return {} if value is None else {"trl_packing": flag(value)}
 
 
 def _pads_to(value: object) -> PartialConfig:
@@ -58,13 +54,14 @@ def _multiple(config: TrainConfig) -> object:
 PAD_TO_MULTIPLE = Row("pad_to_multiple_of", ("pads_to",), _pads_to, _multiple)
 
 
-def _strategy(value: object) -> PartialConfig:
-    return {} if value is None else {"trl_packing_strategy": str(value).strip().lower()}
+def is_packed(config: TrainConfig) -> bool:
+    """Whether documents are packed into rows."""
+    return config.packing == "packed"
 
 
-def _liger(value: object) -> PartialConfig:
-    """Without Liger's kernels, `loss_type` says how the loss is computed."""
-    return {"loss": "liger"} if value is not None and flag(value) else {}
+def is_flat(config: TrainConfig) -> bool:
+    """Whether a batch is one row without padding."""
+    return config.packing == "padding_free"
 
 
 def _loss_type(value: object) -> PartialConfig:
@@ -75,13 +72,8 @@ def _loss_type(value: object) -> PartialConfig:
 MODEL_CONFIG = FROM_PRETRAINED | table(
     "trl_model",
     (
-        Row("use_peft", ("use_peft",), _uses_peft, adapted, ("use_lora",)),
-        only_if(number("lora_r", "lora_rank", "lora_rank"), adapted),
-        only_if(number("lora_alpha", "lora_alpha"), adapted),
-        only_if(
-            Row("lora_dropout", ("lora_dropout",), share, lambda config: config.lora_dropout),
-            adapted,
-        ),
+        Row("use_peft", ("use_peft",), switched("use_peft"), adapted, ("use_lora",)),
+        *lora_rows("lora_r", "lora_alpha", "lora_dropout", "lora_rank"),
         only_if(
             Row(
                 "lora_target_modules",
@@ -93,20 +85,13 @@ MODEL_CONFIG = FROM_PRETRAINED | table(
             adapted,
         ),
         *variants("use_dora", "use_rslora", "lora_modules_to_save"),
-        only_if(Row("load_in_4bit", ("bits_4",), bits(4), in_four_bits), in_four_bits),
-        only_if(
-            Row("load_in_8bit", ("bits_8",), bits(8), lambda c: c.quantization == "int8"),
-            lambda config: config.quantization == "int8",
-        ),
-        only_if(
-            Row("bnb_4bit_quant_type", (), quant_type, lambda _: "nf4"),
-            in_four_bits,
-        ),
+        *BITS,
+        only_if(Row("bnb_4bit_quant_type", (), quant_type, lambda _: "nf4"), in_four_bits),
         only_if(
             Row(
                 "use_bnb_nested_quant",
                 ("double_quant",),
-                lambda value: {"double_quant": flag(value)},
+                flagged("double_quant"),
                 lambda config: config.double_quant,
                 ("use_nested_quant", "bnb_4bit_use_double_quant"),
             ),
@@ -117,11 +102,13 @@ MODEL_CONFIG = FROM_PRETRAINED | table(
 )
 
 
-def precomputed(value: object) -> PartialConfig:
-    """Whether the log-probabilities of DPO's reference are computed before."""
-    if value is None or not flag(value):
-        return {}
-    return {"objective": "dpo", "reference": "precomputed"}
+# Whether the log-probabilities of DPO's reference are computed before.
+PRECOMPUTED = Row(
+    "precompute_ref_log_probs",
+    ("reference",),
+    if_on({"objective": "dpo", "reference": "precomputed"}),
+    on_if(lambda config: config.reference == "precomputed"),
+)
 
 
 def beta(value: object) -> PartialConfig:
@@ -146,10 +133,6 @@ def _of_grpo(key: str) -> Read:
     return lambda value: {} if value is None else {"objective": "grpo", **only(key, integer(value))}
 
 
-def _switch(key: str) -> Read:
-    return lambda value: {} if value is None else only(key, flag(value))
-
-
 def _with_vllm(value: object) -> Write:
     return lambda config: value if config.vllm_gpu_memory_utilization else LEFT_OUT
 
@@ -158,12 +141,7 @@ def _with_vllm(value: object) -> Write:
 OBJECTIVES = table(
     "trl_objectives",
     (
-        Row(
-            "precompute_ref_log_probs",
-            ("reference",),
-            precomputed,
-            lambda config: True if config.reference == "precomputed" else LEFT_OUT,
-        ),
+        PRECOMPUTED,
         Row("beta", ("beta",), beta, beta_of),
         Row(
             "center_rewards_coefficient",
@@ -183,20 +161,17 @@ OBJECTIVES = table(
             lambda c: c.completion_length or LEFT_OUT if c.objective == "grpo" else LEFT_OUT,
         ),
         number("max_prompt_length", "prompt_length", write=_prompt),
-        Row("use_vllm", ("use_vllm",), _switch("use_vllm"), _with_vllm(True)),
-        Row(
-            "vllm_mode",
-            ("vllm_mode",),
-            lambda value: {} if value is None else {"vllm_mode": str(value).strip().lower()},
-            _with_vllm("colocate"),
-        ),
+        Row("use_vllm", ("use_vllm",), switched("use_vllm"), _with_vllm(True)),
+        Row("vllm_mode", ("vllm_mode",), word("vllm_mode"), _with_vllm("colocate")),
         Row(
             "vllm_gpu_memory_utilization",
             ("vllm_share",),
             lambda value: {} if value is None else {"vllm_share": decimal(value)},
             lambda c: c.vllm_gpu_memory_utilization or LEFT_OUT,
         ),
-        Row("vllm_enable_sleep_mode", ("vllm_sleeps",), _switch("vllm_sleeps"), lambda _: LEFT_OUT),
+        Row(
+            "vllm_enable_sleep_mode", ("vllm_sleeps",), switched("vllm_sleeps"), lambda _: LEFT_OUT
+        ),
     ),
 )
 SFT_CONFIG = ARGUMENTS | table(
@@ -206,22 +181,18 @@ SFT_CONFIG = ARGUMENTS | table(
         Row(
             "activation_offloading",
             ("activation_offloading",),
-            lambda value: {"activation_offloading": flag(value)},
-            lambda config: True if config.offload == "activations" else LEFT_OUT,
+            flagged("activation_offloading"),
+            on_if(lambda config: config.offload == "activations"),
         ),
-        Row("packing", ("trl_packing",), _packing, lambda c: c.packing == "packed"),
-        Row("packing_strategy", ("trl_packing_strategy",), _strategy),
+        Row("packing", ("trl_packing",), switched("trl_packing"), is_packed),
+        Row("packing_strategy", ("trl_packing_strategy",), word("trl_packing_strategy")),
         PAD_TO_MULTIPLE,
-        Row(
-            "padding_free",
-            ("trl_padding_free",),
-            lambda value: {} if value is None else {"trl_padding_free": flag(value)},
-            lambda config: True if config.packing == "padding_free" else LEFT_OUT,
-        ),
+        Row("padding_free", ("trl_padding_free",), switched("trl_padding_free"), on_if(is_flat)),
+        # Without Liger's kernels, `loss_type` says how the loss is computed.
         Row(
             "use_liger_kernel",
             ("loss",),
-            _liger,
+            if_on({"loss": "liger"}),
             lambda config: config.loss == "liger",
             ("use_liger", "use_liger_loss"),
         ),
