@@ -21,7 +21,7 @@ from build_schema import SUFFIXES, build, field_docs
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.interconnects import INTERCONNECTS
+from oomdoctor.records.facts.interconnects import interconnects as known_interconnects
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.inside.snapshot import GROWTH
 from oomdoctor.records.rung.keys import KEYS, Group
@@ -287,7 +287,7 @@ def interconnects() -> str:
     """What links GPUs, and what collectives reach of it."""
     adapters = {"gpu": "one a GPU", "node": "one a node", None: ""}
     rows = []
-    for row in INTERCONNECTS:
+    for row in known_interconnects().values():
         rate = "that of the card" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:g} GB/s"
         rows.append(
             (_codes((row.name,)), rate, adapters[row.adapters], f"{row.share:.0%}", row.source)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
-from oomdoctor.analysis.frames.phase import phase_of
+from oomdoctor.analysis.frames import phase_of
 from oomdoctor.records import diagnosis
 from oomdoctor.records.diagnosis import ReadPhase
 from oomdoctor.records.measurement import BlockCategory

@@ -3,7 +3,7 @@
     exposed = max(0, communication - what the engine computes meanwhile)
 
 An estimate without a measurement behind it: the bytes follow from the engines' algorithms, the
-rates from published benchmarks of a few machines (`records/facts/interconnects.py`). Left out are
+rates from published benchmarks of a few machines (`data/speed.toml`). Left out are
 latencies, the first gather and the last reduction of a pass, which nothing hides, what collectives
 take from the computation beside them, and ranks that wait for a slower one.
 """

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 from oomdoctor.records.facts.interconnects import (
     BRIDGE_SHARE,
     BRIDGED,
-    INTERCONNECTS,
     PCIE_X16,
     PINNED_COPIES,
     USUAL_NETWORK,
     Interconnect,
     interconnect_named,
+    interconnects,
 )
 
 if TYPE_CHECKING:
     from oomdoctor.records.machine import GpuFacts
 
-_NVLINK, _PCIE = (interconnect_named(name) for name in ("nvlink", "pcie"))
 _LANES = 16
 # The generation of PCIe by the major compute capability, for cards whose facts do not give it.
 _GENERATIONS = {"6": 3, "7": 3, "8": 4, "9": 5, "10": 5, "12": 5}
@@ -65,7 +64,9 @@ def links_of(
         return None
     if world_size <= gpus_per_node:
         return Links(within, None, within, host)
-    network = named if named is not None and named.reach == "network" else _usual_network()
+    network = (
+        named if named is not None and named.reach == "network" else interconnects()[USUAL_NETWORK]
+    )
     assert network.bytes_per_s is not None  # a network has a rate
     adapters = together if network.adapters == "gpu" else 1
     whole = network.bytes_per_s * network.share * adapters
@@ -84,25 +85,21 @@ def host_link(gpu: GpuFacts) -> Link | None:
 
 
 def _within(gpu: GpuFacts, together: int, named: Interconnect | None) -> Link | None:
-    assert _NVLINK is not None and _PCIE is not None  # rows of the table
+    nvlink, pcie = (interconnects()[name] for name in ("nvlink", "pcie"))
     bridged = any(word in gpu.name for word in BRIDGED)
     reaches_all = together <= 2 or not bridged
-    wanted = named is _NVLINK or (named is not _PCIE and reaches_all)
+    wanted = named is nvlink or (named is not pcie and reaches_all)
     if wanted and gpu.nvlink_bytes_per_s is not None:
-        share = BRIDGE_SHARE if bridged else _NVLINK.share
-        return Link(gpu.nvlink_bytes_per_s * share, _NVLINK.name)
+        share = BRIDGE_SHARE if bridged else nvlink.share
+        return Link(gpu.nvlink_bytes_per_s * share, nvlink.name)
     generation = _generation(gpu)
     if generation is None:
         return None
     rate = PCIE_X16[generation] * (gpu.pcie_lanes or _LANES) / _LANES
-    return Link(rate * _PCIE.share, f"PCIe {generation}.0")
+    return Link(rate * pcie.share, f"PCIe {generation}.0")
 
 
 def _generation(gpu: GpuFacts) -> int | None:
     if gpu.pcie_generation is not None:
         return gpu.pcie_generation
     return _GENERATIONS.get((gpu.compute_capability or "").partition(".")[0])
-
-
-def _usual_network() -> Interconnect:
-    return next(row for row in INTERCONNECTS if row.name == USUAL_NETWORK)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from oomdoctor.analysis.frames.phase import phase_of, recomputes
+from oomdoctor.analysis.frames import phase_of, recomputes
 from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message
 from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
 from oomdoctor.explain.reading.failures.incidents import (

@@ -1,14 +1,16 @@
 """What links GPUs: how fast, and what share of it collectives reach.
 
-Rates are of one direction, in bytes/s. The share is the "bus bandwidth" of large all-reduces in
-nccl-tests over the rate of the link. It was measured by others, on few machines; nothing here was
-measured with oomdoctor.
+Rates are of one direction, in bytes/s. Everything was measured by others, on few machines; nothing
+here was measured with oomdoctor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
+
+from oomdoctor.package_data import data_of
 
 Reach = Literal["node", "network"]
 AUTO_LINK = "auto"
@@ -31,67 +33,13 @@ class Interconnect:
     source: str
 
 
-# Adapters: one a GPU in NVIDIA's DGX and HGX machines; clouds and workstations have one a node.
-INTERCONNECTS = (
-    Interconnect(
-        "nvlink",
-        "node",
-        None,
-        0.78,
-        None,
-        "8 A100: 235 of 300 GB/s (github stas00/ml-engineering network/README.md @0030e63), 232.5 "
-        "(github NVIDIA/nccl#1048); 8 H100 with rings: 370 of 450 (NVIDIA/nccl-tests#212)",
-    ),
-    Interconnect(
-        "pcie",
-        "node",
-        None,
-        0.45,
-        None,
-        "8 RTX 5090: 28 of 63 GB/s, 4 of them 35 (NVIDIA/nccl#1639); 3 A100 without a bridge: 20 "
-        "of 31.5 (NVIDIA/nccl-tests#178)",
-    ),
-    Interconnect(
-        "infiniband-hdr",
-        "network",
-        25e9,
-        0.86,
-        "gpu",
-        "2 nodes with 4 adapters: 86 of 100 GB/s, with one adapter 24 of 25 (NVIDIA/nccl#1048)",
-    ),
-    Interconnect(
-        "infiniband-ndr",
-        "network",
-        50e9,
-        0.92,
-        "gpu",
-        "46-48 GB/s for each adapter are expected (NVIDIA/nccl-tests#290)",
-    ),
-    Interconnect(
-        "ethernet-10g",
-        "network",
-        1.25e9,
-        0.60,
-        "node",
-        "TCP: at most 60% of a 32 Gb/s network (NVIDIA/nccl#209)",
-    ),
-    Interconnect(
-        "ethernet-25g",
-        "network",
-        3.125e9,
-        0.60,
-        "node",
-        "TCP: at most 60% of a 32 Gb/s network (NVIDIA/nccl#209)",
-    ),
-    Interconnect(
-        "ethernet-100g",
-        "network",
-        12.5e9,
-        0.42,
-        "node",
-        "TCP: 5.2 of 12.5 GB/s (NVIDIA/nccl#450)",
-    ),
-)
+@cache
+def interconnects() -> dict[str, Interconnect]:
+    """The rows of `data/speed.toml` by name."""
+    fields = {"bytes_per_s": None, "adapters": None}
+    rows = data_of("speed.toml")["interconnects"]
+    return {row["name"]: Interconnect(**fields | row) for row in rows}
+
 
 # Cards that are joined in pairs by a bridge, not all by a switch, have these words in their names.
 BRIDGED = ("PCIe", "PCIE", "NVL", "GeForce", "TITAN", "Quadro", "RTX", "A30", "A40")
@@ -109,10 +57,7 @@ PINNED_COPIES = {3: 12e9, 4: 22e9, 5: 45e9, 6: 90e9}
 # deepspeedai/DeepSpeed#7474), so its update of 3.1e9 parameters took less.
 HOST_ADAM_PER_S = 1.3e9
 
-NAMES = (AUTO_LINK, *(link.name for link in INTERCONNECTS))
-_BY_NAME = {link.name: link for link in INTERCONNECTS}
-
 
 def interconnect_named(name: str) -> Interconnect | None:
     """The row of a name; None for "auto" and unknown names."""
-    return _BY_NAME.get(name)
+    return interconnects().get(name)

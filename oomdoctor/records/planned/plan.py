@@ -17,7 +17,7 @@ from oomdoctor.records.simulation import PhasePeak
 
 SweptKey = Literal["sequence_length", "micro_batch_size"]
 CardOrder = Literal["speed", "memory", "name", "cost"]
-# "auto" and the names of records.facts.interconnects.
+# "auto" and the names in data/speed.toml.
 Interconnect = Literal[
     "auto",
     "nvlink",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import Any
 
-from oomdoctor.analysis.frames.phase import phase_of
+from oomdoctor.analysis.frames import phase_of
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 from oomdoctor.records.inside.run import Place
 

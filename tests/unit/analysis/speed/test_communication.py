@@ -18,7 +18,7 @@ from oomdoctor.analysis.speed.links import Link, Links, host_link, links_of
 from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, traffic_of
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.interconnects import INTERCONNECTS, NAMES, interconnect_named
+from oomdoctor.records.facts.interconnects import interconnect_named, interconnects
 from oomdoctor.records.planned.plan import Interconnect
 from oomdoctor.system import catalogue
 
@@ -219,10 +219,9 @@ def test_what_cannot_be_estimated():
 
 
 def test_rows_of_interconnects_are_consistent():
-    assert get_args(Interconnect) == NAMES
-    assert NAMES[0] == "auto" and interconnect_named("auto") is None
-    assert len(set(NAMES)) == len(NAMES)
-    for row in INTERCONNECTS:
+    assert get_args(Interconnect) == ("auto", *interconnects())
+    assert interconnect_named("auto") is None
+    for row in interconnects().values():
         assert 0 < row.share < 1 and row.source, row.name
         is_network = row.reach == "network"
         assert (row.bytes_per_s is not None) == (row.adapters is not None) == is_network

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.frames.phase import phase_of, recomputes
-from oomdoctor.analysis.frames.phase_table import ROWS
+from oomdoctor.analysis.frames import phase_of, recomputes, table
 from oomdoctor.explain.reading.lines.traceback import frame_in, frames_in
 from oomdoctor.records.diagnosis import Frame
 
@@ -236,4 +235,4 @@ def test_arrows_of_notebooks_give_line_and_code():
 
 
 def test_every_row_says_something():
-    assert all(row.file or row.function or row.code for row in ROWS)
+    assert all(row.file or row.function or row.code for row in table().rows)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from oomdoctor.analysis.frames.phase import phase_of
+from oomdoctor.analysis.frames import phase_of
 from oomdoctor.records.diagnosis import Frame
 
 SITE = "/env/lib/python3.11/site-packages/"

@@ -1,6 +1,6 @@
 """Finds the phase of training in the frames of a traceback, and the user's own line.
 
-The phase comes from the innermost frame that `phase_table` knows. But a forward pass or a loss
+The phase comes from the innermost frame that `data/frames.toml` knows. But a forward pass or a loss
 belongs to what runs it: a backward pass that recomputes it, an evaluation, a generation or startup.
 A backward pass or an optimizer step is what it is, whatever the functions around it are called.
 """
@@ -8,10 +8,10 @@ A backward pass or an optimizer step is what it is, whatever the functions aroun
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from oomdoctor.analysis.frames.own_names import LOSS_CALL, LOSS_FILE, TRAINING
-from oomdoctor.analysis.frames.phase_table import ROWS
+from oomdoctor.package_data import data_of
 from oomdoctor.records.diagnosis import Frame, ReadPhase
 
 # A phase -> the outer phases that it belongs to, if it runs inside one of them.
@@ -26,8 +26,6 @@ _AROUND: dict[str, tuple[ReadPhase, ...]] = {
     "optimizer": ("init",),
 }
 _PASSES = ("forward", "loss")
-_TRAINING = re.compile(TRAINING)
-_LOSS_CALL, _LOSS_FILE = re.compile(LOSS_CALL), re.compile(LOSS_FILE)
 _MODEL_CALL = re.compile(r"\b(?:model|net|network|encoder|module)\(")
 _IN_A_PASS = re.compile(r"(?:[\w.]+[._])?forward|_(?:wrapped_)?call_impl|_?training_step")
 # As outer phases, these count only if the function matches: a constructor around a pass does not
@@ -55,6 +53,54 @@ _RECOMPUTING = re.compile(r"torch/utils/checkpoint\.py|deepspeed/.*checkpointing
 # Compiled on first use: compiling the whole table would double the startup time.
 _compiled = cache(re.compile)
 _LONGEST_NAME = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A phase, and what the file, the function and the quoted source must look like.
+
+    `weak`: the name alone does not tell, so it counts only outside of any forward pass.
+    """
+
+    phase: ReadPhase
+    file: str = ""
+    function: str = ""
+    code: str = ""
+    weak: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The patterns of `data/frames.toml`; `near` are words near a message without frames."""
+
+    rows: tuple[Row, ...]
+    near: tuple[tuple[ReadPhase, str], ...]
+    names: dict[str, str]
+
+
+@cache
+def table() -> Table:
+    """The patterns, read once."""
+    data = data_of("frames.toml")
+    names = {name: _joined(pattern) for name, pattern in data["names"].items()}
+    rows = (
+        Row(**row | {key: names.get(row[key]) or _joined(row[key]) for key in _LOOKS & row.keys()})
+        for row in data["rows"]
+    )
+    near = ((row["phase"], _joined(row["words"])) for row in data["near"])
+    return Table(tuple(rows), tuple(near), names)
+
+
+_LOOKS = {"file", "function", "code"}
+
+
+def _joined(pattern: str) -> str:
+    """A pattern without its line breaks and indents."""
+    return "".join(line.strip() for line in pattern.splitlines())
+
+
+def _named(name: str) -> re.Pattern[str]:
+    return _compiled(table().names[name])
 
 
 def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, Frame | None]:
@@ -85,7 +131,9 @@ def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, F
                 and (telling is None or telling.fullmatch(frame.function))
             ):
                 phase = around
-        trained = trained or (phase in _PASSES and bool(_TRAINING.fullmatch(frame.function)))
+        trained = trained or (
+            phase in _PASSES and bool(_named("training").fullmatch(frame.function))
+        )
     if phase == "unknown" and context:
         phase = _told_by(context)
     return phase, where
@@ -99,9 +147,12 @@ def is_own(file: str) -> bool:
 def _runs_a_loss(frame: Frame) -> bool:
     """Whether a frame around a pass computes the logits or runs the module of a loss."""
     code = frame.code or ""
-    if _LOGITS.search(f"{frame.file} {code}") or _LOSS_CALL.search(code):
+    if _LOGITS.search(f"{frame.file} {code}") or _named("loss_call").search(code):
         return True
-    inside = _LOSS_FILE.search(frame.file) is not None and frame.function in ("forward", "__call__")
+    inside = _named("loss_file").search(frame.file) is not None and frame.function in (
+        "forward",
+        "__call__",
+    )
     return inside and bool(code) and _MODEL_CALL.search(code) is None
 
 
@@ -113,48 +164,9 @@ def recomputes(frames: tuple[Frame, ...]) -> bool:
     )
 
 
-# Words near a message without frames that show what the program was doing.
-_CONTEXT: tuple[tuple[ReadPhase, re.Pattern[str]], ...] = (
-    (
-        "init",
-        re.compile(r"llama_(?:init|kv_cache_init|new_context|load_model|model_load)|load_tensors"),
-    ),
-    (
-        "generate",
-        re.compile(r"ggml_backend_cuda_synchronize|llama_decode|graph_compute|slot update"),
-    ),
-    (
-        "init",
-        re.compile(
-            r"DevicePrimaryCtxRetain|cuCtxCreate|[gG]et_?[mM]em(?:ory)?_?[iI]nfo|mem_get_info|cuInit\b"
-            r"|cudaGetDeviceCount|cudaSetDevice|capturing CUDA graph|Capturing CUDA graph"
-            r"|memory profiling|KV cache|GPU blocks|\bbarrier\(|init_process_group"
-            r"|compile permanent error"
-        ),
-    ),
-    (
-        "backward",
-        re.compile(r"\.backward\(|conv_grad|_grad_(?:input|filter)|gradients/|gradient_tape/"),
-    ),
-    ("optimizer", re.compile(r"optimizer\.step\(|scaler\.step\(")),
-    ("save", re.compile(r"Saving (?:model )?checkpoint|save_pretrained|Saving model|torch\.save")),
-    (
-        "eval",
-        re.compile(
-            r"\*\*\*\*\* Running (?:Evaluation|Prediction)|Evaluating:|Validation:|Sanity Checking"
-            r"|Validating:"
-            r"|Validation DataLoader|[Oo]ut of memory during (?:eval|validation)"
-        ),
-    ),
-    ("load", re.compile(r"Loading (?:checkpoint shards|weights|safetensors)|from_pretrained")),
-    ("generate", re.compile(r"\.generate\(")),
-    # A kernel that can never run fails at its first launch, which is in the forward pass.
-    ("forward", re.compile(r"out of resource: shared memory")),
-)
-
-
 def _told_by(context: str) -> ReadPhase:
-    return next((phase for phase, words in _CONTEXT if words.search(context)), "unknown")
+    near = table().near
+    return next((phase for phase, words in near if _compiled(words).search(context)), "unknown")
 
 
 @lru_cache(maxsize=1024)
@@ -165,7 +177,7 @@ def meaning(frame: Frame, quoted: bool = True, weak: bool = True) -> ReadPhase:
     """
     # IPython writes the class before the method.
     names = {frame.function[:_LONGEST_NAME], frame.function.rpartition(".")[2][:_LONGEST_NAME]}
-    for row in ROWS:
+    for row in table().rows:
         if row.weak and not weak:
             continue
         if not quoted and not row.file and not row.function:
