@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lent_simulators import Lent, SimulatorsByPython
 
 from oomdoctor.runs.jobs import simulators
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.system.environment import worker_environment
 
 
 def pytest_configure() -> None:
@@ -36,17 +35,6 @@ def pytest_configure() -> None:
     settings.load_profile("repeatable")
 
 
-@dataclass(frozen=True, slots=True)
-class Lent:
-    """A host that outlives the plan that uses it."""
-
-    run: Callable[..., Any]
-    start: Callable[[], None]
-
-    def close(self) -> None:
-        """Leaves the host to the next plan."""
-
-
 @pytest.fixture
 def misbehaving_python(tmp_path: Path) -> str:
     """To pass as the interpreter: the worker ends as the label of its job says."""
@@ -58,26 +46,27 @@ def misbehaving_python(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
-    """A running simulator. It forgets each job, whichever plan the job is from."""
-    folder = tmp_path_factory.mktemp("simulator")
-    environment = worker_environment(None) | {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(folder),
-    }
-    with WorkerHost(sys.executable, environment, folder, isolated=False) as host:
-        yield host
+def simulators_by_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatorsByPython]:
+    """Running simulators, one for each interpreter that a plan has asked for."""
+    lent = SimulatorsByPython(tmp_path_factory.mktemp("simulator"))
+    yield lent
+    lent.close()
 
 
 @pytest.fixture
-def one_simulator(simulator: WorkerHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_simulator(
+    simulators_by_python: SimulatorsByPython, monkeypatch: pytest.MonkeyPatch
+) -> SimulatorsByPython:
     """Plans use one simulator for all tests: starting one loads torch, for seconds."""
 
-    def host(python: str, *arguments: Any, **options: Any) -> WorkerHost | Lent:
-        if python != sys.executable:  # one that misbehaves
-            return WorkerHost(python, *arguments, **options)
+    def host(
+        python: str, environment: dict[str, str], *arguments: Any, **options: Any
+    ) -> WorkerHost | Lent:
+        if python not in simulators_by_python.trusted:  # one that misbehaves
+            return WorkerHost(python, environment, *arguments, **options)
+        simulator = simulators_by_python.of(python, environment)
         return Lent(simulator.run, simulator.start)
 
     monkeypatch.setattr(simulators, "WorkerHost", host)
     monkeypatch.setattr(simulators, "_MOST_HOSTS", 1)
+    return simulators_by_python

@@ -216,6 +216,7 @@ def test_the_headline_is_about_yours(golden, outcome, notes, said):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_simulator")
 def test_a_plan_of_the_own_file_tries_changes(cli, tmp_path):
     tiny_folder(tmp_path / "model")
     file = tmp_path / "train.yaml"
@@ -249,6 +250,7 @@ def test_a_plan_of_the_own_file_tries_changes(cli, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_simulator")
 def test_a_probe_measures_the_change_that_is_simulated_to_fit(cli, tmp_path):
     tiny_folder(tmp_path / "model")
     file = tmp_path / "train.yaml"

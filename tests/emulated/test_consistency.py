@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from emulated_run import Watched
+from lent_simulators import SimulatorsByPython
 from tiny_text import trainable_folder, words_file
 
 from oomdoctor.cli.main import run
@@ -101,8 +102,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str], model: Path, cuda_python: Path) -> Asked:
+def ask(
+    capsys: pytest.CaptureFixture[str],
+    model: Path,
+    cuda_python: Path,
+    one_simulator: SimulatorsByPython,
+) -> Asked:
     """Every answer is about the libraries that the script runs with."""
+    one_simulator.trusted.add(str(cuda_python))
     return Asked(capsys, model, cuda_python)
 
 
