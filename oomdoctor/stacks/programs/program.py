@@ -27,6 +27,7 @@ class Program:
     `package` parses its files, and `version` is the release from which the names were taken.
     `reads` and `writes` say in the docs which files those are.
     `marks` are names that only its files have; with one of `not_with` they are another program's.
+    `classes` are those that only its scripts use.
 
     Reading: `names` are the settings of its files, and `script` those of its scripts. `prepare`
     applies what several of its settings say together, before the common rules, and `decide` what
@@ -53,6 +54,7 @@ class Program:
     script: Table | None = None
     marks: frozenset[str] = frozenset()
     not_with: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
     prepare: Callable[[PartialConfig, Collection[str]], None] | None = None
     decide: Callable[[PartialConfig, RungKeys], RungKeys] | None = None
     precision: Precision | None = None

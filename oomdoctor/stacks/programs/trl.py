@@ -236,6 +236,31 @@ def in_chunks(document: Document, settings: Mapping[str, object]) -> str | None:
     return library
 
 
+# The configurations of its trainers -> what they train for.
+CONFIGS = {
+    "SFTConfig": "default",
+    "DPOConfig": "dpo",
+    "RewardConfig": "reward",
+    "GRPOConfig": "grpo",
+}
+TRAINERS = tuple(f"{name.removesuffix('Config')}Trainer" for name in CONFIGS)
+# Other trainers, whose steps a rung does not have.
+OTHER_CONFIGS = frozenset(
+    f"{name}Config"
+    for name in [
+        "BCO",
+        "CPO",
+        "GKD",
+        "KTO",
+        "NashMD",
+        "ORPO",
+        "OnlineDPO",
+        "PPO",
+        "PRM",
+        "RLOO",
+        "XPO",
+    ]
+)
 BESIDE_OF_TRL = {"warmup_ratio": "warmup_steps"}
 PROGRAM = Program(
     "trl",
@@ -261,6 +286,7 @@ PROGRAM = Program(
         """
     ),
     not_with=OF_EXAMPLES,
+    classes=frozenset((*CONFIGS, *TRAINERS)) | OTHER_CONFIGS,
     adapters=_adapters,
     why_adapters="TRL casts the adapters of a quantized model",
     script_writer="oomdoctor.stacks.scripts.trl",

@@ -9,6 +9,8 @@ from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.program import Program
 from oomdoctor.stacks.programs.trl import BESIDE_OF_TRL, TRL
 
+CLASSES = frozenset({"FastLanguageModel", "FastModel", "FastVisionModel"})
+
 
 def _prepare(given: PartialConfig, said: Collection[str]) -> None:
     given["library"] = "unsloth"
@@ -30,6 +32,7 @@ PROGRAM = Program(
     file="train.py",
     writes="a script for Unsloth",
     script=TRL | SCRIPT,
+    classes=CLASSES,
     prepare=_prepare,
     decide=_decide,
     script_writer="oomdoctor.stacks.scripts.unsloth",

@@ -7,13 +7,18 @@ and the defaults of argparse options. Anything else is listed as not read.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.user_training import Document, NotTaken
-from oomdoctor.stacks.reading.script_calls import Reading
-from oomdoctor.stacks.reading.script_content import Script, defaults_of, program_of
-from oomdoctor.stacks.reading.script_names import PARSERS
+from oomdoctor.stacks.programs import PROGRAMS
+from oomdoctor.stacks.programs.trl import CONFIGS
+from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
+from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, Reading, Script
+
+# With one of these, Unsloth does not quantize to 4 bits, which it does otherwise.
+_NOT_IN_4_BITS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 
 
 def read_script(path: str, text: str, asked: FormatName | None = None) -> Document:
@@ -23,13 +28,20 @@ def read_script(path: str, text: str, asked: FormatName | None = None) -> Docume
         OomDoctorError: it is not Python, or it has no training settings (exit 2).
     """
     script = parse(path, text)
+    if script.parsed is not None and "arguments" not in script.calls:
+        program = "trl" if script.parsed in CONFIGS else "trainer"
+        raise usage_error(
+            "bad_config",
+            f"--from: {path}: {script.parsed} comes from the command line of the script",
+            "write its arguments into args.yaml (such as per_device_train_batch_size: 4), and pass "
+            f"--from {program}:args.yaml",
+        )
     if not script.values:
         raise usage_error(
             "bad_config",
             f"--from: {path}: no training settings in this script",
-            "its settings are on its command line: put them into a YAML file, and pass that"
-            if script.classes & PARSERS
-            else "it needs TrainingArguments, SFTConfig or from_pretrained with literal values",
+            "it needs TrainingArguments, SFTConfig or from_pretrained with literal values; or "
+            "write its settings into a YAML file, and pass that",
         )
     lines = {name: place.line for name, place in script.places.items()}
     left = tuple(
@@ -40,8 +52,8 @@ def read_script(path: str, text: str, asked: FormatName | None = None) -> Docume
         path,
         script.values,
         lines,
-        asked or program_of(script),
-        defaults_of(script),
+        asked or _program_of(script),
+        _defaults_of(script),
         left_out=left,
         calls=frozenset(script.classes),
     )
@@ -64,3 +76,31 @@ def parse(path: str, text: str) -> Script:
             "fix the file, or pass the settings as YAML or JSON",
         ) from None
     return Reading(text, tree).read()
+
+
+def _program_of(script: Script) -> FormatName:
+    """The program by the classes that a script uses: the last one that has some of them."""
+    for program in reversed(PROGRAMS):
+        if script.classes & program.classes:
+            return program.name
+    return "trainer" if "arguments" in script.calls else "pytorch"
+
+
+def _defaults_of(script: Script) -> Mapping[str, object]:
+    """What classes take if a script is silent, where that differs from their command lines."""
+    found: dict[str, object] = {"dtype": "auto", "use_peft": False}
+    unsloth = bool(script.classes & UNSLOTH_CLASSES)
+    if unsloth or "quantization" in script.calls:
+        found["bnb_4bit_use_double_quant"] = unsloth
+    if LOADED_BY_TRL in script.classes:
+        found["dtype"] = "float32"
+    if "lora" in script.calls:
+        size = 16 if unsloth else 8
+        found |= {"lora_r": size, "lora_alpha": size, "lora_dropout": 0.0}
+    if not unsloth:
+        return found
+    if "lora" in script.calls:
+        found["use_gradient_checkpointing"] = "unsloth"
+    if "model" in script.calls and not any(script.values.get(name) for name in _NOT_IN_4_BITS):
+        found["load_in_4bit"] = True
+    return found

@@ -5,22 +5,57 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from oomdoctor.stacks.names.flatten import shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
-from oomdoctor.stacks.reading.python_values import Source, UnreadError, name_of
-from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script, Unread
-from oomdoctor.stacks.reading.script_names import (
-    LORA,
-    MODEL_NAMES,
-    OPTIMIZERS,
-    OTHER_CONFIGS,
-    TRL_CONFIGS,
-    TRL_TRAINERS,
-    UNSLOTH_CLASSES,
-)
+from oomdoctor.stacks.programs.trl import CONFIGS, OTHER_CONFIGS, TRAINERS
+from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
+from oomdoctor.stacks.reading.python_values import Place, Source, UnreadError, name_of
+from oomdoctor.stacks.scripts.model import BUILT
 
 _SECOND = "the first one counts"
+LOADED_BY_TRL = "model loaded by TRL"
+"""Among the classes of a script: a trainer gets the name of the model."""
+_MODEL_NAMES = ("ForCausalLM", "ForMaskedLM", "ForSequenceClassification", "ForSeq2SeqLM",
+               "ForImageTextToText", "ForConditionalGeneration", "Model")  # fmt: skip
+_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", *CONFIGS, *OTHER_CONFIGS)
+# Keywords of peft's configuration -> their names in files.
+LORA = {"r": "lora_r", "target_modules": "lora_target_modules"}
+# A class -> the optimizer that the Trainer calls by this name.
+_OPTIMIZERS = {built.source.split(":")[1]: name for name, built in BUILT.items()} | {
+    "Adam": "adamw_torch",
+    "Adam8bit": "adamw_bnb_8bit",
+}
+NOT_READ = "an expression; scripts are read, never run"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a script says and is not read: the text of it, its line, and why."""
+
+    name: str
+    source: str
+    line: int
+    reason: str = NOT_READ
+    matters: bool = True
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script says: settings by their names in files, with their places.
+
+    `calls` are the calls that take the settings of a kind: "arguments", "lora", "model",
+    "quantization", "trainer" or "optimizer". `parsed` is the class of the trainer's arguments that
+    the script's command line fills.
+    """
+
+    values: dict[str, object] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+    calls: dict[str, ast.Call] = field(default_factory=dict)
+    classes: set[str] = field(default_factory=set)
+    parsed: str | None = None
 
 
 class Reading:
@@ -50,7 +85,7 @@ class Reading:
         if not self._first("arguments", call):
             return
         kind = name_of(call.func).split(".")[-1]
-        objective = TRL_CONFIGS.get(kind, "default")
+        objective = CONFIGS.get(kind, "default")
         if objective != "default":
             self._say("objective", objective, call)
         if kind in OTHER_CONFIGS:
@@ -101,7 +136,7 @@ class Reading:
         if kind == "AdamW" and "bitsandbytes" not in name_of(call.func):
             self._say("optim", "adamw_torch_fused" if fused else "adamw_torch", call)
             return
-        self._say("optim", OPTIMIZERS[kind], call)
+        self._say("optim", _OPTIMIZERS[kind], call)
 
     def autocast(self, call: ast.Call) -> None:
         """Mixed precision in a loop."""
@@ -122,13 +157,15 @@ class Reading:
             if one.arg in ("every_n_layers", "offload"):
                 self._take(f"gradient_checkpointing_kwargs.{one.arg}", one.value)
 
-    def compiled(self, call: ast.Call) -> None:
-        """`torch.compile(model)` or `model.compile()`."""
-        self._say("torch_compile", True, call)
+    def said(self, call: ast.Call) -> None:
+        """Calls that say a setting by being there."""
+        for name, value in _SAYS[name_of(call.func).split(".")[-1]].items():
+            self._say(name, value, call)
 
-    def liger(self, call: ast.Call) -> None:
-        """Liger's kernels in a loop."""
-        self._say("use_liger_kernel", True, call)
+    def parser(self, call: ast.Call) -> None:
+        """What fills the arguments of a trainer from the command line."""
+        named = [node.id for node in ast.walk(call) if isinstance(node, ast.Name)]
+        self.script.parsed = next((name for name in named if name in _ARGUMENTS), None)
 
     def prepared(self, call: ast.Call) -> None:
         """What is cast to 32 bits beside quantized weights."""
@@ -157,15 +194,6 @@ class Reading:
         for one in call.keywords:
             if one.arg == "layers":
                 self._take("frozen_layers", one.value)
-
-    def float8(self, call: ast.Call) -> None:
-        """accelerate's function that converts linear layers for torchao."""
-        self._say("fp8", True, call)
-
-    def engine(self, call: ast.Call) -> None:
-        """accelerate's function that converts layers for Transformer Engine."""
-        self._say("fp8", True, call)
-        self._say("fp8_backend", "te", call)
 
     def environment(self, call: ast.Call) -> None:
         """A variable of the allocator."""
@@ -233,21 +261,25 @@ class Reading:
                 self.script.places[str(setting)] = self._source.place(node)
 
 
+_SAYS: dict[str, dict[str, object]] = {
+    "compile": {"torch_compile": True},
+    "_apply_liger_kernel_to_instance": {"use_liger_kernel": True},  # in a loop
+    "convert_model_to_fp8_ao": {"fp8": True},  # accelerate's functions
+    "apply_fp8_autowrap": {"fp8": True, "fp8_backend": "te"},
+}
 _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
-    "TrainingArguments": Reading.arguments,
-    "Seq2SeqTrainingArguments": Reading.arguments,
-    **dict.fromkeys(TRL_CONFIGS, Reading.arguments),
-    **dict.fromkeys(TRL_TRAINERS, Reading.trainer),
-    **dict.fromkeys(OTHER_CONFIGS, Reading.arguments),
+    **dict.fromkeys(_ARGUMENTS, Reading.arguments),
+    **dict.fromkeys(TRAINERS, Reading.trainer),
+    **dict.fromkeys(("HfArgumentParser", "TrlParser"), Reading.parser),
     "LoraConfig": Reading.lora,
     **dict.fromkeys((f"{name}.get_peft_model" for name in UNSLOTH_CLASSES), Reading.lora),
     "BitsAndBytesConfig": Reading.quantization,
     "autocast": Reading.autocast,
     "gradient_checkpointing_enable": Reading.checkpointing,
     "activation_checkpointing_enable": Reading.checkpointing,
-    "torch.compile": Reading.compiled,
-    "model.compile": Reading.compiled,
-    "_apply_liger_kernel_to_instance": Reading.liger,
+    "torch.compile": Reading.said,
+    "model.compile": Reading.said,
+    "_apply_liger_kernel_to_instance": Reading.said,
     "prepare_model_for_kbit_training": Reading.prepared,
     "cast_norms_to_32_bits": Reading.prepared,
     "checkpoint_attention": Reading.part,
@@ -255,10 +287,10 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     "get_peft_model": Reading.adapted,
     "cast_trained": Reading.cast,
     "freeze": Reading.frozen,
-    "convert_model_to_fp8_ao": Reading.float8,
-    "apply_fp8_autowrap": Reading.engine,
+    "convert_model_to_fp8_ao": Reading.said,
+    "apply_fp8_autowrap": Reading.said,
     "environ.setdefault": Reading.environment,
-    **dict.fromkeys(OPTIMIZERS, Reading.optimizer),
+    **dict.fromkeys(_OPTIMIZERS, Reading.optimizer),
 }
 
 
@@ -267,7 +299,7 @@ def _reader(name: str) -> Callable[[Reading, ast.Call], None] | None:
     parts = name.split(".")
     if parts[-1] == "from_pretrained" and len(parts) > 1:
         kind = parts[-2]
-        return Reading.model if any(word in kind for word in MODEL_NAMES) else None
+        return Reading.model if any(word in kind for word in _MODEL_NAMES) else None
     return _BY_END.get(".".join(parts[-2:])) or _BY_END.get(parts[-1])
 
 

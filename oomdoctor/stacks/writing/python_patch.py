@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
-from oomdoctor.stacks.programs.trl import OBJECTIVES, SFT_CONFIG
+from oomdoctor.stacks.programs.trl import CONFIGS, OBJECTIVES, SFT_CONFIG
+from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
 from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.reading.script import parse
-from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script
-from oomdoctor.stacks.reading.script_names import LORA, TRL_CONFIGS, UNSLOTH_CLASSES
+from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, LORA, Script
 
 # Keywords of the call that loads the model, or of TRL's `model_init_kwargs`.
 _OF_MODEL = ("dtype", "attn_implementation")
@@ -110,7 +110,7 @@ def _call_of(script: Script, head: str) -> tuple[ast.Call, str]:
 
 def _takes(call: ast.Call, head: str) -> bool:
     """Whether the arguments of a trainer have a setting."""
-    trl = call_name(call) in TRL_CONFIGS
+    trl = call_name(call) in CONFIGS
     table = SFT_CONFIG | OBJECTIVES if trl else ARGUMENTS
     return any(row.name == head or row.name.startswith(f"{head}.") for row in table.rows)
 

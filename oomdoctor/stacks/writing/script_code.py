@@ -11,7 +11,7 @@ from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.optimizers import canonical
 from oomdoctor.records.user_training import AddedCode
 from oomdoctor.stacks.reading.python_values import name_of
-from oomdoctor.stacks.reading.script_content import LOADED_BY_TRL, Script
+from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, Script
 from oomdoctor.stacks.scripts import model as models
 from oomdoctor.stacks.scripts.code import Part, imports
 from oomdoctor.stacks.scripts.model import BUILT

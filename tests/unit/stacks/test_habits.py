@@ -283,7 +283,7 @@ def test_a_script_of_a_command_line_says_what_to_pass() -> None:
     text = "from trl import TrlParser\nargs = TrlParser(SFTConfig).parse_args_and_config()\n"
     with pytest.raises(OomDoctorError) as raised:
         read_script("sft.py", text)
-    assert "YAML" in (raised.value.hint or "")
+    assert "--from trl:args.yaml" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(

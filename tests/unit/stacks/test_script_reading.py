@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 
-from oomdoctor.errors import OomDoctorError
+from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.keys import settled
 from oomdoctor.records.user_training import UserTraining
@@ -215,3 +215,30 @@ def test_the_unread_of_an_export_for_trl_changes_no_memory() -> None:
         rung = StackRung(config, "a", "some/model", revision="abc", trust_remote_code=True)
         unread = {one.name for one in training_of(export(rung, "trl")).not_taken if one.matters}
         assert unread <= {"trust_remote_code"}, name
+
+
+@pytest.mark.parametrize(
+    ("parser", "kind", "program"),
+    [
+        ("HfArgumentParser((ModelArguments, TrainingArguments))", "TrainingArguments", "trainer"),
+        ("TrlParser((ScriptArguments, SFTConfig, ModelConfig))", "SFTConfig", "trl"),
+    ],
+)
+def test_arguments_of_the_command_line_are_asked_for(parser: str, kind: str, program: str) -> None:
+    text = (
+        f"parser = {parser}\nmodel_args, training_args = parser.parse_args_into_dataclasses()\n"
+        "model = AutoModelForCausalLM.from_pretrained(model_args.name, use_cache=False)\n"
+    )
+    with pytest.raises(OomDoctorError) as caught:
+        read_script("train.py", text)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert f"{kind} comes from the command line of the script" in caught.value.message
+    assert f"--from {program}:args.yaml" in (caught.value.hint or "")
+
+
+def test_arguments_that_the_script_makes_itself_are_read() -> None:
+    text = (
+        "(script_args,) = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses()\n"
+        "args = SFTConfig(per_device_train_batch_size=4)\n"
+    )
+    assert read_script("train.py", text).values["per_device_train_batch_size"] == 4
