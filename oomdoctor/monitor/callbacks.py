@@ -16,7 +16,28 @@ from oomdoctor.monitor.memory import MemoryWatch
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 
 
-class MemoryCallback:
+class _Callback:
+    """What the callbacks of both libraries do. They take the options of `watch_memory`."""
+
+    def __init__(self, *, metrics: bool = True, **options: Any) -> None:
+        self.memory = MemoryWatch(**options)
+        self._options, self._metrics = options, metrics
+
+    def __reduce__(self) -> Any:
+        return _again, (_own_class(self), self._metrics, self._options)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """End the watch."""
+        self.memory.close()
+
+    def _begin(self, steps: float) -> None:
+        """Begin to watch, once for each training; `steps` is its length, if that is known."""
+        self.memory.close()
+        self.memory = MemoryWatch(**self._options)
+        self.memory.start(int(steps) if 0 < steps < float("inf") else None)
+
+
+class MemoryCallback(_Callback):
     """Watches the memory of transformers' Trainer, and of trainers built on it such as TRL's.
 
     Trainer(..., callbacks=[MemoryCallback(warn_at=0.92)])
@@ -28,23 +49,14 @@ class MemoryCallback:
     def __new__(cls, *_: Any, **__: Any) -> MemoryCallback:
         return object.__new__(_mixed_with(cls, "transformers.trainer_callback", "TrainerCallback"))
 
-    def __reduce__(self) -> Any:
-        return _again, (_own_class(self), self._metrics, self._options)
-
-    def __init__(self, *, metrics: bool = True, **options: Any) -> None:
-        self.memory = MemoryWatch(**options)
-        self._options, self._metrics = options, metrics
-
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The Trainer was made."""
         _become_first(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Begin to watch, once for each training."""
+        """Begin to watch."""
         _become_first(self)
-        self.memory.close()
-        self.memory = MemoryWatch(**self._options)
-        self.memory.start(state.max_steps if state.max_steps > 0 else None)
+        self._begin(state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """An optimizer step has ended."""
@@ -63,12 +75,8 @@ class MemoryCallback:
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             state.log_history[-1].update(found)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """End the watch."""
-        self.memory.close()
 
-
-class LightningMemoryCallback:
+class LightningMemoryCallback(_Callback):
     """Watches the memory of Lightning's Trainer.
 
     Trainer(..., callbacks=[LightningMemoryCallback(warn_at=0.92)])
@@ -82,20 +90,11 @@ class LightningMemoryCallback:
             package = "lightning.pytorch"
         return object.__new__(_mixed_with(cls, package, "Callback"))
 
-    def __reduce__(self) -> Any:
-        return _again, (_own_class(self), self._metrics, self._options)
-
-    def __init__(self, *, metrics: bool = True, **options: Any) -> None:
-        self.memory = MemoryWatch(**options)
-        self._options, self._metrics = options, metrics
-        self._seen = 0
+    _seen = 0  # the step that was taken last
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Begin to watch."""
-        self.memory.close()
-        self.memory = MemoryWatch(**self._options)
-        steps = trainer.estimated_stepping_batches
-        self.memory.start(int(steps) if 0 < steps < float("inf") else None)
+        self._begin(trainer.estimated_stepping_batches)
         self._seen = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any, **__: Any) -> None:
@@ -112,10 +111,6 @@ class LightningMemoryCallback:
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """The training was ended by an exception."""
         self.memory.failed(exception)
-        self.memory.close()
-
-    def on_train_end(self, trainer: Any, module: Any) -> None:
-        """End the watch."""
         self.memory.close()
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -117,15 +117,11 @@ def _row(step: LiveStep) -> dict[str, Any]:
 
 
 def _with_peaks_of(step: LiveStep, before: LiveStep) -> LiveStep:
-    return LiveStep(
-        step=step.step,
-        time_s=step.time_s,
-        allocated_bytes=step.allocated_bytes,
-        reserved_bytes=step.reserved_bytes,
+    return replace(
+        step,
         peak_allocated_bytes=max(step.peak_allocated_bytes, before.peak_allocated_bytes),
         peak_reserved_bytes=max(step.peak_reserved_bytes, before.peak_reserved_bytes),
         free_bytes=before.free_bytes if step.free_bytes is None else step.free_bytes,
-        device=step.device,
     )
 
 

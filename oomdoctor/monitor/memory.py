@@ -36,7 +36,13 @@ _LOG = logging.getLogger("oomdoctor.monitor")
 class MemoryWatch:
     """The watch of this process's training. A context manager: it ends with the block.
 
-    Call `step` after each optimizer step. `alerts` holds the warnings so far.
+    with watch_memory() as memory:
+        for batch in loader:
+            ...
+            optimizer.step()
+            memory.step()
+
+    `alerts` holds the warnings so far.
     """
 
     def __init__(
@@ -243,25 +249,7 @@ class MemoryWatch:
             self._on_alert(alert)
 
 
-def watch_memory(
-    *,
-    warn_at: float | None = 0.92,
-    log: bool | str | os.PathLike[str] = True,
-    live: bool = False,
-    total_steps: int | None = None,
-    on_alert: Callable[[Alert], object] | None = None,
-) -> MemoryWatch:
-    """Watch the memory of a training loop of your own; see MemoryWatch for the options.
-
-    with watch_memory() as memory:
-        for batch in loader:
-            ...
-            optimizer.step()
-            memory.step()
-    """
-    return MemoryWatch(
-        warn_at=warn_at, log=log, live=live, total_steps=total_steps, on_alert=on_alert
-    )
+watch_memory = MemoryWatch
 
 
 def _tell_of_failures(watch: weakref.ref[MemoryWatch]) -> None:

@@ -11,17 +11,14 @@ from oomdoctor import __version__
 from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, next_commands
 from oomdoctor.analysis.rank import rank
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.dataset import LengthsAnswer
 from oomdoctor.records.machine import Machine, real_name
-from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, Why
-from oomdoctor.records.planned.searched import FewestAnswer, SolveAnswer
+from oomdoctor.records.planned.plan import CardPlan
 from oomdoctor.records.report import (
     SCHEMA,
     Budget,
     ModelFacts,
     Report,
     RungFile,
-    Simulations,
     SurveyRequest,
     Tool,
     Warn,
@@ -56,12 +53,6 @@ def report(
     interrupted: ExitCode | None,
     judged: tuple[ProbeResult, ...] | None = None,
     cards: tuple[CardPlan, ...] = (),
-    sweep: SweepAnswer | None = None,
-    why: Why | None = None,
-    lengths: LengthsAnswer | None = None,
-    simulations: Simulations | None = None,
-    solve: SolveAnswer | None = None,
-    fewest: FewestAnswer | None = None,
     yours: YourRung | None = None,
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None if it finished.
@@ -123,12 +114,6 @@ def report(
         warnings=(*ledger.warnings, *warnings),
         errors=(),
         cards=cards,
-        sweep=sweep,
-        why=why,
-        lengths=lengths,
-        simulations=simulations,
-        solve=solve,
-        fewest=fewest,
         files=ledger.files,
         yours=yours,
     )

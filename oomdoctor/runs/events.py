@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,3 +46,11 @@ class SurveyEvent:
 
 
 Listener = Callable[[SurveyEvent], None]
+
+
+def starting(
+    on_event: Listener, rungs: Sequence[Rung], total: int | None = None
+) -> Callable[[int], None]:
+    """Tells which of the rungs is simulated now; of a `total`, if there are more."""
+    whole = len(rungs) if total is None else total
+    return lambda number: on_event(SurveyEvent("simulating", rungs[number], total=whole))

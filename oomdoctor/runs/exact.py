@@ -24,7 +24,7 @@ from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.runs.events import Listener
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.changes import Simulation
+from oomdoctor.runs.plan.changes import simulation_on
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.run_plan import run_plan
 from oomdoctor.system.store.run_folders import RunFolder
@@ -139,12 +139,12 @@ class _Search:
         row = known.row(card, Rung(_AS_IT_WAS, config))
         if row.surely_fits or row.peak_device_bytes is None:
             return
-        judge = Simulation(known, simulators, card, _AS_IT_WAS)
+        judge = simulation_on(known, simulators, card, _AS_IT_WAS)
         adapt = partial(with_autocast, config)
         found = search(config, verdict_of(row), judge, offers=self._offers, adapt=adapt)
         if found.fitting:
             best, _ = found.fitting[0]
-            self.answer = best, known.row(card, Rung(best.words, best.config))
+            self.answer = best, judge.row(best)
 
     def _offers(self, change: Change) -> bool:
         named = {key for remedy in self._found.remedies for key in remedy.key.split("+")}

@@ -9,7 +9,7 @@ from oomdoctor.explain.diagnose import diagnose, with_end
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
-from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.diagnosis import Diagnosis, LogFacts
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.system.slurm.accounts import JobEnd
 
@@ -19,15 +19,20 @@ def explained(
 ) -> tuple[Diagnosis, ...]:
     """The answers about a log; `end` is what the scheduler says if the log shows no failure."""
     incidents, facts = scan(lines)
-    if given.model is None:
-        # A name in a log is looked up in the built-in facts only. A text must not make us open a
-        # path or contact a server.
-        model = facts.model_id or setup_of(given, facts.settings).model
-        spec = built_in(model) if model else None
-        if spec is not None:
-            given = replace(given, model=spec, model_origin="the log")
-    found = diagnose(name, incidents, facts, given)
+    found = diagnose(name, incidents, facts, with_model(given, facts, "the log"))
     return found if end is None else with_end(found, end.what, end.todo)
+
+
+def with_model(given: Given, facts: LogFacts, origin: str) -> Given:
+    """What is known of a training, with the model that its text names if there is none.
+
+    A name in a text is looked up in the built-in facts only: a text must not make us open a path or
+    contact a server.
+    """
+    model = facts.model_id or setup_of(given, facts.settings).model
+    if given.model is not None or not model or (spec := built_in(model)) is None:
+        return given
+    return replace(given, model=spec, model_origin=origin)
 
 
 def built_in(name: str) -> ModelSpec | None:

@@ -5,11 +5,12 @@ Lower bounds for rungs that an early end left untried need no worker and no simu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from oomdoctor.analysis.memory.shape import least_counts
 from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
+from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.config import Rung
 from oomdoctor.records.dataset import CountedRows
@@ -18,7 +19,12 @@ from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Fault, Report, RungFile, SurveyRequest, Warn
 from oomdoctor.records.result import Inspection, ProbeResult
 from oomdoctor.records.user_training import YourRung
-from oomdoctor.records.warnings import sequence_lowered, sweep_ends
+from oomdoctor.records.warnings import (
+    bfloat16_emulated,
+    float16_rungs,
+    sequence_lowered,
+    sweep_ends,
+)
 from oomdoctor.runs.dataset import at_rows
 from oomdoctor.system.catalogue import model_types
 from oomdoctor.units import format_bytes
@@ -50,6 +56,25 @@ class Ledger:
         self.counted = counted
         self.request = at_rows(self.request, counted)
         self.rungs = self.request.recipe.rungs
+
+    def ladders_for(self, capabilities: Mapping[str, str | None]) -> dict[str, tuple[Rung, ...]]:
+        """The rungs with the 16-bit type that each device has, by the name of the device.
+
+        If they are the same for all devices, they are the requested ones from now on.
+        """
+        ladders = {name: ladder_for(self.rungs, has) for name, has in capabilities.items()}
+        changed = [name for name, ladder in ladders.items() if ladder != self.rungs]
+        slow = {name: emulated(ladders[name], has) for name, has in capabilities.items()}
+        if changed:
+            self.warn([float16_rungs(changed)])
+        if any(slow.values()):
+            labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
+            self.warn([bfloat16_emulated([name for name in slow if slow[name]], labels)])
+        if len(changed) == len(ladders) and len(set(ladders.values())) == 1:
+            (self.rungs,) = set(ladders.values())
+            recipe = replace(self.request.recipe, rungs=self.rungs)
+            self.request = replace(self.request, recipe=recipe)
+        return ladders
 
     def warn(self, warnings: Iterable[Warn]) -> None:
         """Add warnings."""

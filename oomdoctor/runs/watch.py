@@ -10,6 +10,7 @@ from pathlib import Path
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 from oomdoctor.records.inside.live import (
+    LiveGpu,
     LiveMessage,
     LivePoint,
     LiveStep,
@@ -178,23 +179,14 @@ class _Sampled:
         return MemoryTrend("steady" if self._count >= _LEAST_STEPS else "too_short")
 
 
-def _used(record: LiveRecord) -> list[_Card]:
+def _used(record: LiveRecord) -> list[LiveGpu]:
     """The GPUs that a training uses; all that it sees before it has told."""
-    cards = {gpu.index: _Card(gpu.index, gpu.gpu_name, gpu.gpu_uuid, gpu.total_bytes)
-             for gpu in record.header.gpus}  # fmt: skip
+    cards = {gpu.index: gpu for gpu in record.header.gpus}
     first = record.header.gpus[0].index if record.header.gpus else 0
     used = {step.device for step in record.steps} or {first}
     header = record.header
-    alone = _Card(first, header.gpu_name, header.gpu_uuid, header.total_bytes)
+    alone = LiveGpu(first, header.gpu_name, header.gpu_uuid, header.total_bytes)
     return [cards.get(device, alone) for device in sorted(used)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Card:
-    index: int
-    gpu_name: str | None
-    gpu_uuid: str | None
-    total_bytes: int | None
 
 
 def _together(one: LiveRecord, other: LiveRecord) -> bool:
@@ -210,7 +202,7 @@ def _together(one: LiveRecord, other: LiveRecord) -> bool:
     )
 
 
-def _training(record: LiveRecord, card: _Card, now: float, free: int | None) -> WatchedTraining:
+def _training(record: LiveRecord, card: LiveGpu, now: float, free: int | None) -> WatchedTraining:
     header = record.header
     steps = [step for step in record.steps if step.device == card.index]
     last = steps[-1] if steps else None

@@ -1,16 +1,30 @@
-"""All that is known of one device of a snapshot, before anything is asked about it."""
+"""All that is known of one device of a snapshot, before anything is asked about it.
+
+A snapshot does not say what a block is for. It follows from the phase that the block was born in,
+by its stack, and from how long it lived: a block of the backward pass that is still there in the
+optimizer's step is a gradient, one of the optimizer's step that outlives it is a state.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.snapshot.block_categories import Categories
+from oomdoctor.records.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.facts.phases import FORWARD
+from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
 from oomdoctor.snapshot.phases import Meanings, optimizer_steps
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
+
+_SETTING_UP: tuple[ReadPhase, ...] = ("init", "load")
+_LOSSES = ("cross_entropy", "log_softmax", "nll_loss")
+_WORKSPACES = 2  # of one line: one for each stream
+_LEAST_LOGITS = 1 << 20  # bytes; smaller ones do not matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +80,187 @@ def _settings(snapshot: Snapshot) -> AllocatorSettings:
             return AllocatorSettings.parse(text)
     expandable = snapshot.settings.get("expandable_segments") is True
     return AllocatorSettings(expandable_segments=expandable)
+
+
+class Named(NamedTuple):
+    """The category of a block, and how sure it is."""
+
+    category: BlockCategory
+    confidence: Confidence
+
+
+class _Training:
+    """What is known of the whole trace: its end, its first pass, and the optimizer's steps."""
+
+    def __init__(self, end: int, first_pass: int, steps: list[tuple[int, int]]) -> None:
+        self.end = end
+        self.first_pass = first_pass
+        self._starts = [start for start, _ in steps]
+        self._ends = [after for _, after in steps]
+
+    def step_after(self, event: int) -> tuple[int, int] | None:
+        """The optimizer's step that ends after an event."""
+        at = bisect_right(self._ends, event)
+        return (self._starts[at], self._ends[at]) if at < len(self._ends) else None
+
+    def steps_after(self, event: int) -> int:
+        """How many of the optimizer's steps begin after an event."""
+        return len(self._starts) - bisect_right(self._starts, event)
+
+
+class Categories:
+    """Names the blocks of one device."""
+
+    def __init__(self, lives: Lives, meanings: Meanings, steps: list[tuple[int, int]]) -> None:
+        self._blocks, self._meanings = lives.blocks, meanings
+        phases = [meanings.phase(stack) for stack in lives.blocks.stack]
+        end = len(lives.allocated)
+        born = zip(lives.blocks.born, phases, strict=True)
+        first_pass = min((at for at, phase in born if phase in FORWARD and at >= 0), default=end)
+        self._training = _Training(end, first_pass, steps)
+        self._phases = phases
+        self._shallow = 0
+        self._logits = self._sizes_of_logits()
+        self._before = self._named_before()
+        self._kept_of = Counter(
+            lives.blocks.stack[block]
+            for block, phase in enumerate(phases)
+            if phase in FORWARD and self._lasts(block)
+        )
+        self._workspaces = {
+            lives.blocks.size[block]
+            for block, phase in enumerate(phases)
+            if phase in FORWARD and self._is_kept(block)
+        }
+
+    def of(self, block: int) -> Named:
+        """The category of a block."""
+        if block in self._before:
+            return self._before[block]
+        told = self._meanings.of(self._blocks.stack[block]).category
+        if told is not None:
+            return Named(told, "high")
+        born, died = self._blocks.born[block], self._blocks.died[block]
+        phase = self._phases[block]
+        lasts = died >= self._training.end
+        if phase in _SETTING_UP:
+            return Named("weights", "high")
+        if phase == "optimizer":
+            step = self._training.step_after(born)
+            outlives = lasts or (step is not None and died >= step[1])
+            return Named("optimizer" if outlives else "temporary", "high")
+        if self._blocks.size[block] in self._logits and (
+            phase in ("loss", "backward") or (phase in FORWARD and self._is_shallow(block))
+        ):
+            return Named("logits", "medium")
+        if phase == "backward":
+            return self._of_backward(block)
+        if phase in FORWARD:
+            if self._is_kept(block):
+                return Named("other", "medium")
+            return Named("activations", "high")
+        if phase != "unknown":
+            return Named("temporary", "medium")
+        is_weight = lasts and born < self._training.first_pass
+        return Named("weights", "medium") if is_weight else Named("other", "low")
+
+    def _is_kept(self, block: int) -> bool:
+        """Whether a library keeps a block of a pass as a workspace: it outlives all steps.
+
+        A line that leaves more and more behind does not make workspaces.
+        """
+        return self._lasts(block) and self._kept_of[self._blocks.stack[block]] <= _WORKSPACES
+
+    def _lasts(self, block: int) -> bool:
+        born, died = self._blocks.born[block], self._blocks.died[block]
+        return died >= self._training.end and self._training.steps_after(born) > 1
+
+    def _of_backward(self, block: int) -> Named:
+        born, died = self._blocks.born[block], self._blocks.died[block]
+        step = self._training.step_after(born)
+        lasts = died >= self._training.end
+        if step is not None and died >= step[0]:
+            # cuBLAS has a workspace of one size for each thread; gradients may be kept and zeroed.
+            if self._is_kept(block) and self._blocks.size[block] in self._workspaces:
+                return Named("other", "medium")
+            return Named("gradients", "high")
+        if lasts and step is None and self._training.step_after(BEFORE) is None:
+            return Named("gradients", "medium")
+        recomputed = self._line(block) is not None
+        return Named("activations" if recomputed else "temporary", "medium")
+
+    def _sizes_of_logits(self) -> frozenset[int]:
+        """Bytes of blocks with a score for each word, in the precisions that there are.
+
+        The largest that a loss makes; and half and twice of it, if something near the outside of
+        the model makes such blocks.
+        """
+        made = [
+            self._blocks.size[block]
+            for block, phase in enumerate(self._phases)
+            if phase == "loss" or self._line(block) in _LOSSES
+        ]
+        largest = max(made, default=0)
+        if largest < _LEAST_LOGITS:
+            return frozenset()
+        depths = [
+            self._meanings.of(self._blocks.stack[block]).depth
+            for block, phase in enumerate(self._phases)
+            if phase == "forward"
+        ]
+        self._shallow = min(depths, default=0) + 1
+        others = {
+            size
+            for block, (size, phase) in enumerate(zip(self._blocks.size, self._phases, strict=True))
+            if phase == "forward"
+            and size in (largest // 2, largest * 2)
+            and self._is_shallow(block)
+        }
+        return frozenset((largest, *others))
+
+    def _is_shallow(self, block: int) -> bool:
+        """Whether a block is made by the model itself or its last layer, not deep inside."""
+        return self._meanings.of(self._blocks.stack[block]).depth <= self._shallow
+
+    def _line(self, block: int) -> str | None:
+        line = self._meanings.of(self._blocks.stack[block]).line
+        return None if line is None else line.function
+
+    def _named_before(self) -> dict[int, Named]:
+        """Blocks whose birth and stack are not known: weights, and states of an optimizer.
+
+        A block of a size that gradients have is a state if there are more such blocks than
+        gradients; states in fp32 of gradients in 16 bits are twice as large.
+        """
+        unknown: dict[int, list[int]] = {}
+        for block, born in enumerate(self._blocks.born):
+            if born == BEFORE and self._line(block) is None:
+                unknown.setdefault(self._blocks.size[block], []).append(block)
+        named = {b: Named("weights", "low") for blocks in unknown.values() for b in blocks}
+        for size, count in self._first_gradients().items():
+            alike, double = unknown.get(size, []), unknown.get(2 * size, [])
+            states = alike[count:][: 2 * count]
+            if len(states) < count and len(double) >= 2 * count:
+                states = double[: 3 * count]
+            named.update(dict.fromkeys(states, Named("optimizer", "low")))
+        return named
+
+    def _first_gradients(self) -> Counter[int]:
+        """The sizes of the gradients of the first step, with their number.
+
+        None if that step makes the states itself.
+        """
+        first = self._training.step_after(BEFORE)
+        if first is None or self._makes_states(first):
+            return Counter()
+        return Counter(
+            self._blocks.size[block]
+            for block, phase in enumerate(self._phases)
+            if phase == "backward"
+            and BEFORE < self._blocks.born[block] < first[0] <= self._blocks.died[block]
+        )
+
+    def _makes_states(self, step: tuple[int, int]) -> bool:
+        """Whether a step of the optimizer leaves blocks behind."""
+        columns = zip(self._blocks.born, self._blocks.died, strict=True)
+        return any(step[0] <= born < step[1] <= died for born, died in columns)

@@ -51,13 +51,13 @@ import sys
 from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.machine import Gpu
-from oomdoctor.runs.watched.seen import sampling
+from oomdoctor.runs.watched.seen import outside
 from oomdoctor.runs.watched import real
 from oomdoctor.runs.watched import run_watched as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
 real.list_gpus = watched.list_gpus = lambda: (gpu,)
 kills = count()
-sampling.oom_kills_here = lambda: 7 + min(1, next(kills))
+outside.oom_kills_here = lambda: 7 + min(1, next(kills))
 sys.exit(run(["run", *sys.argv[1:]]))
 """
 

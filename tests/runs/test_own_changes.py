@@ -18,7 +18,7 @@ from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.records.user_training import UserTraining, YourRung
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.survey.run_survey import resume_request, run_survey
+from oomdoctor.runs.survey.run_survey import run_survey
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -130,7 +130,7 @@ def test_a_signal_keeps_the_change_that_is_known_and_resume_goes_on(ask: Ways) -
     assert [change.change for change in yours.changes] == ["micro-batch size 1"]
     assert EIGHT_BIT not in labels(events, "trying")
     again: list[SurveyEvent] = []
-    report, yours, _ = survey(resume_request(folder), folder, events=again)
+    report, yours, _ = survey(folder.read_request(), folder, events=again)
     assert [change.change for change in yours.changes] == ["micro-batch size 1", "8-bit AdamW"]
     assert labels(again, "tried")[-1] == EIGHT_BIT
     assert not {"yours", SMALLER} & set(labels(again, "tried"))

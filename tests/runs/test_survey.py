@@ -16,7 +16,7 @@ from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import Report, SurveyRequest
 from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.survey.run_survey import resume_request, run_survey
+from oomdoctor.runs.survey.run_survey import run_survey
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
@@ -178,7 +178,7 @@ def test_the_time_limit_stops_in_time_and_resume_goes_on(
     assert time.monotonic() - begin < 15
     assert report.exit_code == ExitCode.INCONCLUSIVE
     assert [warning.code for warning in report.warnings] == ["time_limit"]
-    again = replace(resume_request(folder), time_limit_s=None, rung_limit_s=HANG_LIMIT_S)
+    again = replace(folder.read_request(), time_limit_s=None, rung_limit_s=HANG_LIMIT_S)
     resumed, _ = survey(again, folder)
     assert {r.label: r.outcome for r in resumed.results} == {"hang": "timed_out", "fits": "fits"}
 
@@ -186,7 +186,7 @@ def test_the_time_limit_stops_in_time_and_resume_goes_on(
 def test_resume_does_not_repeat_what_is_on_disk(ask: Callable[..., SurveyRequest]) -> None:
     _, folder = survey(ask("fits", "oom load"))
     events: list[SurveyEvent] = []
-    report, _ = survey(resume_request(folder), folder, events=events)
+    report, _ = survey(folder.read_request(), folder, events=events)
     assert not [event for event in events if event.kind == "trying"]
     assert [result.outcome for result in report.results] == ["fits", "oom"]
 
@@ -271,7 +271,7 @@ def test_a_resumed_run_on_another_device_starts_anew(ask: Callable[..., SurveyRe
         text = job_file.read_text().replace('"device_id": "cpu of', '"device_id": "another cpu of')
         job_file.write_text(text)
     events: list[SurveyEvent] = []
-    survey(resume_request(folder), folder, events=events)
+    survey(folder.read_request(), folder, events=events)
     assert [event for event in events if event.kind == "trying"]
     assert any("another device" in (event.message or "") for event in events)
 

@@ -59,8 +59,7 @@ def _resumed(
     run: str, options: ProbeOptions, typed: frozenset[str]
 ) -> tuple[RunFolder, SurveyRequest]:
     from oomdoctor.cli.requests.resumed import resumed_request
-    from oomdoctor.runs.survey.run_survey import resume_request
     from oomdoctor.system.store import run_list
 
     folder = run_list.open_run(run, probes_only=True)
-    return folder, resumed_request(resume_request(folder), options, typed)
+    return folder, resumed_request(folder.read_request(), options, typed)

@@ -9,9 +9,8 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from oomdoctor.monitor.guarding.diagnosed import diagnosed, is_out_of_memory
-from oomdoctor.monitor.guarding.ranks import Agreement, Alone, Ranks, Replicated, Unknown
-from oomdoctor.monitor.guarding.release import bound_names, release
+from oomdoctor.monitor.guarding.diagnosed import bound_names, diagnosed, is_out_of_memory, release
+from oomdoctor.monitor.guarding.ranks import Agreement, Alone, Replicated, Unknown
 from oomdoctor.monitor.guarding.sharded import Sharded, is_sharded
 
 _LOG = logging.getLogger("oomdoctor.monitor")
@@ -22,10 +21,23 @@ Result = TypeVar("Result")
 
 
 class Guard:
-    """A context manager and a decorator; use one for all steps of a training, because it counts.
+    """A guard of a block against running out of GPU memory: a context manager and a decorator.
 
-    `skipped` says whether the last block was skipped. `skips` counts skipped batches, `in_a_row`
-    those since the last batch that was not.
+    with guard():
+        trainer.train()
+
+    An out-of-memory error becomes a DiagnosedOutOfMemoryError, which is a torch.OutOfMemoryError
+    whose message says why and what helps.
+
+    With `skip` the batch is given up instead: what the block holds is freed, gradients of `model`
+    (and `optimizer`) are cleared, and the training goes on. Names that the block bound are None
+    then, and `skipped` is true. The error is raised after `most_in_a_row` batches in a row. Under
+    DistributedDataParallel or fully_shard, all ranks skip the batch if one of them has to; make the
+    guard on all ranks and use it for all batches, because it counts. `memory` is a watch whose log
+    notes it. `skips` counts skipped batches, `in_a_row` those since the last batch that was not.
+
+    Raises:
+        ValueError: `skip` without `model`.
     """
 
     def __init__(
@@ -172,34 +184,7 @@ class Guard:
             self._memory.note("skipped", text)
 
 
-def guard(
-    *,
-    skip: bool = False,
-    model: Any = None,
-    optimizer: Any = None,
-    most_in_a_row: int = 3,
-    memory: Any = None,
-) -> Guard:
-    """Guard a block against running out of GPU memory.
-
-    with guard():
-        trainer.train()
-
-    An out-of-memory error becomes a DiagnosedOutOfMemoryError, which is a torch.OutOfMemoryError
-    whose message says why and what helps.
-
-    With `skip` the batch is given up instead: what the block holds is freed, gradients of `model`
-    (and `optimizer`) are cleared, and the training goes on. Names that the block bound are None
-    then, and `skipped` is true. The error is raised after `most_in_a_row` batches in a row. Under
-    DistributedDataParallel or fully_shard, all ranks skip the batch if one of them has to; make the
-    guard on all ranks and use it for all batches. `memory` is a watch whose log notes it.
-
-    Raises:
-        ValueError: `skip` without `model`.
-    """
-    return Guard(
-        skip=skip, model=model, optimizer=optimizer, most_in_a_row=most_in_a_row, memory=memory
-    )
+guard = Guard
 
 
 def _where(failed: list[int]) -> str:
@@ -232,7 +217,7 @@ def _note_without_gpu() -> None:
         _LOG.warning("oomdoctor: torch sees no CUDA GPU, so there is no GPU memory to guard")
 
 
-def _ranks_of(model: Any) -> Ranks:
+def _ranks_of(model: Any) -> Alone | Replicated | Sharded:
     """How the ranks of this training skip together. All ranks call it at the same time."""
     import torch.distributed as dist
 

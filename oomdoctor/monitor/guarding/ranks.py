@@ -14,40 +14,24 @@ the next step.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 
-class Ranks(Protocol):
-    """What one way of training on several ranks does."""
+class Alone:
+    """One process trains; nobody waits for it."""
 
     def begin(self) -> None:
         """A block begins."""
 
     def why_not(self) -> str | None:
         """Why this batch cannot be skipped, in words; None if it can."""
+        return None
 
     def catch_up(self) -> None:
         """Take part in the collectives of this step that the other ranks still wait for."""
 
     def agree(self, failed: bool) -> list[int]:
         """The ranks whose block failed; all ranks call it at the end of each block."""
-
-
-class Alone:
-    """One process trains."""
-
-    def begin(self) -> None:
-        """Nothing to do."""
-
-    def why_not(self) -> str | None:
-        """It always can."""
-        return None
-
-    def catch_up(self) -> None:
-        """Nobody waits."""
-
-    def agree(self, failed: bool) -> list[int]:
-        """Rank 0, if it failed."""
         return [0] if failed else []
 
 

@@ -22,7 +22,6 @@ from oomdoctor.emulator.variables import ALONE
 from oomdoctor.monitor.inside.device import memory, reads
 from oomdoctor.monitor.inside.device.counted import CountedMemory
 from oomdoctor.monitor.inside.device.history import Snapshots, leave_to_the_script
-from oomdoctor.monitor.inside.device.memory import Memory
 from oomdoctor.monitor.inside.device.traced import TracedMemory
 from oomdoctor.monitor.inside.ending import (
     agree,
@@ -59,7 +58,7 @@ class Watch:
         self.stopped: str | None = None
         self.micro_batch_size: int | None = None
         self._folder, self._asked = folder, asked
-        self._memory: Memory = (
+        self._memory: CountedMemory | TracedMemory = (
             CountedMemory(every_step=asked["steps"] != "all")
             if asked.get("counted")
             else TracedMemory(folder, on_forward=self._between_steps)

@@ -15,14 +15,7 @@ import sys
 from functools import wraps
 from typing import Any
 
-# The method that takes an optimizer step, or several backward passes of which the last takes one.
-ENGINES = {
-    "deepspeed.runtime.engine": ("DeepSpeedEngine", "step"),
-    "deepspeed.runtime.pipe.engine": ("PipelineEngine", "train_batch"),
-}
-
-
-MODULE = "unsloth_zoo.tokenizer_utils"
+_UNSLOTH = "unsloth_zoo.tokenizer_utils"
 
 
 def add_callback() -> None:
@@ -62,14 +55,11 @@ def add_callback() -> None:
     trainer.DEFAULT_CALLBACKS.append(StopWatched)
 
 
-def mark_steps(module: str) -> None:
-    """Let our step end where that of the engine in an imported module ends."""
-    import sys
-
+def mark_steps(module: str, name: str, method: str) -> None:
+    """Let our step end where the `method` of the engine in an imported module ends."""
     from oomdoctor.monitor.inside import process_watch
     from oomdoctor.monitor.inside.process_watch import current
 
-    name, method = ENGINES[module]
     engine = getattr(sys.modules[module], name)
     take = getattr(engine, method)
 
@@ -95,6 +85,6 @@ def trust_embeddings() -> None:
     def fix_untrained_tokens(*_: Any, **__: Any) -> None:
         return
 
-    found: Any = sys.modules[MODULE]
+    found: Any = sys.modules[_UNSLOTH]
     if hasattr(found, "fix_untrained_tokens"):
         found.fix_untrained_tokens = fix_untrained_tokens

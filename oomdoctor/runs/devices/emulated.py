@@ -71,11 +71,6 @@ def can_be(card: Card) -> bool:
     return card.facts is None or card.facts.vendor == "NVIDIA"
 
 
-def is_inside() -> bool:
-    """Whether this process runs on an emulated GPU already."""
-    return is_emulating()
-
-
 def check_vendor(card: Card) -> None:
     """Check that a card can be emulated.
 

@@ -5,18 +5,36 @@ A plan simulates the changes. A probe does so too, and then measures the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oomdoctor.analysis.changes.faster import to_run, to_speed_up
-from oomdoctor.analysis.changes.search import Answer, Judge, search, verdict_of, why_nothing_fits
+from oomdoctor.analysis.changes.search import (
+    Answer,
+    Judge,
+    Verdict,
+    search,
+    verdict_of,
+    why_nothing_fits,
+)
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import own_rung_text
+from oomdoctor.analysis.search.ladder import (
+    Context,
+    attempts_of,
+    certainly_more,
+    fixed_size,
+    least_of,
+)
+from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
+from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import Attempt, ProbeResult, refused
+from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.records.user_training import (
     YOURS,
     AddedCode,
@@ -30,6 +48,7 @@ from oomdoctor.stacks.programs import table_of
 from oomdoctor.stacks.writing.patch import NotPatchedError
 
 Tried = tuple[ChangeSet, ProbeResult]
+Sized = tuple[Rung, tuple[int, ...]]  # a rung, and its micro-batch sizes
 Simulate = Callable[[Sequence[ChangeSet]], list[Tried]]
 Offers = Callable[[Change], bool]
 Adapt = Callable[[TrainConfig], TrainConfig]
@@ -49,9 +68,85 @@ def no_answer(row: ProbeResult) -> str | None:
     return None
 
 
-def changed_rung(found: ChangeSet) -> Rung:
-    """The rung of --from with changes."""
-    return Rung(f"{YOURS} with {found.words}", found.config)
+def unanswered(key: str, reason: str) -> YourRung:
+    """The answer without a change, and why there is none."""
+    return YourRung(key, YOURS, None, (), (), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A judge that simulates on one device.
+
+    `run` simulates rungs at some micro-batch sizes each, and gives an attempt for each size. Rungs
+    are called after `label`. Once `is_over()`, nothing more is simulated.
+    """
+
+    context: Context
+    request: SurveyRequest
+    run: Callable[[Sequence[Sized]], Iterable[tuple[Attempt, ...]]]
+    label: str = YOURS
+    is_over: Callable[[], bool] = lambda: False
+    _attempts: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)  # by rung_key()
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a rung may use."""
+        return self.context.usable_bytes
+
+    def judge(self, sets: Sequence[ChangeSet]) -> list[Verdict | None]:
+        """Simulate each configuration; one recording serves all its micro-batch sizes."""
+        if self.is_over():
+            return [None] * len(sets)
+        return [verdict_of(row) for _, row in self.rows(sets)]
+
+    def least_bytes(self, config: TrainConfig) -> int:
+        """Weights, gradients and states, by formula."""
+        return least_of(config, self.context)
+
+    def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
+        """Whether the rules of dominance say so."""
+        return certainly_more(more, less, self.context)
+
+    def rows(self, changes: Sequence[ChangeSet]) -> list[Tried]:
+        """The simulated row of each change, at its best micro-batch size if it has none."""
+        if self.is_over():
+            return []
+        for attempts in self.run(self._open(changes)):
+            for attempt in attempts:
+                key = attempt.config.rung_key()
+                self._attempts[key] = (*self._attempts.get(key, ()), attempt)
+        return [(one, self.row(one)) for one in changes]
+
+    def row(self, one: ChangeSet) -> ProbeResult:
+        """The row of a change that was simulated."""
+        rung = changed_rung(one, self.label)
+        tried = attempts_of(rung, self._attempts)
+        return conclude(rung, tried, None, self.context, self.request, "predicted")
+
+    def _open(self, changes: Sequence[ChangeSet]) -> list[Sized]:
+        """The rungs to simulate, without their micro-batch sizes; what cannot run is refused."""
+        found: dict[str, Sized] = {}
+        for one in changes:
+            size = fixed_size(one.config, self.context)
+            known = self._attempts.get(key := one.config.rung_key(), ())
+            reason = cannot_run(
+                one.config.with_micro_batch(size or 1), self.context.compute_capability
+            )
+            if reason is not None:
+                self._attempts[key] = (*known, refused(one.config, reason))
+                continue
+            alike = replace(one, config=one.config.with_micro_batch(AUTO))
+            rung, sizes = found.get(key, (changed_rung(alike, self.label), ()))
+            tried = {attempt.config.micro_batch_size for attempt in known}
+            wanted = {*sizes, *sizes_to_predict(one.config, size)} - tried
+            if wanted:
+                found[key] = rung, tuple(sorted(wanted))
+        return list(found.values())
+
+
+def changed_rung(found: ChangeSet, label: str = YOURS) -> Rung:
+    """The rung of --from, or another one, with changes."""
+    return Rung(f"{label} with {found.words}", found.config)
 
 
 def offered(training: UserTraining, config: TrainConfig) -> tuple[Offers, Adapt]:
@@ -102,54 +197,15 @@ def is_faster(row: ProbeResult, own: float | None) -> bool:
     return (row.tokens_per_s or 0.0) >= own * _LEAST_SPEEDUP
 
 
-def answer_fits(
-    training: UserTraining,
-    row: ProbeResult,
-    answer: Answer,
-    row_of: Callable[[ChangeSet], ProbeResult],
-    usable_bytes: int,
-    card_for: Callable[[ProbeResult], str | None],
-) -> YourRung:
-    """The answer about a rung that does not fit, from a search by simulation.
-
-    `row_of` gives the simulated row of a set, and `card_for` names a card for a row.
-    """
-    tried = tuple(one.words for one, _ in answer.judged)
-    found = [(one, row_of(one)) for one, _ in answer.fitting]
-    reason = None if found else too_large(row, answer, row_of, usable_bytes, card_for)
-    return YourRung(row.key, YOURS, "fits", shown(training, row, found), tried, reason)
-
-
-def answer_runs(training: UserTraining, row: ProbeResult, tried: Sequence[Tried]) -> YourRung:
-    """The answer about a rung that does not run here; nothing if no change of it does."""
-    words = tuple(one.words for one, _ in tried)
-    fitting = [pair for pair in tried if pair[1].surely_fits]
-    changes = shown(training, row, fastest_first(fitting))
-    return YourRung(row.key, YOURS, "fits" if fitting else None, changes, words, None)
-
-
-def answer_faster(
-    training: UserTraining,
-    row: ProbeResult,
-    found: Sequence[Tried],
-    tried: tuple[str, ...],
-    nothing: str,
-) -> YourRung:
-    """The answer about a rung that fits; `nothing` is the reason if none is found."""
-    changes = shown(training, row, found)
-    return YourRung(row.key, YOURS, "faster", changes, tried, None if changes else nothing)
-
-
 def too_large(
     row: ProbeResult,
     answer: Answer,
-    row_of: Callable[[ChangeSet], ProbeResult],
-    usable_bytes: int,
+    simulation: Simulation,
     card_for: Callable[[ProbeResult], str | None],
 ) -> str:
     """What the changed rung that needs the least memory needs, and the cards that would do."""
-    text = why_nothing_fits(answer, usable_bytes)
-    small = card_for(row_of(answer.nearest[0])) if answer.nearest is not None else None
+    text = why_nothing_fits(answer, simulation.usable_bytes)
+    small = card_for(simulation.row(answer.nearest[0])) if answer.nearest is not None else None
     own = card_for(row)
     cards = [f"{small} with it"] if small is not None else []
     cards += [f"{own} as it is"] if own is not None else []

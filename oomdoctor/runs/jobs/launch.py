@@ -44,8 +44,8 @@ def launch(
     *,
     usable_bytes: int | None,
     deadline_s: float,
-    on_phase: Callable[[str], None],
     stop: Callable[[], bool],
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> tuple[Attempt, Reply | None]:
     """Run `job` in `folder`, which keeps job, reply and log, and return how it ended.
 
@@ -128,37 +128,32 @@ def classify(
 
     if reply is not None:
         return _of_reply(reply, attempt, failure, usable_bytes, signal_name)
-    where = f" in phase {last_phase}" if last_phase else ""
-    if end.how == "deadline":
-        message = f"stopped after {deadline_s:.0f} s{where}"
-        return attempt("timed_out", message, failure("deadline", message))
-    if end.how == "host_died":
-        message = f"the worker host died{where}"
-        return attempt("crashed", message, failure("host_died", message))
-    if signal_name == "SIGKILL" and killed_for_memory:
-        message = f"killed{where} because host memory ran out"
-        return attempt("host_oom", message, failure("host_oom_killed", message))
     no_memory = any(words in log_tail for words in NO_HOST_MEMORY)
-    if signal_name == "SIGABRT" and no_memory:
-        message = f"host memory ran out{where}"
-        return attempt("host_oom", message, failure("host_oom", message))
-    if signal_name:
-        message = f"killed by {signal_name}{where}"
+    if end.how == "exited" and signal_name is None:
+        event = parse_oom(log_tail, last_phase or "unknown")
+        if event is not None:
+            # bitsandbytes prints its out-of-memory error and ends the process.
+            return replace(attempt("oom", None), oom=event)
+    where = f" in phase {last_phase}" if last_phase else ""
+    outcome: Outcome = "crashed"
+    if end.how == "deadline":
+        outcome, code, message = "timed_out", "deadline", f"stopped after {deadline_s:.0f} s{where}"
+    elif end.how == "host_died":
+        code, message = "host_died", f"the worker host died{where}"
+    elif signal_name == "SIGKILL" and killed_for_memory:
+        outcome, code = "host_oom", "host_oom_killed"
+        message = f"killed{where} because host memory ran out"
+    elif no_memory and signal_name in (None, "SIGABRT"):
+        outcome, code, message = "host_oom", "host_oom", f"host memory ran out{where}"
+    elif signal_name:
+        code, message = "signal", f"killed by {signal_name}{where}"
         if signal_name == "SIGKILL":
             message += "; unless someone sent it, host memory ran out"
-        return attempt("crashed", message, failure("signal", message))
-    event = parse_oom(log_tail, last_phase or "unknown")
-    if event is not None:
-        # bitsandbytes prints its out-of-memory error and ends the process.
-        return replace(attempt("oom", None), oom=event)
-    if no_memory:
-        message = f"host memory ran out{where}"
-        return attempt("host_oom", message, failure("host_oom", message))
-    if reply_fault:
-        message = f"the reply cannot be read: {reply_fault}"
-        return attempt("crashed", message, failure("unreadable_reply", message))
-    message = f"exited with code {end.status}{where} without a reply"
-    return attempt("crashed", message, failure("no_reply", message))
+    elif reply_fault:
+        code, message = "unreadable_reply", f"the reply cannot be read: {reply_fault}"
+    else:
+        code, message = "no_reply", f"exited with code {end.status}{where} without a reply"
+    return attempt(outcome, message, failure(code, message))
 
 
 def _naming_the_limit(attempt: Attempt) -> Attempt:

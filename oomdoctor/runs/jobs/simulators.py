@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeVar
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
 from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import attempt_of, launch
-from oomdoctor.runs.jobs.remembered import Known, Memory
+from oomdoctor.runs.jobs.remembered import Memory
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.store.run_folders import RunFolder
@@ -39,12 +39,12 @@ _MOST_HOSTS = 2
 # Measured for models from 124M to 405B parameters: all processes of a plan take 0.9 to 1.3 GiB with
 # two hosts.
 _MEMORY_OF_TWO = 1536 * MIB
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # Libraries that compile functions when they are imported take a second longer for it.
-_COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
-
+COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
 
 Numbered = tuple[int, ProbeJob]
+Result = TypeVar("Result")
 
 
 _MOST_PROCESSES = 2
@@ -80,7 +80,7 @@ class Simulators:
         before_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._before_start: Callable[[], None] | None = before_start
-        environment = worker_environment(None) | _ONE_THREAD | _COMPILES_NOTHING
+        environment = worker_environment(None) | ONE_THREAD | COMPILES_NOTHING
         environment |= variables or {}
         self._folder, self._deadline_s, self._stop = folder, deadline_s, stop
         self.memory = Memory(python, environment, fresh=fresh)
@@ -110,8 +110,7 @@ class Simulators:
             OomDoctorError: no worker can be started (exit 5).
         """
         open_jobs = []
-        for number, found in enumerate(answers(self.memory, jobs)):
-            ended = _ended(number, jobs[number], found)
+        for number, ended in enumerate(answers(self.memory, jobs)):
             if ended is None:
                 open_jobs.append((number, jobs[number]))
             else:
@@ -144,16 +143,8 @@ class Simulators:
             left: set[Future[list[Ended]]] = {
                 threads.submit(self._together, group, on_start) for group in self._groups(jobs)
             }
-            try:
-                while left:
-                    done, left = wait(left, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield from future.result()
-            except BaseException:
-                self._broken.set()  # otherwise the pool would wait for the remaining jobs
-                for future in left:
-                    future.cancel()
-                raise
+            for group_ended in as_they_end(left, self._broken):
+                yield from group_ended
 
     def _groups(self, jobs: Sequence[Numbered]) -> list[list[Numbered]]:
         """Jobs that differ in the sequence length alone, so that one model serves them.
@@ -206,9 +197,23 @@ class Simulators:
         ended = [Ended(number, attempt, reply)]
         for other in group[1:]:
             on_start(other[0])
-            found = _ended(*other, answer(self.memory, other[1]), now=True)
+            found = answer(self.memory, *other, now=True)
             ended += [found] if found is not None else self._together([other], lambda number: None)
         return ended
+
+
+def as_they_end(left: set[Future[Result]], broken: threading.Event) -> Iterator[Result]:
+    """The results as they come; if the caller breaks off, those that run are told to stop."""
+    try:
+        while left:
+            done, left = wait(left, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    except BaseException:
+        broken.set()  # otherwise the pool would wait for what remains
+        for future in left:
+            future.cancel()
+        raise
 
 
 def _how_many() -> int:
@@ -218,43 +223,32 @@ def _how_many() -> int:
     return min(_MOST_HOSTS, len(os.sched_getaffinity(0)))
 
 
-def _ended(number: int, job: ProbeJob, found: Answer, *, now: bool = False) -> Ended | None:
-    """The end of a job that needs no worker; `now` if this run simulated it."""
-    if found.known is None:
-        return None
-    reply, made_at = found.known.reply, None if now else found.known.made_at
-    return Ended(number, attempt_of(job, reply, found.elapsed_s, made_at), reply)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is known of a job, None if nothing is, and how long that took."""
-
-    known: Known | None
-    elapsed_s: float
-
-
-def answer(memory: Memory, job: ProbeJob) -> Answer:
-    """Answer one job from memory."""
+def answer(memory: Memory, number: int, job: ProbeJob, *, now: bool = False) -> Ended | None:
+    """The end of a job that memory answers, None of another; `now` if this run simulated it."""
     begin = time.monotonic()
     known = memory.answer(job)
-    return Answer(known, time.monotonic() - begin)
+    if known is None:
+        return None
+    elapsed_s, made_at = time.monotonic() - begin, None if now else known.made_at
+    return Ended(number, attempt_of(job, known.reply, elapsed_s, made_at), known.reply)
 
 
-def answers(memory: Memory, jobs: Sequence[ProbeJob]) -> Iterator[Answer]:
+def answers(memory: Memory, jobs: Sequence[ProbeJob]) -> Iterator[Ended | None]:
     """The answers to the jobs, in their order."""
     processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
     kept = [job for job in jobs if memory.keeps(job)]
-    found: list[Answer] = []
+    done = 0
     if processes > 1 and len(kept) >= _FEWEST_JOBS:
         for each in _in_parallel(memory, jobs, processes):
-            found.append(each)
+            done += 1
             yield each
-    for job in jobs[len(found) :]:
-        yield answer(memory, job)
+    for number, job in enumerate(jobs[done:], done):
+        yield answer(memory, number, job)
 
 
-def _in_parallel(memory: Memory, jobs: Sequence[ProbeJob], processes: int) -> Iterator[Answer]:
+def _in_parallel(
+    memory: Memory, jobs: Sequence[ProbeJob], processes: int
+) -> Iterator[Ended | None]:
     """As many answers, from the first on, as the processes can give."""
     # Few plans need these modules, and all would wait for them.
     import multiprocessing
@@ -266,7 +260,7 @@ def _in_parallel(memory: Memory, jobs: Sequence[ProbeJob], processes: int) -> It
     # One of them may be killed, and the machine may allow no more.
     with suppress(BrokenProcessPool, OSError), pool:
         try:
-            yield from pool.map(answer, [memory] * len(jobs), jobs)
+            yield from pool.map(answer, [memory] * len(jobs), range(len(jobs)), jobs)
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -5,103 +5,40 @@ Both are the same search over the same table of changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from oomdoctor.analysis.changes.search import (
     Answer,
-    Verdict,
     search,
     verdict_of,
     why_nothing_fits,
 )
-from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import BY_KEY, Change
 from oomdoctor.analysis.command_line import rung_text
-from oomdoctor.analysis.search.ladder import certainly_more, least_of
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.planned.plan import PlanRemedy
-from oomdoctor.records.result import Attempt, ProbeResult, refused
-from oomdoctor.records.rung.faults import cannot_run
-from oomdoctor.records.user_training import YOURS, YourRung
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.user_training import YOURS, UserTraining, YourRung
 from oomdoctor.runs.devices.cards import Card, room_for
 from oomdoctor.runs.files.your_changes import (
+    Simulation,
+    Sized,
     Tried,
-    answer_faster,
-    answer_fits,
-    answer_runs,
-    changed_rung,
+    fastest_first,
     no_answer,
     other_changes,
     search_yours,
+    shown,
     simulate_faster,
+    too_large,
+    unanswered,
 )
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.picks import METHODS, nearest
 from oomdoctor.runs.plan.sharded.engines import runs_on_card_only
-from oomdoctor.runs.plan.tasks import Task, tasks_of
-
-
-@dataclass(slots=True)
-class Simulation:
-    """A judge that simulates on a card; it keeps the row of each configuration."""
-
-    known: Findings
-    simulators: Simulators
-    card: Card
-    label: str
-
-    @property
-    def usable_bytes(self) -> int:
-        """What a rung may use."""
-        return self.card.usable_bytes
-
-    def judge(self, sets: Sequence[ChangeSet]) -> list[Verdict]:
-        """Simulate each configuration; one recording serves all its micro-batch sizes.
-
-        Raises:
-            Stopped: told to stop.
-        """
-        rungs = [Rung(f"{self.label} with {one.words}", one.config) for one in sets]
-        tasks: dict[str, Task] = {}
-        for rung in rungs:
-            reason = cannot_run(rung.config, self.card.capability)
-            if reason is not None:
-                self._keep(rung.config, refused(rung.config, reason))
-                continue
-            size, key = rung.config.micro_batch_size, rung.config.rung_key()
-            assert isinstance(size, int)
-            others = tasks[key].sizes if key in tasks else ()
-            alike = Rung(rung.label, rung.config.with_micro_batch(AUTO))
-            tasks[key] = Task(alike, tuple(sorted({*others, size})), (self.card,))
-        self._simulate(list(tasks.values()))
-        return [verdict_of(self.known.row(self.card, rung)) for rung in rungs]
-
-    def least_bytes(self, config: TrainConfig) -> int:
-        """Weights, gradients and states, by formula."""
-        return least_of(config, self.known.contexts[self.card.name])
-
-    def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
-        """Whether the rules of dominance say so."""
-        return certainly_more(more, less, self.known.contexts[self.card.name])
-
-    def _simulate(self, tasks: Sequence[Task]) -> None:
-        for ended in self.known.simulate(self.simulators, tasks, keep=False):
-            task = tasks[ended.number]
-            self.known.simulated[task.rung.config.key()] = ended.attempt.cached_at
-            attempts = self.known.attempts_on(self.card, task, ended)
-            if not attempts:
-                for size in task.sizes:
-                    self._keep(task.rung.config.with_micro_batch(size), ended.attempt)
-            for attempt in attempts:
-                self._keep(attempt.config, attempt)
-
-    def _keep(self, config: TrainConfig, attempt: Attempt) -> None:
-        self.known.attempts[self.card.name, config.key()] = (attempt,)
-
+from oomdoctor.runs.plan.tasks import Task
 
 _MOST_CARDS = 4  # for which changes are simulated
 
@@ -130,7 +67,7 @@ def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanR
         simulated = tuple(row for row in own if not runs_on_card_only(row.config))
         row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
         if row is not None and row.micro_batch_size is not None:
-            judge = Simulation(known, simulators, card, row.label)
+            judge = simulation_on(known, simulators, card, row.label)
             answer = search(row.config, verdict_of(row), judge, offers=_keeps_method)
             found += _remedies(known, card, row, answer)
     return tuple(found)
@@ -221,7 +158,7 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
     if reason is None and not known.plan.ranks:
         reason = "changes are simulated in a plan of one card"
     if reason is not None:
-        return YourRung(rung.config.key(), YOURS, None, (), (), reason)
+        return unanswered(rung.config.key(), reason)
     (card,) = known.cards
     row = known.row(card, rung)
     reason = no_answer(row)
@@ -229,34 +166,72 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
         kernels = "Unsloth" if rung.config.library == "unsloth" else "Transformer Engine"
         reason = f"changes of a rung with {kernels} cannot be simulated"
     if reason is not None:
-        return YourRung(row.key, YOURS, None, (), (), reason)
+        return unanswered(row.key, reason)
+    judge = simulation_on(known, simulators, card)
     if row.surely_fits or row.outcome == "unsupported":
-        simulate = partial(_simulated, known, simulators, card)
         changes = other_changes(training, row)
         if row.outcome == "unsupported":
-            return answer_runs(training, row, simulate(changes))
-        better, tried = simulate_faster(changes, simulate, row.tokens_per_s)
+            return answer_runs(training, row, judge.rows(changes))
+        better, tried = simulate_faster(changes, judge.rows, row.tokens_per_s)
         nothing = "no single change makes it faster"
         if row.tokens_per_s is None:
             nothing = "its speed cannot be estimated, so no change is known to make it faster"
         return answer_faster(training, row, better, tried, nothing)
-    judge = Simulation(known, simulators, card, YOURS)
     answer = search_yours(training, row, judge)
     card_for = partial(room_for, own=card.capability, headroom=request.headroom)
-
-    def row_of(found: ChangeSet) -> ProbeResult:
-        return known.row(card, changed_rung(found))
-
-    return answer_fits(training, row, answer, row_of, card.usable_bytes, card_for)
+    return answer_fits(training, row, answer, judge, card_for)
 
 
-def _simulated(
-    known: Findings, simulators: Simulators, card: Card, changes: Sequence[ChangeSet]
-) -> list[Tried]:
-    """The row of each change on the card."""
-    rungs = [changed_rung(one) for one in changes]
-    planned = tasks_of(known.plan, {card.name: tuple(rungs)}, (card,), known.contexts)
-    tasks = [task for task in map(known.supported, planned) if task is not None]
-    for _ in known.simulate(simulators, tasks):
-        pass
-    return [(one, known.row(card, rung)) for one, rung in zip(changes, rungs, strict=True)]
+def answer_fits(
+    training: UserTraining,
+    row: ProbeResult,
+    answer: Answer,
+    simulation: Simulation,
+    card_for: Callable[[ProbeResult], str | None],
+) -> YourRung:
+    """The answer about a rung that does not fit, from a search by simulation.
+
+    `card_for` names a card for a row.
+    """
+    tried = tuple(one.words for one, _ in answer.judged)
+    found = [(one, simulation.row(one)) for one, _ in answer.fitting]
+    reason = None if found else too_large(row, answer, simulation, card_for)
+    return YourRung(row.key, YOURS, "fits", shown(training, row, found), tried, reason)
+
+
+def answer_runs(training: UserTraining, row: ProbeResult, tried: Sequence[Tried]) -> YourRung:
+    """The answer about a rung that does not run here; nothing if no change of it does."""
+    words = tuple(one.words for one, _ in tried)
+    fitting = [pair for pair in tried if pair[1].surely_fits]
+    changes = shown(training, row, fastest_first(fitting))
+    return YourRung(row.key, YOURS, "fits" if fitting else None, changes, words, None)
+
+
+def answer_faster(
+    training: UserTraining,
+    row: ProbeResult,
+    found: Sequence[Tried],
+    tried: tuple[str, ...],
+    nothing: str,
+) -> YourRung:
+    """The answer about a rung that fits; `nothing` is the reason if none is found."""
+    changes = shown(training, row, found)
+    return YourRung(row.key, YOURS, "faster", changes, tried, None if changes else nothing)
+
+
+def simulation_on(
+    known: Findings, simulators: Simulators, card: Card, label: str = YOURS
+) -> Simulation:
+    """A judge on the card; a simulation that failed is an attempt at each of its sizes."""
+
+    def run(rungs: Sequence[Sized]) -> Iterator[tuple[Attempt, ...]]:
+        tasks = [Task(rung, sizes, (card,)) for rung, sizes in rungs]
+        for ended in known.simulate(simulators, tasks, keep=False):
+            task, failed = tasks[ended.number], ended.attempt
+            config = task.rung.config
+            known.simulated[config.key()] = failed.cached_at
+            yield known.attempts_on(card, task, ended) or tuple(
+                replace(failed, config=config.with_micro_batch(size)) for size in task.sizes
+            )
+
+    return Simulation(known.contexts[card.name], known.request, run, label)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from oomdoctor.analysis.dataset.distribution import shapes_of
 from oomdoctor.analysis.fit import PeakErrors, peak_error
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
-from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     prediction_for,
@@ -24,7 +23,6 @@ from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
 from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
-from oomdoctor.records.warnings import bfloat16_emulated, float16_rungs
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
@@ -66,8 +64,8 @@ class Findings(Ledger):
         self.fewest: FewestAnswer | None = None
         self.not_run: dict[Key, str] = {}  # why an engine did not run
         self._run: set[Key] = set()
-        self._chosen: dict[Key, Rung] = {}
-        self._checked: dict[Key, ProbeResult] = {}
+        self.chosen: dict[Key, Rung] = {}  # in a search: the rung at the value that is shown
+        self.checked: dict[Key, ProbeResult] = {}  # on the emulated card, instead of predictions
 
     @property
     def plan(self) -> PlanRequest:
@@ -103,24 +101,7 @@ class Findings(Ledger):
             card.name: replace(context_of(card, self.request, self.spec, inspection), data=data)
             for card in self.cards
         }
-
-        self._set_ladders()
-
-    def _set_ladders(self) -> None:
-        """Give each card its rungs; if they are the same for all cards, they are the plan's."""
-        capabilities = {c.name: c.facts.compute_capability if c.facts else None for c in self.cards}
-        self.ladders = {name: ladder_for(self.rungs, has) for name, has in capabilities.items()}
-        changed = [name for name, ladder in self.ladders.items() if ladder != self.rungs]
-        slow = {name: emulated(self.ladders[name], has) for name, has in capabilities.items()}
-        if changed:
-            self.warn([float16_rungs(changed)])
-        if any(slow.values()):
-            labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
-            self.warn([bfloat16_emulated([name for name in slow if slow[name]], labels)])
-        if len(changed) == len(self.cards) and len(set(self.ladders.values())) == 1:
-            self.rungs = self.ladders[self.cards[0].name]
-            recipe = replace(self.request.recipe, rungs=self.rungs)
-            self.request = replace(self.request, recipe=recipe)
+        self.ladders = self.ladders_for({card.name: _known_capability(card) for card in self.cards})
 
     def ladder(self, card: Card) -> tuple[Rung, ...]:
         """The rungs of a card; the requested ones as long as the model is not known."""
@@ -137,8 +118,7 @@ class Findings(Ledger):
         for card in task.cards:
             if self._is_settled(card, task.rung):
                 continue
-            has = card.facts.compute_capability if card.facts else None
-            reason = cannot_run(config, has)
+            reason = cannot_run(config, _known_capability(card))
             if reason is None:
                 left.append(card)
             else:
@@ -238,27 +218,10 @@ class Findings(Ledger):
         key = card.name, rung.config.key()
         return key in self.attempts or key in self.skipped
 
-    def keep_check(self, card: Card, rung: Rung, row: ProbeResult) -> None:
-        """Keep the row of a rung that ran on the emulated card; it takes the prediction's place."""
-        self._checked[card.name, rung.config.key()] = row
-
-    def keep_limits(self, limits: tuple[LengthLimit, ...]) -> None:
-        """Keep the longest rows that fit."""
-        self.limits = limits
-
-    def keep_solution(self, solution: SolveAnswer, chosen: dict[Key, Rung]) -> None:
-        """Keep the largest values that fit; `chosen` is each rung of the ladder at its value."""
-        self.solution, self._chosen = solution, chosen
-
-    def keep_fewest(self, answer: FewestAnswer, chosen: dict[Key, Rung]) -> None:
-        """Keep the fewest GPUs; `chosen` is each rung on that many, or on the most tried."""
-        self.fewest = answer
-        self._chosen |= chosen
-
     def rows(self, card: Card) -> tuple[ProbeResult, ...]:
         """A row for each rung, and for each sequence length of a sweep, on a card."""
         return tuple(
-            self.row(card, self._chosen.get((card.name, variant.config.key()), variant))
+            self.row(card, self.chosen.get((card.name, variant.config.key()), variant))
             for rung in self.ladder(card)
             for variant in swept(rung, self.plan)
         )
@@ -276,8 +239,8 @@ class Findings(Ledger):
         """The row of a rung on a card, at the sequence length of the rung."""
         context = self.contexts.get(card.name) or context_of(card, self.request, self.spec, None)
         key = card.name, rung.config.key()
-        if key in self._checked:
-            return self._checked[key]
+        if key in self.checked:
+            return self.checked[key]
         attempts, skip = self.attempts.get(key, ()), self.skipped.get(key)
         if key in self._run:
             return conclude(rung, attempts, skip, context, self.request, "emulated")
@@ -291,6 +254,10 @@ class Findings(Ledger):
         """How far peaks on a card may be off with the installed torch."""
         torch = self.inspection.versions.get("torch") if self.inspection else None
         return PeakErrors(peak_errors(), card.capability, torch)
+
+
+def _known_capability(card: Card) -> str | None:
+    return card.facts.compute_capability if card.facts else None
 
 
 def _prediction(ended: Ended, card: Card) -> Prediction | None:

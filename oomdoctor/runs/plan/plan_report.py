@@ -53,7 +53,7 @@ def report(
         card_plan(card, rows[card.name], known.request, known.remedies.get(card.name, ()))
         for card in known.cards
     )
-    return assemble.report(
+    found = assemble.report(
         known,
         folder=folder,
         started_at=started_at,
@@ -65,6 +65,9 @@ def report(
         interrupted=interrupted,
         judged=tuple(row for found in rows.values() for row in found),
         cards=in_order(cards, known.plan),
+    )
+    return replace(
+        found,
         sweep=sweep_answer(known),
         why=why_of(known.plan, one, rows, known.predictions, known.inspection),
         lengths=lengths,

@@ -31,7 +31,7 @@ from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.devices import emulated, startup_errors
 from oomdoctor.runs.devices.cards import Card, card_named, cards_of
-from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped, on_one_gpu
 from oomdoctor.runs.jobs.simulators import Simulators
@@ -194,7 +194,7 @@ def _predict(
     find_crossings(known, simulators, on_event)
     if known.request.snapshot is not None:
         record_snapshot(known, simulators, folder)
-    known.keep_limits(find_limits(known, simulators))
+    known.limits = find_limits(known, simulators)
     check()
     known.yours = find_yours(known, simulators)
     find_remedies(known, simulators)
@@ -271,19 +271,16 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
     tasks.reverse()
     tasks.sort(key=lambda task: -len(task.sizes))
 
-    def started(number: int) -> None:
-        rung = shown(tasks[number], known.plan)
-        on_event(SurveyEvent("simulating", rung, total=len(tasks)))
-
+    rungs = [shown(task, known.plan) for task in tasks]
     for_later = known.plan.sweep is None
-    simulated = known.simulate(simulators, tasks, started, for_later=for_later)
+    simulated = known.simulate(simulators, tasks, starting(on_event, rungs), for_later=for_later)
     for done, ended in enumerate(simulated, 1):
         task = tasks[ended.number]
         attempts = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
         on_event(
             SurveyEvent(
                 "predicted",
-                shown(task, known.plan),
+                rungs[ended.number],
                 attempts=attempts[0] if len(attempts) == 1 else (),
                 message=_fitting(attempts) if len(attempts) > 1 else None,
                 index=done,

@@ -20,7 +20,7 @@ from oomdoctor.records.planned.searched import SolveAnswer, SolvedKey, SolveLine
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task
@@ -74,7 +74,7 @@ def solve(known: Findings, key: SolvedKey, simulators: Simulators, on_event: Lis
             shown = values.largest or values.smallest_miss or values.start
             chosen[search.card.name, search.rung.config.key()] = search.at(shown)
         lines = tuple(_line(known, search) for search in searches)
-        known.keep_solution(SolveAnswer(key, lines), chosen)
+        known.solution, known.chosen = SolveAnswer(key, lines), chosen
 
 
 def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) -> None:
@@ -181,10 +181,7 @@ def _simulate(
         for task, (value, found) in zip(tasks, wanted, strict=True)
     ]
 
-    def started(number: int) -> None:
-        on_event(SurveyEvent("simulating", shown[number], total=total))
-
-    for ended in known.simulate(simulators, tasks, started):
+    for ended in known.simulate(simulators, tasks, starting(on_event, shown, total)):
         done += 1
         value, found = wanted[ended.number]
         attempts: tuple[Attempt, ...] = ()

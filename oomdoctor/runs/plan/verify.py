@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.micro_batch import divisors
@@ -17,7 +18,7 @@ from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, PredictedPeak, ProbeJob, ProbeResult
 from oomdoctor.records.warnings import not_checked
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.events import EventKind, Listener, SurveyEvent
+from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.runs.plan.findings import Findings
@@ -37,15 +38,6 @@ class Checker:
     stop: Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A rung that is checked: the `index`th, with `left` more to come as far as is known."""
-
-    rung: Rung
-    index: int
-    left: int
-
-
 def verify(known: Findings, checker: Checker) -> None:
     """Check the rungs that matter; their rows are then those of the check.
 
@@ -61,10 +53,11 @@ def verify(known: Findings, checker: Checker) -> None:
     while rungs := [rung for rung in _that_matter(known, card) if rung.config.key() not in done]:
         rung = rungs[0]
         row = known.row(card, rung)
-        attempts = _attempts(row, known, card, checker, _Place(rung, len(done) + 1, len(rungs) - 1))
+        attempts = _attempts(row, rung, known, card, checker, (len(done) + 1, len(rungs) - 1))
         done.add(rung.config.key())
         if attempts[-1].outcome in ("fits", "oom"):
-            known.keep_check(card, rung, _checked(row, rung, attempts, known, card))
+            checked = _checked(row, rung, attempts, known, card)
+            known.checked[card.name, rung.config.key()] = checked
         else:
             failed[rung.label] = attempts[-1].reason or attempts[-1].outcome
     if failed:
@@ -86,27 +79,45 @@ def _that_matter(known: Findings, card: Card) -> list[Rung]:
 
 
 def _attempts(
-    row: ProbeResult, known: Findings, card: Card, checker: Checker, place: _Place
+    row: ProbeResult,
+    rung: Rung,
+    known: Findings,
+    card: Card,
+    checker: Checker,
+    place: tuple[int, int],
 ) -> list[Attempt]:
-    """Try the size of the row; if it runs out of memory, smaller ones until one fits."""
+    """Try the size of the row; if it runs out of memory, smaller ones until one fits.
+
+    `place` is its number among those that are checked, and how many more there are so far.
+    """
     attempts = []
-    for size in _sizes(row, place.rung, known):
-        _tell(checker, "trying", place, size)
+    index, left = place
+    for size in _sizes(row, rung, known):
+        event = partial(
+            SurveyEvent,
+            rung=rung,
+            micro_batch_size=size,
+            index=index,
+            total=index + left,
+            left=left,
+        )
+        checker.on_event(event("trying"))
+
+        def on_phase(phase: str, event: partial[SurveyEvent] = event) -> None:
+            checker.on_event(event("phase", phase=phase))
+
         folder = checker.folder.job_folder(f"check-{row.label}", size)
         job = ProbeJob(
             mode="measure",
             label=row.label,
             model=known.spec,
-            config=place.rung.config.with_micro_batch(size),
+            config=rung.config.with_micro_batch(size),
             device_type="cuda",
             budget_bytes=card.usable_bytes,
             seed=known.request.seed,
             timed=False,
-            vllm_bytes=taken_bytes(place.rung.config, card.total_bytes),
+            vllm_bytes=taken_bytes(rung.config, card.total_bytes),
         )
-
-        def on_phase(phase: str, size: int = size) -> None:
-            _tell(checker, "phase", place, size, phase=phase)
 
         attempt, _ = launch(
             checker.host,
@@ -119,7 +130,7 @@ def _attempts(
         )
         save_attempt(folder, attempt)
         attempts.append(attempt)
-        _tell(checker, "tried", place, size, attempt=attempt)
+        checker.on_event(event("tried", attempt=attempt))
         if attempt.outcome != "oom":
             break
     return attempts
@@ -133,21 +144,6 @@ def _sizes(row: ProbeResult, rung: Rung, known: Findings) -> list[int]:
         return [first]
     smaller = [size for size in divisors(rung.config.rank_batch_size()) if size < first]
     return [first, *smaller[::-1][: _MOST_SIZES - 1]]
-
-
-def _tell(
-    checker: Checker,
-    kind: EventKind,
-    place: _Place,
-    size: int,
-    *,
-    phase: str | None = None,
-    attempt: Attempt | None = None,
-) -> None:
-    total = place.index + place.left
-    checker.on_event(
-        SurveyEvent(kind, place.rung, size, phase, attempt, place.index, total, left=place.left)
-    )
 
 
 def _checked(

@@ -18,7 +18,7 @@ from oomdoctor.records.result import (
 )
 from oomdoctor.runs.devices import device, startup_errors
 from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import Stopped, launch, on_one_gpu
+from oomdoctor.runs.jobs.launch import launch, on_one_gpu
 from oomdoctor.runs.survey.state import SurveySetup
 from oomdoctor.system.store.run_folders import save_attempt
 
@@ -29,13 +29,13 @@ def is_alone(request: SurveyRequest) -> bool:
 
 
 class SurveyJobs:
-    """Runs one job at a time in the host; `stop` ends the one that runs."""
+    """Runs one job at a time in the host; `stop` ends the one that runs, which raises `Stopped`."""
 
     def __init__(self, setup: SurveySetup, host: WorkerHost, stop: Callable[[], bool]) -> None:
         self._setup, self._host, self._stop = setup, host, stop
 
-    def inspect(self, config: TrainConfig) -> Inspection | None:
-        """What the worker says about the model and the machine; None when told to stop.
+    def inspect(self, config: TrainConfig) -> Inspection:
+        """What the worker says about the model and the machine.
 
         Raises:
             OomDoctorError: the worker cannot say (exit 4 or 5).
@@ -47,18 +47,7 @@ class SurveyJobs:
             config=on_one_gpu(config),
             device_type=self._setup.device.type,
         )
-        try:
-            attempt, reply = launch(
-                self._host,
-                job,
-                self._setup.folder.job_folder("inspect", None),
-                usable_bytes=None,
-                deadline_s=self._setup.request.rung_limit_s,
-                on_phase=lambda phase: None,
-                stop=self._stop,
-            )
-        except Stopped:
-            return None
+        attempt, reply = self._launched(job, "inspect", None)
         if reply is not None and reply.inspection is not None:
             return reply.inspection
         raise startup_errors.inspection_error(attempt, self._setup.spec, self._setup.request.python)
@@ -66,20 +55,8 @@ class SurveyJobs:
     def without_deadline(
         self, job: ProbeJob, on_phase: Callable[[str], None]
     ) -> tuple[Attempt, Reply | None]:
-        """Run a job that may take long, such as counting a large data file, and show its progress.
-
-        Raises:
-            Stopped: told to stop.
-        """
-        return launch(
-            self._host,
-            job,
-            self._setup.folder.job_folder(job.label, None),
-            usable_bytes=None,
-            deadline_s=math.inf,
-            on_phase=on_phase,
-            stop=self._stop,
-        )
+        """Run a job that may take long, such as counting a large data file."""
+        return self._launched(job, job.label, None, on_phase, math.inf)
 
     def measure(
         self,
@@ -88,48 +65,47 @@ class SurveyJobs:
         usable_bytes: int,
         *,
         on_phase: Callable[[str], None],
-    ) -> Attempt | None:
-        """Try one micro-batch size of one rung in its own process; None when told to stop."""
+    ) -> Attempt:
+        """Try one micro-batch size of one rung in its own process."""
         size = config.micro_batch_size
         assert isinstance(size, int)
-        job_folder = self._setup.folder.job_folder(label, size)
-        try:
-            attempt, _ = launch(
-                self._host,
-                self._job(label, config, usable_bytes),
-                job_folder,
-                usable_bytes=usable_bytes,
-                deadline_s=self._setup.request.rung_limit_s,
-                on_phase=on_phase,
-                stop=self._stop,
-            )
-        except Stopped:
-            return None
-        save_attempt(job_folder, attempt)
-        return attempt
+        job = self._job(label, config, usable_bytes)
+        return self._launched(job, label, usable_bytes, on_phase, size=size)[0]
 
     def record(
         self, label: str, config: TrainConfig, usable_bytes: int, kind: FileKind, file: str
-    ) -> Attempt | None:
-        """Run a few steps of a rung and write a snapshot or a trace; None when told to stop."""
+    ) -> Attempt:
+        """Run a few steps of a rung and write a snapshot or a trace."""
         job = replace(
             self._job(label, config, usable_bytes),
             mode="record",
             recording=RecordingRequest(kind, file),
         )
-        try:
-            attempt, _ = launch(
-                self._host,
-                job,
-                self._setup.folder.job_folder(f"{kind}-{label}", None),
-                usable_bytes=usable_bytes,
-                deadline_s=self._setup.request.rung_limit_s,
-                on_phase=lambda phase: None,
-                stop=self._stop,
-            )
-        except Stopped:
-            return None
-        return attempt
+        return self._launched(job, f"{kind}-{label}", usable_bytes)[0]
+
+    def _launched(
+        self,
+        job: ProbeJob,
+        name: str,
+        usable_bytes: int | None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        deadline_s: float | None = None,
+        size: int | None = None,
+    ) -> tuple[Attempt, Reply | None]:
+        """Run a job in the folder of that name; a try of a micro-batch size is kept there."""
+        folder = self._setup.folder.job_folder(name, size)
+        attempt, reply = launch(
+            self._host,
+            job,
+            folder,
+            usable_bytes=usable_bytes,
+            deadline_s=self._setup.request.rung_limit_s if deadline_s is None else deadline_s,
+            on_phase=on_phase,
+            stop=self._stop,
+        )
+        if size is not None:
+            save_attempt(folder, attempt)
+        return attempt, reply
 
     def _job(self, label: str, config: TrainConfig, usable_bytes: int) -> ProbeJob:
         request, gpu = self._setup.request, self._setup.device.gpu

@@ -7,21 +7,21 @@ the cheapest are measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
-from oomdoctor.analysis.changes.search import Answer, Verdict, verdict_of
+from oomdoctor.analysis.changes.search import Answer
 from oomdoctor.analysis.changes.sets import ChangeSet, sets_in_order
-from oomdoctor.analysis.search.ladder import certainly_more, least_of
-from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.analysis.search.from_prediction import RungPrediction
+from oomdoctor.records.config import Rung
+from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
 from oomdoctor.runs.devices.cards import room_for
 from oomdoctor.runs.events import Listener
 from oomdoctor.runs.files.your_changes import (
+    Simulation,
+    Sized,
     Tried,
     changed_rung,
     fastest_first,
@@ -33,10 +33,11 @@ from oomdoctor.runs.files.your_changes import (
     shown,
     simulate_faster,
     too_large,
+    unanswered,
 )
+from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
-from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.runs.survey.predict import predict_rungs
 from oomdoctor.runs.survey.state import Ending, SurveyState
 from oomdoctor.runs.survey.walk import walk
@@ -50,7 +51,7 @@ def unmeasured(state: SurveyState) -> YourRung | None:
     rung = _own(state)
     if rung is None:
         return None
-    return YourRung(rung.config.key(), YOURS, None, (), (), "no change of it was measured")
+    return unanswered(rung.config.key(), "no change of it was measured")
 
 
 def try_changes(
@@ -69,99 +70,46 @@ def try_changes(
     if reason is None and row.outcome == "fits":
         reason = _not_comparable(state, row)
     if reason is not None:
-        state.take_yours(YourRung(row.key, YOURS, None, (), (), reason))
+        state.yours = unanswered(row.key, reason)
         return
-    simulation = None
+    simulation, predicted = None, dict[str, RungPrediction]()
     if knowledge is not None and row.key in state.predicted.rungs:
-        simulation = Simulation(state, knowledge, on_event, ending.is_over)
+        simulation = _simulation(state, knowledge, on_event, ending.is_over, predicted)
     changes, ruled_out = _promising(state, training, row, simulation)
-    predicted = simulation.predicted.rungs if simulation is not None else {}
     tried: list[Tried] = []
     for one in changes:
         if ending.is_over() or _is_enough(row, tried):
             break
         changed = changed_rung(one)
         state.add_change(changed, predicted)
-        walk(state, jobs, None, on_event, ending)
+        with suppress(Stopped):
+            walk(state, jobs, None, on_event, ending)
         result = state.row(changed)
         if _was_tried(one, row, result):
             tried.append((one, result))
-            state.take_yours(_answer(training, row, tried, None))
+            state.yours = _answer(training, row, tried, None)
     if not ending.is_over():
-        state.take_yours(_answer(training, row, tried, ruled_out))
+        state.yours = _answer(training, row, tried, ruled_out)
 
 
-@dataclass(slots=True)
-class Simulation:
-    """A judge that simulates on the device of the probe, with what earlier probes measured."""
+def _simulation(
+    state: SurveyState,
+    knowledge: Knowledge,
+    on_event: Listener,
+    is_over: Callable[[], bool],
+    predicted: dict[str, RungPrediction],
+) -> Simulation:
+    """A judge on the device of the probe, with what earlier probes measured; fills `predicted`."""
 
-    state: SurveyState
-    knowledge: Knowledge
-    on_event: Listener
-    is_over: Callable[[], bool]
-    predicted: LadderPrediction = field(default_factory=LadderPrediction)
+    def run(rungs: Sequence[Sized]) -> Iterator[tuple[Attempt, ...]]:
+        sizes = {rung.config.key(): sizes for rung, sizes in rungs}
+        asked = [rung for rung, _ in rungs]
+        learned = knowledge.learned
+        found = predict_rungs(state, asked, learned, sizes, on_event=on_event, stop=is_over)
+        predicted.update(found.rungs)
+        yield from found.attempts.values()
 
-    @property
-    def usable_bytes(self) -> int:
-        """What a rung may use."""
-        return self.state.context.usable_bytes
-
-    def judge(self, sets: Sequence[ChangeSet]) -> list[Verdict | None]:
-        """Simulate each configuration; one recording serves all its micro-batch sizes."""
-        if self.is_over():
-            return [None] * len(sets)
-        alike: dict[str, ChangeSet] = {one.config.rung_key(): one for one in sets}
-        sizes: dict[str, tuple[int, ...]] = {}
-        rungs = []
-        for key, one in alike.items():
-            asked = {
-                size
-                for other in sets
-                if isinstance(size := other.config.micro_batch_size, int)
-                and other.config.rung_key() == key
-            }
-            rung = changed_rung(replace(one, config=one.config.with_micro_batch(AUTO)))
-            sizes[rung.config.key()] = tuple(sorted(asked))
-            rungs.append(rung)
-        self.simulate(rungs, sizes)
-        return [verdict_of(self.row(changed_rung(one))) for one in sets]
-
-    def least_bytes(self, config: TrainConfig) -> int:
-        """Weights, gradients and states, by formula."""
-        return least_of(config, self.state.context)
-
-    def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
-        """Whether the rules of dominance say so."""
-        return certainly_more(more, less, self.state.context)
-
-    def rows(self, changes: Sequence[ChangeSet]) -> list[Tried]:
-        """The simulated row of each change, at its best micro-batch size if it has none."""
-        if self.is_over():
-            return []
-        rungs = [changed_rung(one) for one in changes]
-        self.simulate(rungs)
-        return [(one, self.row(rung)) for one, rung in zip(changes, rungs, strict=True)]
-
-    def simulate(
-        self, rungs: Sequence[Rung], sizes: dict[str, tuple[int, ...]] | None = None
-    ) -> None:
-        """Simulate rungs, and keep what they come to at each size."""
-        learned, stop = self.knowledge.learned, self.is_over
-        found = predict_rungs(
-            self.state, rungs, learned, sizes or {}, on_event=self.on_event, stop=stop
-        )
-        self.predicted.rungs.update(found.rungs)
-        self.predicted.attempts.update(found.attempts)
-
-    def row(self, rung: Rung) -> ProbeResult:
-        """The simulated row of a rung that was simulated."""
-        state, attempts = self.state, self.predicted.attempts
-        tried = attempts.get(rung.config.key(), ()) or tuple(
-            attempt
-            for attempt in attempts.get(rung.config.rung_key(), ())
-            if attempt.config.micro_batch_size == rung.config.micro_batch_size
-        )
-        return conclude(rung, tried, None, state.context, state.request, "predicted")
+    return Simulation(state.context, state.request, run, is_over=is_over)
 
 
 def _own(state: SurveyState) -> Rung | None:
@@ -207,22 +155,14 @@ def _promising(
 
 def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: Simulation) -> str:
     """Why no change makes the rung fit, by simulation."""
-
-    def row_of(found: ChangeSet) -> ProbeResult:
-        return simulation.row(changed_rung(found))
-
     context, headroom = state.context, state.request.headroom
-    card_for: Callable[[ProbeResult], str | None] = partial(
-        room_for, own=context.compute_capability, headroom=headroom
+    own = context.compute_capability
+    card_for: Callable[[ProbeResult], str | None] = (
+        partial(room_for, own=own, headroom=headroom)
+        if context.device_type == "cuda"
+        else lambda row: None  # a probe on the CPU names no larger card
     )
-    if context.device_type != "cuda":
-        card_for = _no_card
-    return too_large(row, answer, row_of, context.usable_bytes, card_for)
-
-
-def _no_card(row: ProbeResult) -> None:
-    """A probe on the CPU names no larger card."""
-    del row
+    return too_large(row, answer, simulation, card_for)
 
 
 def _was_tried(one: ChangeSet, row: ProbeResult, result: ProbeResult) -> bool:

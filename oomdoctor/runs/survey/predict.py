@@ -16,11 +16,10 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.records.simulation import SimulationRequest, Target
 from oomdoctor.records.warnings import not_kept
-from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
-from oomdoctor.runs.survey.state import SurveyState
+from oomdoctor.runs.survey.state import LadderPrediction, SurveyState
 from oomdoctor.system.store.calibration import Learned
 
 _HERE = "this device"
@@ -60,19 +59,15 @@ def predict_rungs(
     )
     try:
         with simulators:
-            started = simulators.run(
-                [job for _, job in jobs],
-                lambda number: on_event(
-                    SurveyEvent("simulating", jobs[number][0], total=len(jobs))
-                ),
-            )
+            told = starting(on_event, [rung for rung, _ in jobs])
+            started = simulators.run([job for _, job in jobs], told)
             for done, ended in enumerate(started, 1):
                 rung = jobs[ended.number][0]
                 on_event(SurveyEvent("simulated", rung, index=done, total=len(jobs)))
                 predictions = ended.reply.predictions if ended.reply is not None else ()
                 prediction = prediction_for(predictions, target.name)
                 if prediction is not None:
-                    config = jobs[ended.number][0].config
+                    config = rung.config
                     device = target.beside_vllm(config)
                     attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
                     found.keep(config.key(), attempts, context.device_type, target.usable_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -78,7 +78,7 @@ def run_survey(
             state = SurveyState(setup)
             so_far = partial(_report, state, started_at, ending)
             noting = keeping(folder, so_far, on_event, every_s=0.0)
-            with WorkerHost(request.python, environment, folder.path) as host:
+            with WorkerHost(request.python, environment, folder.path) as host, suppress(Stopped):
                 _run(state, SurveyJobs(setup, host, ending.is_over), noting, ending, started_at)
     except OomDoctorError:
         if stop() is None:  # otherwise the signal broke off the wait for the device
@@ -114,15 +114,6 @@ def _held(
             )
         # Another survey may have held the device until now.
         yield replace(setup, device=device.as_it_is_now(setup.device))
-
-
-def resume_request(folder: RunFolder) -> SurveyRequest:
-    """The request a stored run was started with.
-
-    Raises:
-        OomDoctorError: the run has no readable request (exit 2).
-    """
-    return folder.read_request()
 
 
 def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
@@ -168,8 +159,7 @@ def _run(
     state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending, started_at: str
 ) -> None:
     """Look at the model, then measure its rungs until all are settled or a stop is requested."""
-    if not _prepare(state, jobs, on_event):
-        return
+    _prepare(state, jobs, on_event)
     take_finished(state, on_event)
     knowledge = None
     if state.request.predict:
@@ -188,23 +178,19 @@ def _run(
     try_changes(state, jobs, knowledge, on_event, ending)
 
 
-def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> bool:
-    """Look at the model and the data file; False when told to stop.
+def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> None:
+    """Look at the model and the data file.
 
     Raises:
+        Stopped: told to stop.
         OomDoctorError: the worker cannot build the model or count the rows (exit 2, 4, 5), or the
             ladder would take hours on a CPU that was not asked for (exit 5).
     """
     setup = state.setup
     on_event(SurveyEvent("inspecting", message=f"{setup.spec.id} ({setup.spec.source})"))
     inspection = jobs.inspect(state.rungs[0].config)
-    if inspection is None:
-        return False
     state.take_inspection(inspection)
-    try:
-        counted = count_rows(state.request, setup.spec, jobs.without_deadline, on_event)
-    except Stopped:
-        return False
+    counted = count_rows(state.request, setup.spec, jobs.without_deadline, on_event)
     if counted is not None:
         state.take_rows(counted)
     state.set_limits(inspection)
@@ -212,7 +198,6 @@ def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> bool:
         device.refuse_what_takes_hours(
             setup.spec, state.rungs, inspection.parameters, state.request
         )
-    return True
 
 
 def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
@@ -222,7 +207,7 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     ended = () if asked else tuple(speed_warnings(results, state.context))
     ended += (time_limit(),) if ending.by_time_limit() else ()
     versions = state.inspection.versions if state.inspection else installed_versions()
-    return assemble.report(
+    report = assemble.report(
         state,
         folder=setup.folder,
         started_at=started_at,
@@ -232,9 +217,9 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
         results=results,
         warnings=ended,
         interrupted=ending.stop(),
-        lengths=measured_answer(state.counted, results, state.request),
         yours=unmeasured(state),
     )
+    return replace(report, lengths=measured_answer(state.counted, results, state.request))
 
 
 def take_finished(state: SurveyState, on_event: Listener) -> None:

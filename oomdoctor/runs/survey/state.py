@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
@@ -16,19 +16,25 @@ from oomdoctor.analysis.search.ladder import (
     next_step,
     still_to_try,
 )
-from oomdoctor.analysis.search.precision import emulated, ladder_for
+from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.config import Rung
+from oomdoctor.records.machine import DeviceType
+from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.report import Budget, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Evidence, Inspection, ProbeResult
-from oomdoctor.records.user_training import YourRung
-from oomdoctor.records.warnings import bfloat16_emulated, float16_rungs
+from oomdoctor.records.result import (
+    Attempt,
+    Evidence,
+    Inspection,
+    Outcome,
+    PredictedPeak,
+    ProbeResult,
+)
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.ledger import Ledger, counts_from_config, with_bound, within_limits
-from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -67,7 +73,8 @@ class SurveyState(Ledger):
         self.request, self.rungs, lowered = within_limits(
             self.request, self.spec.id, inspection.max_sequence_length
         )
-        self._take_capability(inspection.compute_capability)
+        name = setup.device.gpu.name if setup.device.gpu is not None else "this device"
+        self.ladders_for({name: inspection.compute_capability})
         self.budget = device.budget(
             setup.device, inspection, self.request.vram_bytes, self.request.headroom
         )
@@ -88,18 +95,6 @@ class SurveyState(Ledger):
             data=training_data(self.request.training, self.request.lengths, self.counted),
             emulated=setup.device.gpu is not None and setup.device.gpu.emulated,
         )
-
-    def _take_capability(self, capability: str | None) -> None:
-        """Use the 16-bit type that the device has."""
-        rungs = ladder_for(self.rungs, capability)
-        name = self.setup.device.gpu.name if self.setup.device.gpu is not None else "this device"
-        if rungs != self.rungs:
-            recipe = replace(self.request.recipe, rungs=rungs)
-            self.request, self.rungs = replace(self.request, recipe=recipe), rungs
-            self.warn([float16_rungs([name])])
-        slow = emulated(rungs, capability)
-        if slow:
-            self.warn([bfloat16_emulated([name], slow)])
 
     def take_prediction(self, predicted: LadderPrediction) -> None:
         """Take the predictions of all rungs; the search then starts from them."""
@@ -123,10 +118,6 @@ class SurveyState(Ledger):
         """Add a change of the rung of --from, to be tried next."""
         self.changed += (rung,)
         self.correct_predictions({**self.context.predictions, **predictions})
-
-    def take_yours(self, yours: YourRung) -> None:
-        """Take the answer about the rung of --from, as far as it is known."""
-        self.yours = yours
 
     def next_step(self) -> NextTry | SkipRung | None:
         """What to do next; None once every rung is settled."""
@@ -200,3 +191,61 @@ class Ending:
     def elapsed_s(self) -> float:
         """Seconds since the survey began."""
         return time.monotonic() - self.begin
+
+
+@dataclass(slots=True)
+class LadderPrediction:
+    """Predictions by `config.key()` of a rung; empty if nothing could be predicted."""
+
+    rungs: dict[str, RungPrediction] = field(default_factory=dict)
+    peaks: dict[tuple[str, int], PredictedPeak] = field(default_factory=dict)  # by key and size
+    attempts: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)  # as if each was tried
+
+    def keep(
+        self, key: str, attempts: Iterable[Attempt], device_type: DeviceType, usable_bytes: int
+    ) -> None:
+        """Keep what the simulation of a rung says, one attempt for each micro-batch size.
+
+        A size counts with the tensors alone if these exceed the usable memory: on a full device the
+        allocator gives back what it holds beyond them, so a real step may come that close.
+        """
+        peaks: dict[int, int] = {}
+        rates: dict[int, float] = {}
+        limited_by: dict[int, str | None] = {}
+        tried: list[Attempt] = []
+        for attempt in attempts:
+            size, simulated = attempt.config.micro_batch_size, attempt.measurement
+            if not isinstance(size, int) or simulated is None:
+                continue
+            expected = _as_measured(simulated, device_type)
+            peaks[size] = expected.deciding_peak_bytes()
+            tensors = expected.peak_allocated_bytes + (expected.overhead_bytes or 0)
+            if attempt.outcome != "fits" and usable_bytes < tensors < peaks[size]:
+                peaks[size] = tensors
+            outcome: Outcome = "fits" if peaks[size] <= usable_bytes else "oom"
+            tried.append(replace(attempt, measurement=expected, outcome=outcome))
+            self.peaks[key, size] = PredictedPeak(
+                expected.peak_allocated_bytes,
+                expected.peak_reserved_bytes,
+                expected.peak_device_bytes,
+            )
+            if simulated.timing is not None:
+                rates[size] = tokens_per_s(simulated.timing, attempt.config)
+                limited_by[size] = simulated.timing.limited_by
+        self.rungs[key] = RungPrediction(peaks, rates, limited_by)
+        self.attempts[key] = tuple(tried)
+
+    def beside(self, result: ProbeResult, rung: Rung) -> ProbeResult:
+        """The row with its prediction: at its micro-batch size, or at the smallest predicted."""
+        key = rung.config.key()
+        size = result.micro_batch_size
+        if size is None:
+            size = min((known for other, known in self.peaks if other == key), default=1)
+        return replace(result, predicted=self.peaks.get((key, size)))
+
+
+def _as_measured(simulated: Measurement, device_type: DeviceType) -> Measurement:
+    """The CPU has no caching allocator: tensor bytes decide."""
+    if device_type == "cuda":
+        return simulated
+    return replace(simulated, peak_reserved_bytes=None, peak_device_bytes=None)

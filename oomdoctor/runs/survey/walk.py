@@ -30,7 +30,11 @@ def walk(
     on_event: Listener,
     ending: Ending,
 ) -> None:
-    """Take one step after the other. `knowledge` corrects the predictions, where there are any."""
+    """Take one step after the other. `knowledge` corrects the predictions, where there are any.
+
+    Raises:
+        Stopped: told to stop.
+    """
     while not ending.is_over():
         step = state.next_step()
         if step is None:
@@ -40,8 +44,6 @@ def walk(
             _tell(state, on_event, "skipped", step.rung, message=step.reason)
             continue
         attempt = _try(state, jobs, step, on_event)
-        if attempt is None:
-            return
         state.keep(attempt)
         if knowledge is not None:
             known = state.context.predictions
@@ -53,8 +55,8 @@ def walk(
             state.warn(device.not_given_back(state.setup.device))
 
 
-def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener) -> Attempt | None:
-    """Try one micro-batch size of one rung in its own process; None when told to stop."""
+def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener) -> Attempt:
+    """Try one micro-batch size of one rung in its own process."""
     rung, size = step.rung, step.micro_batch_size
     config = rung.config.with_micro_batch(size)
     _tell(state, on_event, "trying", rung, size, message=step.why)
@@ -109,8 +111,6 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, endin
         file = state.setup.folder.path / f"{kind}-{name}.{_ENDINGS[kind]}"
         config = rung.config.with_micro_batch(size)
         attempt = jobs.record(rung.label, config, state.context.usable_bytes, kind, str(file))
-        if attempt is None:
-            return
         if attempt.outcome not in ("fits", "oom") or not file.is_file():
             file.unlink(missing_ok=True)  # what a step that failed has left says nothing
             state.warn([not_recorded(kind, rung.label, attempt.reason or attempt.outcome)])

@@ -21,14 +21,12 @@ from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.records.inside.snapshot import SnapshotDevice
-from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.runs.explained import with_model
 from oomdoctor.runs.watched.running.streams import Tail
 from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.system.catalogue import find_model
-from oomdoctor.system.models.hub import resolve
 
 SOURCE = "output"
 _ABOUT_VALUES = ("AssertionError", "FloatingPointError", "ZeroDivisionError", "OverflowError")
@@ -54,11 +52,7 @@ def diagnoses_of(
     if not incidents:
         return ()
     given = Given(settings=_typed(command), settings_source="the command", snapshots=evidence)
-    name = facts.model_id or setup_of(given, facts.settings).model
-    spec = _built_in(name) if name else None
-    if spec is not None:
-        given = replace(given, model=spec, model_origin="the output")
-    return diagnose(SOURCE, incidents, facts, given)
+    return diagnose(SOURCE, incidents, facts, with_model(given, facts, "the output"))
 
 
 def micro_batch_of(command: Sequence[str]) -> int | None:
@@ -101,13 +95,6 @@ def _value(text: str) -> str | int | float | bool:
         except ValueError:
             continue
     return text
-
-
-def _built_in(name: str) -> ModelSpec | None:
-    # A text must not make us open a path or contact a server.
-    if find_model(name) is None:
-        return None
-    return resolve(ModelRef(name=name, source="catalogue"))
 
 
 def snapshot_answer(path: Path, device: int) -> SnapshotDevice | None:

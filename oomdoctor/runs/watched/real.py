@@ -48,7 +48,7 @@ def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | 
     used = [(one.record, device) for one in processes for device in one.record["devices"]]
     if used:
         names = {(r["pid"] if d.get("uuid") is None else "", _identity(d)) for r, d in used}
-        smallest = min((d for _, d in used), key=lambda d: _usable(d) or 0)
+        smallest = min((d for _, d in used), key=lambda d: usable_bytes(d) or 0)
         return RunDevice(
             kind="emulated" if _is_emulated(here) else "real",
             gpu_name=smallest.get("name"),
@@ -56,7 +56,7 @@ def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | 
             total_bytes=smallest.get("total_bytes") or 0,
             compute_capability=smallest.get("capability"),
             context_bytes=None,
-            usable_bytes=_usable(smallest),
+            usable_bytes=usable_bytes(smallest),
         )
     if not here:
         return None
@@ -70,11 +70,6 @@ def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | 
         context_bytes=None,
         usable_bytes=None,
     )
-
-
-def usable_bytes(device: dict[str, int]) -> int | None:
-    """What a process could reserve on a device beside its context and other processes."""
-    return _usable(device)
 
 
 def machine_of(processes: Sequence[Process], gpus: Sequence[Gpu]) -> Machine | None:
@@ -94,7 +89,8 @@ def machine_of(processes: Sequence[Process], gpus: Sequence[Gpu]) -> Machine | N
     return replace(found, other_processes=others)
 
 
-def _usable(device: dict[str, int]) -> int | None:
+def usable_bytes(device: dict[str, int]) -> int | None:
+    """What a process could reserve on a device beside its context and other processes."""
     total = device.get("total_bytes")
     return None if total is None else max(0, total - device["outside_bytes"])
 

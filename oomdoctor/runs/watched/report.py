@@ -29,9 +29,8 @@ from oomdoctor.runs.watched.diagnosis import (
 from oomdoctor.runs.watched.real import device_of, machine_of, usable_bytes
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.outside import lines_from_outside, notes_from_outside
+from oomdoctor.runs.watched.seen.outside import Samples, lines_from_outside, notes_from_outside
 from oomdoctor.runs.watched.seen.processes import Process, ran_out, rank_memory, read_processes
-from oomdoctor.runs.watched.seen.sampling import Samples
 from oomdoctor.runs.watched.session import WatchRequest
 
 

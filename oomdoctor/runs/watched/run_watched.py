@@ -19,7 +19,7 @@ from oomdoctor.runs.watched.report import Seen, report_of
 from oomdoctor.runs.watched.running.command import run_command
 from oomdoctor.runs.watched.running.guard import end_left_over, guarded
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.sampling import sampled
+from oomdoctor.runs.watched.seen.outside import sampled
 from oomdoctor.runs.watched.session import (
     WatchRequest,
     line_of,

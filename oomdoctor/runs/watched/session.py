@@ -13,7 +13,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from oomdoctor.emulator.variables import ALONE
 from oomdoctor.errors import machine_error
 from oomdoctor.runs.devices.emulated import EmulatedGpus
 from oomdoctor.system.environment import WATCH_FOLDER, cache_dir, variable
+from oomdoctor.system.store.live_logs import is_alive
 
 Weights = Literal["real", "synthetic"]
 PATIENCE = 20  # steps after which ranks no longer wait for each other to find memory repeat
@@ -82,17 +83,8 @@ def _remove_left_over(base: Path) -> None:
     """Remove folders of runs that were killed."""
     for folder in base.iterdir():
         pid = folder.name.partition("-")[0]
-        if pid.isdigit() and not _is_alive(int(pid)):
+        if pid.isdigit() and not is_alive(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,10 @@ class Traces:
         self._swept = 0
 
     def extend(self, target: list[Any], items: list[Any], memo: list[Any]) -> int:
-        """See `plain_pickle.Consumer`."""
+        """Append items to a list, or what is kept of them; returns how many were not kept.
+
+        The items may be in the memo as well.
+        """
         first = items[0] if items else None
         if type(first) is not dict:
             target += items

@@ -16,8 +16,9 @@ import struct
 from collections.abc import Callable
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from oomdoctor.snapshot.reading.events import Traces
 from oomdoctor.snapshot.reading.instructions import (
     INSTRUCTIONS,
     Machine,
@@ -32,17 +33,7 @@ _MOST_CONTAINERS = 20_000_000  # alive at once, each of about 100 bytes
 _KEYS = frozenset((str, int))
 
 
-class Consumer(Protocol):
-    """Takes lists as they grow."""
-
-    def extend(self, target: list[Any], items: list[Any], memo: list[Any]) -> int:
-        """Append items to a list, or what is kept of them; returns how many were not kept.
-
-        The items may be in the memo as well.
-        """
-
-
-def load(path: Path, consumer: Consumer, progress: Callable[[float], None] | None = None) -> Any:
+def load(path: Path, consumer: Traces, progress: Callable[[float], None] | None = None) -> Any:
     """The value in a file; `progress` gets the share that was read, now and then.
 
     Raises:
@@ -59,7 +50,7 @@ def load(path: Path, consumer: Consumer, progress: Callable[[float], None] | Non
 
 
 def loads(
-    data: bytes | mmap, consumer: Consumer, progress: Callable[[float], None] | None = None
+    data: bytes | mmap, consumer: Traces, progress: Callable[[float], None] | None = None
 ) -> Any:
     """As `load`, of bytes."""
     machine = Machine(data)
@@ -71,7 +62,7 @@ def loads(
         raise PickleError(f"it is damaged at byte {machine.at:,}: {error}") from None
 
 
-def _run(machine: Machine, consumer: Consumer, progress: Callable[[float], None]) -> Any:
+def _run(machine: Machine, consumer: Traces, progress: Callable[[float], None]) -> Any:
     data, stack, memo, marks = machine.data, machine.stack, machine.memo, machine.marks
     size, told, containers = len(data), 0, 0
     lists: dict[bytes, tuple[Any, ...]] = {}

@@ -49,7 +49,7 @@ def test_a_step_ends_where_the_engines_step_ends(monkeypatch: pytest.MonkeyPatch
     here = _Watch()
     monkeypatch.setitem(sys.modules, MODULE, module)
     monkeypatch.setattr(process_watch, "current", lambda: here)
-    mark_steps(MODULE)
+    mark_steps(MODULE, "DeepSpeedEngine", "step")
     engine = engine_class([here.after_step] * 3)
     assert [engine.step() for _ in range(4)] == ["stepped"] * 4
     assert (here.ended, here.hooks) == (2, 0)

@@ -14,8 +14,8 @@ def test_the_check_for_untrained_tokens_finds_nothing(monkeypatch: pytest.Monkey
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("Untrained tokens found")
 
-    module = ModuleType(trainer.MODULE)
+    module = ModuleType(trainer._UNSLOTH)
     vars(module)["fix_untrained_tokens"] = refuse
-    monkeypatch.setitem(sys.modules, trainer.MODULE, module)
+    monkeypatch.setitem(sys.modules, trainer._UNSLOTH, module)
     trainer.trust_embeddings()
     assert vars(module)["fix_untrained_tokens"]("model", "tokenizer", eps=1e-16) is None

@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
-from oomdoctor.monitor.guarding.release import bound_names, release
+from oomdoctor.monitor.guarding.diagnosed import bound_names, release
 
 
 class Tensor:
@@ -58,7 +58,7 @@ def test_looking_at_names_keeps_nothing_alive() -> None:
 def test_names_of_a_module_are_freed_too() -> None:
     code = """
 import sys, weakref
-from oomdoctor.monitor.guarding.release import bound_names, release
+from oomdoctor.monitor.guarding.diagnosed import bound_names, release
 class Tensor: pass
 before = bound_names(sys._getframe())
 try:

@@ -25,7 +25,7 @@ _BACKWARD = ("torch/autograd/__init__.py", "torch/_tensor.py")
 
 
 class CountedMemory:
-    """Memory by torch's counters."""
+    """Memory by torch's counters. It has what `TracedMemory` has."""
 
     stops_to_look = False
 
@@ -63,14 +63,7 @@ class CountedMemory:
         self._counted_at = now
         ended: dict[int, StepMemory] = {}
         for device, stats in _used().items():
-            allocated, reserved = memory.peaks_of(device, stats)
-            at_end = StepMemory(
-                step=step,
-                peak_allocated_bytes=allocated,
-                peak_reserved_bytes=reserved,
-                allocated_bytes=stats["allocated_bytes"]["all"]["current"],
-                reserved_bytes=stats["reserved_bytes"]["all"]["current"],
-            )
+            at_end = StepMemory(step=step, **memory.counters_of(device, stats))
             keep_step(self._steps.setdefault(device, []), at_end)
             ended[device] = at_end
         if self.live is not None:
@@ -103,14 +96,10 @@ class CountedMemory:
         return [self._device(device, stats) for device, stats in _used().items()]
 
     def _device(self, device: int, stats: dict[str, Any]) -> dict[str, Any]:
-        allocated, reserved = memory.peaks_of(device, stats)
         return {
             "device": device,
             **self._facts_of(device),
-            "peak_allocated_bytes": allocated,
-            "peak_reserved_bytes": reserved,
-            "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
-            "reserved_bytes": stats["reserved_bytes"]["all"]["current"],
+            **memory.counters_of(device, stats),
             "retries": stats["num_alloc_retries"],
             "outside_bytes": self._outside.get(device, 0),
             "peak": None,

@@ -1,10 +1,10 @@
-"""What a watch asks of its memory: `traced` on an emulated GPU, `counted` on a real one.
+"""torch's peaks of a device, whatever the script resets, and the live log of a process.
 
-torch's peaks of a device, whatever the script resets. Scripts reset them to see the peak of a part:
-transformers' memory metrics do, and torchtune's. What they were before is kept here.
+Scripts reset the peaks to see those of a part: transformers' memory metrics do, and torchtune's.
+What they were before is kept here.
 
-The live log of a process on a real GPU, so that `oomdoctor watch` sees its training. Its peaks are
-those since the start: if torch's own were reset, the script would see it.
+The live log is that of a process on a real GPU, so that `oomdoctor watch` sees its training. Its
+peaks are those since the start: if torch's own were reset, the script would see it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.monitor.inside.ending import StepMemory
 
@@ -23,39 +23,6 @@ if TYPE_CHECKING:
 _RESETTING = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 # device -> bytes allocated and reserved at the most, before the last reset
 _before: dict[int, tuple[int, int]] = {}
-
-
-class Memory(Protocol):
-    """The GPU memory of this process."""
-
-    stops_to_look: bool
-    """Whether reading it takes the time of the training, so that a record follows at once."""
-    live: Live | None
-    """The log for `oomdoctor watch`, if there is one."""
-
-    def begin(self) -> None:
-        """Start to look. CUDA has just been initialized."""
-
-    def read(self, step: int) -> None:
-        """Take into account what happened since the last call."""
-
-    def end_step(self, step: int) -> None:
-        """Keep the memory of an optimizer step that has ended, after `read`."""
-
-    def forget(self) -> None:
-        """Forget where the training was; the record has been written."""
-
-    def between_steps(self) -> None:
-        """An optimizer step has ended, and nothing is known of what follows."""
-
-    def steps(self) -> list[list[StepMemory]]:
-        """The steps so far of each device."""
-
-    def place(self) -> dict[str, Any]:
-        """Where the training is now: `phase`, `module` and `backward_frames`."""
-
-    def devices(self) -> list[dict[str, Any]]:
-        """The devices that were used, as the record has them."""
 
 
 def keep_step(steps: list[StepMemory], one: StepMemory, most: int = 200) -> None:
@@ -86,6 +53,20 @@ def peaks_of(device: int, stats: Any = None) -> tuple[int, int]:
     now = stats["allocated_bytes"]["all"]["peak"], stats["reserved_bytes"]["all"]["peak"]
     before = _before.get(device, (0, 0))
     return max(now[0], before[0]), max(now[1], before[1])
+
+
+def counters_of(device: int, stats: Any = None) -> dict[str, int]:
+    """The peaks of `peaks_of`, and the bytes that are allocated and reserved now."""
+    import torch
+
+    stats = stats or torch.cuda.memory_stats_as_nested_dict(device)
+    allocated, reserved = peaks_of(device, stats)
+    return {
+        "peak_allocated_bytes": allocated,
+        "peak_reserved_bytes": reserved,
+        "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
+        "reserved_bytes": stats["reserved_bytes"]["all"]["current"],
+    }
 
 
 def _keeping(reset: Any) -> Any:

@@ -2,31 +2,42 @@
 
 It tells every peak with its phase, module and line, and takes time, which does not matter on an
 emulated GPU.
+
+Phase and module at a time are from torch's public hooks. Those of modules change nothing of what
+they see. In the backward pass, the node that made a module's output calls back when it is about to
+run. Code that torch compiles is left alone.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+import warnings
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.monitor.inside.device import history, memory
 from oomdoctor.monitor.inside.device.history import History, read_all
 from oomdoctor.monitor.inside.device.memory import Live, keep_step
-from oomdoctor.monitor.inside.ending import StepMemory
-from oomdoctor.monitor.inside.position import Position
+from oomdoctor.monitor.inside.ending import StepMemory, frames_here
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
 _MOST_FRAMES = 60
+_MOST = 200_000
 
 
 class TracedMemory:
     """Memory by the trace. `on_forward` is called before each pass of an outermost module."""
 
     stops_to_look = True
+    """Whether reading it takes the time of the training, so that a record follows at once."""
     live: Live | None = None
+    """The log for `oomdoctor watch`, if there is one."""
 
     def __init__(self, folder: Path, on_forward: Callable[[], None]) -> None:
         self._folder, self._pid = folder, os.getpid()
@@ -99,16 +110,12 @@ class TracedMemory:
         import torch
 
         device = one.device
-        stats = torch.cuda.memory_stats(device)
-        allocated, reserved = memory.peaks_of(device)
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
         self._write_events(one)
         return {
             "device": device,
             **device_facts(device),
-            "peak_allocated_bytes": allocated,
-            "peak_reserved_bytes": reserved,
-            "allocated_bytes": stats["allocated_bytes.all.current"],
-            "reserved_bytes": stats["reserved_bytes.all.current"],
+            **memory.counters_of(device, stats),
             "retries": stats["num_alloc_retries"],
             "outside_bytes": self._outside.get(device, 0),
             "peak": self._places.get(device),
@@ -130,3 +137,129 @@ class TracedMemory:
         with path.open("ab") as file:
             flat.tofile(file)
         self._written[one.device] = len(one.blocks)
+
+
+class Position:
+    """The phases and modules of this step, with the times at which they began.
+
+    `on_forward` is called before each pass of an outermost module.
+    """
+
+    def __init__(self, on_forward: Callable[[], None]) -> None:
+        self._on_forward = on_forward
+        self.phase, self.module = "load", ""
+        self.backward_frames: list[dict[str, Any]] = []
+        self._times: list[int] = []
+        self._places: list[tuple[str, str]] = []
+        self._stack: list[tuple[int, str]] = []
+        self._names: dict[int, str] = {}
+        self._thread: int | None = None
+        self._handles: list[Any] = []
+
+    def begin(self) -> None:
+        """Add the hooks. torch.compile would warn that there are some; they leave it alone."""
+        warnings.filterwarnings("ignore", message=r".*when there are global hooks on modules")
+        from torch.nn.modules import module
+        from torch.optim import optimizer
+
+        self._handles = [
+            module.register_module_forward_pre_hook(self._before),
+            module.register_module_forward_hook(self._after, always_call=True),
+            optimizer.register_optimizer_step_pre_hook(self._before_optimizer),
+        ]
+
+    def end(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def enter(self, phase: str, module: str = "") -> None:
+        """Note where the training is from now on."""
+        self.phase, self.module = phase, module
+        if len(self._times) < _MOST:
+            self._times.append(time.time_ns() // 1000)
+            self._places.append((phase, module))
+
+    def at(self, time_us: int) -> tuple[str, str]:
+        """The phase and the module at a time of this step."""
+        index = bisect_right(self._times, time_us) - 1
+        return self._places[index] if index >= 0 else ("load", "")
+
+    def forget(self) -> None:
+        """Forget all but the present place, which may have begun earlier."""
+        self._times, self._places = self._times[-1:], self._places[-1:]
+
+    def _before(self, module: Any, inputs: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        with suppress(Exception):
+            here = threading.get_ident()
+            if not self._stack and self.phase != "backward":
+                self._thread = here
+            if here != self._thread:  # activations are computed again in the backward pass
+                self._enter_again(module)
+                return
+            if not self._stack:
+                self._on_forward()
+                if id(module) not in self._names:
+                    self._name_all(module)
+            name = self._names.get(id(module), type(module).__name__)
+            self._stack.append((id(module), name))
+            self.enter("forward" if torch.is_grad_enabled() else "eval", name)
+
+    def _enter_again(self, module: Any) -> None:
+        if self.phase == "backward":
+            self.enter("backward", self._names.get(id(module), type(module).__name__))
+
+    def _after(self, module: Any, inputs: Any, output: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        with suppress(Exception):
+            if threading.get_ident() != self._thread or not self._stack:
+                return
+            name = self._names.get(id(module), type(module).__name__)
+            while self._stack and self._stack.pop()[0] != id(module):
+                pass  # a module that was left by an exception
+            if self._stack:
+                self.enter(self.phase, self._stack[-1][1])
+            else:
+                self.enter("loss" if torch.is_grad_enabled() else "eval")
+            node = _node(output)
+            if node is not None:
+                node.register_prehook(lambda _: self._in_backward(name))
+
+    def _in_backward(self, name: str) -> None:
+        with suppress(Exception):
+            if self.phase != "backward":
+                # The thread of the script waits in the line that called backward.
+                self.backward_frames = frames_here(self._thread)
+            self.enter("backward", name)
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._stack.clear()
+        self.enter("optimizer", type(optimizer).__name__)
+
+    def _name_all(self, root: Any) -> None:
+        for name, module in root.named_modules():
+            short = name.replace("_orig_mod.", "").replace("_fsdp_wrapped_module.", "")
+            self._names[id(module)] = short.removeprefix("module.") or type(module).__name__
+
+
+def _node(output: Any) -> Any:
+    """The node of the graph that made a module's first tensor; None without one."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return output.grad_fn
+    values = output.values() if hasattr(output, "values") else output
+    if not isinstance(values, (tuple, list)) and not hasattr(output, "values"):
+        return None
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return value.grad_fn
+    return None

@@ -8,22 +8,35 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from functools import partial
+
+_ENGINE, _PIPELINE = "deepspeed.runtime.engine", "deepspeed.runtime.pipe.engine"
+# What runs after which import; what needs an emulated GPU, only there.
+_AFTER = (
+    ("torch", "process_watch", "after_torch"),
+    ("transformers.trainer", "trainer", "add_callback"),
+    ("transformers", "weights.serve", "serve"),
+    # The method takes an optimizer step, or several backward passes of which the last takes one.
+    (_ENGINE, "trainer", "mark_steps", _ENGINE, "DeepSpeedEngine", "step"),
+    (_PIPELINE, "trainer", "mark_steps", _PIPELINE, "PipelineEngine", "train_batch"),
+)
+_AFTER_EMULATED = ("unsloth_zoo.tokenizer_utils", "trainer", "trust_embeddings")
 
 
 def _watch() -> None:
-    folder = os.environ.get("OOMDOCTOR_WATCH")
-    if folder:
+    if os.environ.get("OOMDOCTOR_WATCH"):
         from oomdoctor.monitor.inside.imports import after_import
 
         if os.environ.get("OOMDOCTOR_ALONE"):
             _alone()
-        if os.environ.get("OOMDOCTOR_EMULATED"):
-            after_import("unsloth_zoo.tokenizer_utils", _unsloth)
-        after_import("torch", _torch)
-        after_import("transformers.trainer", _trainer)
-        after_import("transformers", _transformers)
-        after_import("deepspeed.runtime.engine", _engine)
-        after_import("deepspeed.runtime.pipe.engine", _pipeline_engine)
+        emulated = (_AFTER_EMULATED,) if os.environ.get("OOMDOCTOR_EMULATED") else ()
+        for name, module, function, *words in (*emulated, *_AFTER):
+            after_import(name, partial(_run, module, function, *words))
+
+
+def _run(module: str, function: str, *words: str) -> None:
+    found = importlib.import_module("oomdoctor.monitor.inside." + module)
+    getattr(found, function)(*words)
 
 
 def _alone() -> None:
@@ -36,42 +49,6 @@ def _alone() -> None:
     after_import("torch.distributed.distributed_c10d", alone.answer_collectives)
     after_import("torch.distributed.checkpoint.default_planner", alone.answer_checkpoints)
     after_import("torch.distributed.fsdp._optim_utils", alone.answer_optimizer_states)
-
-
-def _transformers() -> None:
-    from oomdoctor.monitor.inside.weights.serve import serve
-
-    serve()
-
-
-def _torch() -> None:
-    from oomdoctor.monitor.inside.process_watch import after_torch
-
-    after_torch()
-
-
-def _trainer() -> None:
-    from oomdoctor.monitor.inside.trainer import add_callback
-
-    add_callback()
-
-
-def _engine() -> None:
-    from oomdoctor.monitor.inside.trainer import mark_steps
-
-    mark_steps("deepspeed.runtime.engine")
-
-
-def _pipeline_engine() -> None:
-    from oomdoctor.monitor.inside.trainer import mark_steps
-
-    mark_steps("deepspeed.runtime.pipe.engine")
-
-
-def _unsloth() -> None:
-    from oomdoctor.monitor.inside.trainer import trust_embeddings
-
-    trust_embeddings()
 
 
 def _run_hidden() -> None:

@@ -19,7 +19,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
@@ -32,16 +32,14 @@ from oomdoctor.runs.devices import emulated
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
+from oomdoctor.runs.jobs.simulators import COMPILES_NOTHING, ONE_THREAD, as_they_end
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.system.environment import worker_environment
+from oomdoctor.system.environment import is_emulating, worker_environment
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 Chosen = Callable[[TrainConfig], bool]
 _LANES = 2
 _ROOM = 16  # times the memory of the card
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# Libraries that compile functions when they are imported take a second longer for it.
-_COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
 
 
 def is_sharded(config: TrainConfig) -> bool:
@@ -67,7 +65,7 @@ def engine_cards(known: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ..
         return ()
     if not any(chosen(rung.config) for rung in known.rungs):
         return ()
-    if emulated.why_not(known.request.python) is not None or emulated.is_inside():
+    if emulated.why_not(known.request.python) is not None or is_emulating():
         return ()
     return tuple(card for card in known.cards if emulated.can_be(card))
 
@@ -133,9 +131,9 @@ class Engines:
                 place.mkdir(exist_ok=True)
                 seen = opening.enter_context(emulated.emulating(gpus, python, place))
                 uuids = ",".join(emulated.uuid_of(index) for index in range(most))
-                environment = worker_environment(uuids) | _ONE_THREAD | seen
+                environment = worker_environment(uuids) | ONE_THREAD | seen
                 if not any(config.compile or runs_on_card_only(config) for config in self._configs):
-                    environment |= _COMPILES_NOTHING
+                    environment |= COMPILES_NOTHING
                 host = opening.enter_context(WorkerHost(python, environment, place))
                 host.start()  # they load their libraries at the same time
                 self._idle.put(host)
@@ -163,16 +161,7 @@ class Engines:
                 threads.submit(self._one, number, rung, usable_bytes, on_start)
                 for number, rung in enumerate(rungs)
             }
-            try:
-                while left:
-                    done, left = wait(left, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield future.result()
-            except BaseException:
-                self._broken.set()  # otherwise the pool would wait for the remaining rungs
-                for future in left:
-                    future.cancel()
-                raise
+            yield from as_they_end(left, self._broken)
 
     def _one(
         self, number: int, rung: Rung, usable_bytes: int, on_start: Callable[[int], None]
@@ -214,7 +203,6 @@ class Engines:
             folder,
             usable_bytes=usable_bytes,
             deadline_s=request.rung_limit_s,
-            on_phase=lambda phase: None,
             stop=lambda: self._broken.is_set() or self._stop(),
         )
         save_attempt(folder, attempt)

@@ -18,7 +18,7 @@ from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Evidence
 from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import Engines, is_sharded, was_stopped_by_host
@@ -167,10 +167,8 @@ def _run(
     """Run rungs by their engines; returns how many tries are done."""
     asked = [search.at(gpus) for search, gpus in wanted]
 
-    def started(number: int) -> None:
-        on_event(SurveyEvent("simulating", _shown(*wanted[number]), total=total))
-
-    for ran in engines.run(asked, wanted[0][0].card.usable_bytes, started):
+    told = starting(on_event, [_shown(*pair) for pair in wanted], total)
+    for ran in engines.run(asked, wanted[0][0].card.usable_bytes, told):
         search, gpus = wanted[ran.number]
         if ran.attempt.outcome == "unsupported" or was_stopped_by_host(ran.attempt):
             search.simulated = True  # another round
@@ -192,10 +190,8 @@ def _simulate(
     """Simulate rungs; returns how many tries are done."""
     tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in wanted]
 
-    def started(number: int) -> None:
-        on_event(SurveyEvent("simulating", _shown(*wanted[number]), total=total))
-
-    for ended in known.simulate(simulators, tasks, started):
+    told = starting(on_event, [_shown(*pair) for pair in wanted], total)
+    for ended in known.simulate(simulators, tasks, told):
         search, gpus = wanted[ended.number]
         done += 1
         _take(known, search, gpus, on_event, done, total)
@@ -235,7 +231,8 @@ def _keep_answer(known: Findings, card: Card, searches: list[_Search], span: Gpu
     }
     lines = tuple(_line(known, search) for search in searches)
     before = known.fewest.lines if known.fewest is not None else ()
-    known.keep_fewest(FewestAnswer(span.low, span.high, (*before, *lines)), chosen)
+    known.fewest = FewestAnswer(span.low, span.high, (*before, *lines))
+    known.chosen |= chosen
 
 
 def _line(known: Findings, search: _Search) -> FewestLine:

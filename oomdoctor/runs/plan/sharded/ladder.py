@@ -22,7 +22,7 @@ from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, refused
 from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
-from oomdoctor.runs.events import Listener, SurveyEvent
+from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.sharded.engines import (
@@ -88,10 +88,7 @@ def run_ladder(
             for number, size in wanted
         ]
 
-        def started(place: int, asked: list[Rung] = asked) -> None:
-            on_event(SurveyEvent("simulating", asked[place], total=total))
-
-        for ran in engines.run(asked, usable, started):
+        for ran in engines.run(asked, usable, starting(on_event, asked, total)):
             number, _ = wanted[ran.number]
             search = searches[number]
             search.attempts.append(ran.attempt)
@@ -172,10 +169,8 @@ def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event
     if card.facts is None or not tasks:
         return
 
-    def started(number: int) -> None:
-        on_event(SurveyEvent("simulating", tasks[number].rung, total=len(tasks)))
-
-    for done, ended in enumerate(known.simulate(simulators, tasks, started, keep=False), 1):
+    told = starting(on_event, [task.rung for task in tasks])
+    for done, ended in enumerate(known.simulate(simulators, tasks, told, keep=False), 1):
         task = tasks[ended.number]
         on_event(SurveyEvent("simulated", task.rung, index=done, total=len(tasks)))
         simulated = {

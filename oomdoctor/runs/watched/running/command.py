@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
-from oomdoctor.runs.watched.running.streams import Passage, Tail
-from oomdoctor.runs.watched.running.terminal import Terminal, in_foreground
+from oomdoctor.runs.watched.running.streams import Passage, Tail, Terminal, in_foreground
 
 # To the whole group, as Ctrl-C and `kill` of a job reach it; the others to the command alone.
 _TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -19,8 +19,12 @@ from oomdoctor.records.inside.run import (
     StepPeaks,
 )
 from oomdoctor.records.result import Evidence
-from oomdoctor.runs.watched.seen.branches import unknown_branches
-from oomdoctor.runs.watched.seen.places import library_line, phase_of_peak, user_line
+from oomdoctor.runs.watched.seen.places import (
+    library_line,
+    phase_of_peak,
+    unknown_branches,
+    user_line,
+)
 
 _MOST_POINTS = 120
 

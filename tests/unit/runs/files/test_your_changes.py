@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from analysis_make import GIB, measurement, result
@@ -22,17 +24,22 @@ from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.user_training import UserTraining
 from oomdoctor.runs.devices.cards import room_for
 from oomdoctor.runs.files.your_changes import (
+    Simulation,
     Tried,
-    answer_fits,
-    answer_runs,
     no_answer,
     offered,
     search_yours,
     simulate_faster,
 )
+from oomdoctor.runs.plan.changes import answer_fits, answer_runs
 
 TRAINING = Path(__file__).parents[3] / "data" / "stacks" / "user_training.json"
 OWN = TrainConfig(micro_batch_size=4, sequence_length=512)
+
+
+def simulation(row_of: Callable[[ChangeSet], ProbeResult]) -> Simulation:
+    """The simulation of a card with 23 GiB."""
+    return cast("Simulation", SimpleNamespace(row=row_of, usable_bytes=23 * GIB))
 
 
 def training(config: TrainConfig = OWN) -> UserTraining:
@@ -79,7 +86,7 @@ def test_changes_are_shown_in_the_order_of_what_they_cost_with_their_lines() -> 
     def row_of(one: ChangeSet) -> ProbeResult:
         return replace(row("fits", 20), config=one.config)
 
-    answer = answer_fits(training(), row(), found, row_of, 23 * GIB, lambda _: None)
+    answer = answer_fits(training(), row(), found, simulation(row_of), lambda _: None)
     words = [change.change for change in answer.changes]
     assert words == ["activation checkpointing", "8-bit AdamW"]
     assert all(change.lines and change.rung.startswith("yours,") for change in answer.changes)
@@ -93,7 +100,7 @@ def test_if_nothing_fits_the_smallest_is_named_with_the_cards_that_would_do() ->
     def row_of(one: ChangeSet) -> ProbeResult:
         return replace(row(gib=26), config=one.config)
 
-    answer = answer_fits(training(), row(), found, row_of, 23 * GIB, card_for)
+    answer = answer_fits(training(), row(), found, simulation(row_of), card_for)
     assert answer.changes == () and answer.reason is not None
     assert "8-bit AdamW needs the least, 26.0 GiB, short by 3.00 GiB; " in answer.reason
     assert answer.reason.endswith(

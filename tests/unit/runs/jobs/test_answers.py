@@ -45,7 +45,7 @@ def jobs() -> list[ProbeJob]:
 
 def said(memory: Memory, jobs: list[ProbeJob]) -> tuple[list[str | None], set[int]]:
     """The label that each answer is for, None without one, and the processes that answered."""
-    messages = [a.known and a.known.reply.reason for a in answers(memory, jobs)]
+    messages = [a and a.reply and a.reply.reason for a in answers(memory, jobs)]
     labels = [message and message.split()[0] for message in messages]
     return labels, {int(message.split()[2]) for message in messages if message}
 

@@ -25,8 +25,7 @@ from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJo
 from oomdoctor.runs.devices import device
 from oomdoctor.runs.survey import jobs as survey_jobs
 from oomdoctor.runs.survey import run_survey as survey_run
-from oomdoctor.runs.survey.ladder_prediction import LadderPrediction
-from oomdoctor.runs.survey.state import Ending, SurveySetup, SurveyState
+from oomdoctor.runs.survey.state import Ending, LadderPrediction, SurveySetup, SurveyState
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.store import run_folders
 from oomdoctor.units import GIB
