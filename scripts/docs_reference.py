@@ -26,7 +26,7 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.inside.snapshot import GROWTH
 from oomdoctor.records.rung.keys import KEYS, Group
 from oomdoctor.records.rung.unsupported import UNSUPPORTED
-from oomdoctor.records.warnings import CODES
+from oomdoctor.records.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.system import catalogue, environment
 
@@ -153,7 +153,10 @@ def unsupported() -> str:
 
 def warning_codes() -> str:
     """Every code of a warning, and when it is given."""
-    rows = [(code if code.startswith("(") else f"`{code}`", said) for code, said in CODES.items()]
+    rows = [
+        (code if code.startswith("(") else f"`{code}`", texts["when"])
+        for code, texts in codes().items()
+    ]
     return table(("code", "when"), rows)
 
 

@@ -64,6 +64,7 @@ PAGES = [
     *sorted((ROOT / "tests" / "data" / "golden").glob("*-pipe.txt")),
     ROOT / "oomdoctor" / "data" / "timeline" / "page.html",
     *sorted((ROOT / "oomdoctor" / "data" / "timeline").glob("[!u]*.js")),
+    *sorted((ROOT / "oomdoctor" / "data").rglob("*.toml")),
 ]
 WIDTH = 110
 MODULES = sorted((ROOT / "oomdoctor").rglob("*.py"))

@@ -135,12 +135,12 @@ class Lattice:
                 yield made
 
     def all(
-        self, hopeless: Callable[[ChangeSet], bool] = lambda found: False
+        self, is_too_large: Callable[[ChangeSet], bool] = lambda found: False
     ) -> Iterator[ChangeSet]:
         """Every set of the tier, each change as far as it goes, the strongest sets first.
 
         A milder step never needs less: larger micro-batches and longer rows only add to a peak. So
-        does leaving out a change: the subsets of a `hopeless` set are left out with it.
+        does leaving out a change: the subsets of a `is_too_large` set are left out with it.
         """
         for method in self.methods():
             named = self.groups(method)
@@ -150,7 +150,7 @@ class Lattice:
                 going_on: list[dict[str, Option]] = []
                 for chosen in sets:
                     made = self.made({**method, **chosen})
-                    if made is not None and hopeless(made):
+                    if made is not None and is_too_large(made):
                         continue
                     if made is not None:
                         yield made

@@ -107,7 +107,7 @@ def if_on(values: PartialConfig) -> Read:
 def among(
     known: Mapping[str, PartialConfig], reason: str, null: PartialConfig | None = None
 ) -> Read:
-    """Reads one of some words. `null` is what an empty value says, if it is no word of its own.
+    """Reads one of some words. `null` is what an empty value says, if it is not one of the words.
 
     `reason` says that a rung does not have another one, which stands for its `{}`.
     """
