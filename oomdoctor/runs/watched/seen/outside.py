@@ -1,4 +1,4 @@
-"""What is seen from outside while a command runs, and what ended it without a word of its own.
+"""What is seen from outside while a command runs, and what ended it that it could not print.
 
 A thread looks a few times a second whether a process has noted that memory ran out, and asks the
 driver then, while that process still holds its memory.

@@ -2,7 +2,7 @@
 
 A script that records its own history may ask for C++ frames too; they are passed over.
 
-Which reads of unknown values may have decided something is told by the source of their line.
+Which reads of unknown values may have decided something, by the source of their line.
 """
 
 from __future__ import annotations
