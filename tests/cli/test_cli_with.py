@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from oomdoctor.cli.requests.surveys import plan as plan_requests
+from oomdoctor.cli.requests import planned as plan_requests
 
 from oomdoctor.cli.streams.running import make_environment
 from oomdoctor.errors import OomDoctorError
