@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from oomdoctor.cli.requests import planned as plan_requests
 
+from oomdoctor.cli.requests import planned as plan_requests
 from oomdoctor.cli.streams.running import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
+from oomdoctor.cli.options.flatten import leaves
 from oomdoctor.cli.options.ladder import LadderOptions
 from oomdoctor.cli.options.planning import PlanOptions
 from oomdoctor.cli.requests.chosen_cards import (
@@ -19,7 +21,7 @@ from oomdoctor.cli.requests.from_files import with_files
 from oomdoctor.cli.requests.gpus import read_gpus
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.requests.rungs import check_snapshot, only
-from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
+from oomdoctor.cli.requests.survey import USUAL_SHAPES, common_request
 from oomdoctor.errors import usage_error
 from oomdoctor.records.planned.plan import (
     Interconnect,
@@ -41,6 +43,18 @@ _SOLVED: dict[str, SolvedKey] = {
     "micro-batch": "micro_batch_size",
     "lora-rank": "lora_rank",
 }
+_CONFLICTS = {
+    "--min": (
+        *("--sweep", "--why", "--solve", "--snapshot"),
+        *("--verify", "--all-gpus", "--lengths", "--with"),
+    ),
+    "--verify": ("--all-gpus", "--sweep", "--solve", "--lengths", "--with"),
+    "--solve": ("--sweep", "--why", "--all-gpus", "--lengths"),
+    "--snapshot": ("--sweep", "--why", "--solve", "--lengths"),
+    "--sweep": ("--lengths",),
+    "--why": ("--lengths",),
+}
+"""What a plan cannot do at once, by option."""
 _MOST_VALUES = 16
 _RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
 
@@ -78,29 +92,23 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
             "--why", "needs exactly one card: give one --gpu, without --all-gpus or --sweep"
         )
     check_snapshot(reader, options, plan)
-    if options.ladder.lengths is not None:
-        for option, value in (
-            ("--sweep", options.sweep),
-            ("--why", options.why),
-            ("--snapshot", options.snapshot),
-        ):
-            if value is not None:
-                reader.fault(option, "cannot be combined with --lengths; use --seq-len")
-    runs = RungRuns(
+    _check_conflicts(reader, options)
+    make = partial(
+        SurveyRequest,
         device="cuda",
         vram_bytes=None,
         weights="synthetic",
         evaluate=False,
         eval_batch_size=8,
         seed=0,
-        predict=False,
         time_limit_s=None,
         rung_limit_s=_RUNG_LIMIT_S,
         plan=plan,
-        versions=_versions(reader, options),
-        user_training=training,
     )
-    request = common_request(reader, options, USUAL_SHAPES["cuda"], runs, span)
+    versions = _versions(reader, options)
+    request = common_request(
+        reader, options, USUAL_SHAPES["cuda"], span, make, yours=training, versions=versions
+    )
     if plan.solve == "lora_rank":
         request = _with_adapters(request)
     if plan.why is not None:
@@ -113,6 +121,21 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     return request
 
 
+def _check_conflicts(reader: Reader, options: PlanOptions) -> None:
+    """Check that no two options ask for what a plan cannot do at once."""
+    values = dict(leaves(options)) | {"min": options.fewest, "with": options.with_}
+    given = {
+        name
+        for name in {*_CONFLICTS, *(other for others in _CONFLICTS.values() for other in others)}
+        if values[name.removeprefix("--").replace("-", "_")] not in (None, False)
+    }
+    for name, others in _CONFLICTS.items():
+        both = [other for other in others if other in given] if name in given else []
+        if both:
+            instead = "; use --seq-len" if both == ["--lengths"] and name != "--solve" else ""
+            reader.fault(name, f"cannot be combined with {' and '.join(both)}{instead}")
+
+
 def _check_gpus(reader: Reader, options: PlanOptions, span: GpuRange) -> None:
     """Check the options that are about several GPUs."""
     if not options.fewest:
@@ -122,19 +145,6 @@ def _check_gpus(reader: Reader, options: PlanOptions, span: GpuRange) -> None:
             )
     elif span.low == span.high:
         reader.fault("--min", "needs a range to search, such as --gpus 1..64")
-    others = {
-        "--sweep": options.sweep is not None,
-        "--why": options.why is not None,
-        "--solve": options.solve is not None,
-        "--snapshot": options.snapshot is not None,
-        "--verify": options.verify,
-        "--all-gpus": options.all_gpus,
-        "--lengths": options.ladder.lengths is not None,
-        "--with": options.with_ is not None,
-    }
-    for name, given in others.items():
-        if options.fewest and given:
-            reader.fault("--min", f"cannot be combined with {name}")
     if span.high == 1 and options.interconnect != "auto":
         reader.fault("--interconnect", "links several GPUs; add --gpus N")
 
@@ -162,17 +172,7 @@ def _check_verify(reader: Reader, options: PlanOptions, plan: PlanRequest) -> No
     """Check that there is one card that can be emulated, and a ladder to check on it."""
     if not options.verify:
         return
-    others = {
-        "--all-gpus": options.all_gpus,
-        "--sweep": options.sweep is not None,
-        "--solve": options.solve is not None,
-        "--lengths": options.ladder.lengths is not None,
-        "--with": options.with_ is not None,
-    }
-    given = [name for name, is_set in others.items() if is_set]
-    if given:
-        reader.fault("--verify", f"cannot be combined with {' and '.join(given)}")
-    elif len(plan.gpus) > 1:
+    if len(plan.gpus) > 1:
         reader.fault("--verify", "checks one card: give one --gpu")
     elif plan.gpus:
         try:
@@ -211,14 +211,6 @@ def _solve(reader: Reader, options: PlanOptions, typed: LadderOptions) -> Solved
     if option not in _SOLVED:
         reader.fault("--solve", f"cannot solve for {text!r}: expected one of {', '.join(_SOLVED)}")
         return None
-    for other, given in (
-        ("--sweep", options.sweep),
-        ("--why", options.why),
-        ("--all-gpus", options.all_gpus or None),
-        ("--lengths", typed.lengths),
-    ):
-        if given is not None:
-            reader.fault("--solve", f"cannot be combined with {other}")
     fixed = {"seq-len": typed.seq_len, "micro-batch": typed.micro_batch}
     if fixed.get(option) is not None:
         reader.fault(f"--{option}", "is what --solve looks for; leave it out")

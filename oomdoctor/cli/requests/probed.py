@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 from oomdoctor.cli.options.probing import ProbeOptions
@@ -11,7 +12,7 @@ from oomdoctor.cli.requests.from_files import with_files
 from oomdoctor.cli.requests.gpus import read_gpus
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.requests.rungs import recorded_only
-from oomdoctor.cli.requests.survey import USUAL_SHAPES, RungRuns, common_request
+from oomdoctor.cli.requests.survey import USUAL_SHAPES, common_request
 from oomdoctor.emulator.card import MAX_DEVICES, split_count
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.planned.searched import GpuRange
@@ -44,7 +45,9 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
     weights: WeightsChoice = reader.choice("--weights", options.weights, get_args(WeightsChoice))
     emulate, span = _emulate(reader, options, span)
     device = options.device if emulate is None else "cuda"
-    runs = RungRuns(
+    all_ranks = reader.choice("--ranks", options.ranks, ("1", "all")) == "all"
+    make = partial(
+        SurveyRequest,
         device=device,
         vram_bytes=None if options.vram is None else reader.size("--vram", options.vram),
         weights=weights,
@@ -57,16 +60,15 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         emulate=emulate,
         snapshot=options.snapshot,
         trace=options.trace,
-        all_ranks=reader.choice("--ranks", options.ranks, ("1", "all")) == "all",
+        all_ranks=all_ranks,
         nodes=_nodes(reader, options, span),
-        user_training=training,
     )
-    if emulate is None and runs.all_ranks:
+    if emulate is None and all_ranks:
         reader.fault("--ranks", "is for emulated GPUs; on others, all ranks run anyway")
     if span.high > 1 and options.device not in ("auto", "cuda", "cpu"):
         reader.fault("--device", "names one device; with --gpus, set CUDA_VISIBLE_DEVICES instead")
     shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
-    return recorded_only(common_request(reader, options, shape, runs, span))
+    return recorded_only(common_request(reader, options, shape, span, make, yours=training))
 
 
 def _nodes(reader: Reader, options: ProbeOptions, span: GpuRange) -> int:

@@ -67,10 +67,3 @@ def check_snapshot(reader: Reader, options: PlanOptions, plan: PlanRequest) -> N
         return
     if plan.all_gpus or len(plan.gpus) > 1:
         reader.fault("--snapshot", "needs exactly one card: give one --gpu, without --all-gpus")
-    for option, value in (
-        ("--sweep", options.sweep),
-        ("--why", options.why),
-        ("--solve", options.solve),
-    ):
-        if value is not None:
-            reader.fault("--snapshot", f"cannot be combined with {option}")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import get_args
@@ -21,10 +22,8 @@ from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.errors import usage_error
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
-from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.report import RankBy, SurveyRequest
-from oomdoctor.records.result import WeightsChoice
 from oomdoctor.records.user_training import YOURS, UserTraining
 from oomdoctor.runs.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.system.interpreters.kept import interpreter_with
@@ -33,43 +32,22 @@ from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": (str(USUAL_CPU_SHAPE[0]), str(USUAL_CPU_SHAPE[1]))}
 
 
-@dataclass(frozen=True, slots=True)
-class RungRuns:
-    """How the rungs are run: parsed from the options of `probe`, fixed by `plan`.
-
-    `versions` are those of --with.
-    """
-
-    device: str
-    vram_bytes: int | None
-    weights: WeightsChoice
-    evaluate: bool
-    eval_batch_size: int
-    seed: int
-    predict: bool
-    time_limit_s: float | None
-    rung_limit_s: float
-    plan: PlanRequest | None = None
-    versions: tuple[str, ...] = ()
-    emulate: str | None = None
-    snapshot: str | None = None
-    trace: str | None = None
-    all_ranks: bool = False
-    nodes: int = 1
-    user_training: UserTraining | None = None
-
-
 def common_request(
     reader: Reader,
     options: ProbeOptions | PlanOptions,
     usual_shape: tuple[str, str],
-    runs: RungRuns,
     span: GpuRange,
+    make: Callable[..., SurveyRequest],
+    *,
+    yours: UserTraining | None,
+    versions: tuple[str, ...] = (),
 ) -> SurveyRequest:
     """A request from the options that `probe` and `plan` share.
 
     `usual_shape` is the sequence length and the effective batch size to use if none is given.
-    `span` is the number of GPUs, or the range that --min searches.
+    `span` is the number of GPUs, or the range that --min searches. `make` takes what is read here,
+    and already has what a verb has alone. `yours` is the training of --from, and `versions` are
+    those of --with.
 
     Raises:
         OomDoctorError: `reader` has collected errors, or the recipe or a rung is wrong (exit 2).
@@ -91,8 +69,8 @@ def common_request(
     if ladder.micro_batch is not None:
         micro = reader.sized("--micro-batch", ladder.micro_batch)
     effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro)
-    if runs.versions:
-        python: str | None = interpreter_with(runs.versions)  # may not exist yet
+    if versions:
+        python: str | None = interpreter_with(versions)  # may not exist yet
         if ladder.python is not None:
             reader.fault("--with", "cannot be combined with --python, which has its own versions")
     else:
@@ -117,9 +95,9 @@ def common_request(
             micro_batch_size=micro,
             gpus=span.high,
         ),
-        yours=runs.user_training,
+        yours=yours,
     )
-    request = SurveyRequest(
+    request = make(
         model=ModelRef(
             name=model,
             revision=ladder.revision,
@@ -128,35 +106,20 @@ def common_request(
             trust_remote_code=ladder.trust_remote_code,
         ),
         recipe=recipe,
-        device=runs.device,
-        vram_bytes=runs.vram_bytes,
         headroom=headroom,
         sequence_length=sequence_length,
         effective_batch_size=effective,
         micro_batch_size=micro,
-        weights=runs.weights,
-        evaluate=runs.evaluate,
-        eval_batch_size=runs.eval_batch_size,
         rank_by=rank_by,
         tokens=tokens,
-        time_limit_s=runs.time_limit_s,
-        rung_limit_s=runs.rung_limit_s,
         python=python,
-        seed=runs.seed,
-        plan=runs.plan,
         lengths=lengths,
-        predict=runs.predict,
         fresh=ladder.fresh,
         training=training,
-        versions=runs.versions,
-        emulate=runs.emulate,
-        snapshot=runs.snapshot,
-        trace=runs.trace,
+        versions=versions,
         gpus=span.high,
-        all_ranks=runs.all_ranks,
-        nodes=runs.nodes,
         from_files=tuple(ladder.from_ or ()),
-        user_training=runs.user_training,
+        user_training=yours,
     )
     check_sharded(request)
     return request
