@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from contextlib import nullcontext
-from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -130,7 +127,7 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code, whatever happens."""
-    clock, started = time.monotonic(), datetime.now(UTC)
+    started = output.Started()
     surveys = arguments[:1] in (["probe"], ["plan"])
     if surveys and not _wants_silence(arguments):
         # Printed before typer parses the command line, which is slow: a survey responds at once.
@@ -149,7 +146,7 @@ def run(arguments: list[str]) -> int:
         error = _usage_error(raised) or _internal_error(raised)
     output.say_error(error.message, error.hint)
     if wants_json(arguments) and error.code != "output_failed":
-        return _print_envelope(arguments, error, started, time.monotonic() - clock)
+        return _print_envelope(arguments, error, started)
     return error.exit_code
 
 
@@ -196,27 +193,18 @@ def _internal_error(error: Exception) -> OomDoctorError:
     )
 
 
-def _print_envelope(
-    arguments: list[str], error: OomDoctorError, started: datetime, elapsed_s: float
-) -> int:
-    from oomdoctor.records.report import Fault, bare_report
-    from oomdoctor.render import render_report
+def _print_envelope(arguments: list[str], error: OomDoctorError, started: output.Started) -> int:
+    from oomdoctor.records.report import Fault
+    from oomdoctor.render.formats.json_document import to_json
 
-    report = replace(
-        bare_report(
-            next((word for word in arguments if word in COMMANDS), "oomdoctor"),
-            _STATUS.get(error.exit_code, "error"),
-            int(error.exit_code),
-            started,
-            elapsed_s,
-        ),
+    report = started.report(
+        next((word for word in arguments if word in COMMANDS), "oomdoctor"),
+        _STATUS.get(error.exit_code, "error"),
+        error.exit_code,
         errors=(Fault(error.code, error.message, error.hint),),
     )
     try:
-        output.print_answer(
-            render_report(report, "json", terminal=False, width=120, color=False, verbose=False),
-            utf8=True,
-        )
+        output.print_answer(to_json(report), utf8=True)
     except BrokenPipeError:
         output.abandon_stdout()
         return ExitCode.INTERNAL

@@ -10,11 +10,14 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import typer
 
@@ -24,7 +27,7 @@ from oomdoctor.render.formats import format_of_file
 INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and `hint:  `
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report import Report, Status
     from oomdoctor.render.lists.listing import ListingFormat
 
 PAGE_WIDTH = 120
@@ -86,22 +89,56 @@ def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None
         raise typer.Exit(refused.exit_code)
 
 
-def publish_report(report: Report, chosen: str, *, verbose: bool, file: Path | None) -> None:
-    """Print a report in the chosen format, and also write it to `file` if there is one."""
+class Started:
+    """When a command began; `report` is what came of it."""
+
+    def __init__(self) -> None:
+        self._clock, self._at = time.monotonic(), datetime.now(UTC)
+
+    def report(self, command: str, status: Status, code: int, **found: Any) -> Report:
+        """The report of the command until now, with the fields that it `found`."""
+        from oomdoctor.records.report import bare_report
+
+        bare = bare_report(command, status, code, self._at, time.monotonic() - self._clock)
+        return replace(bare, **found)
+
+
+class Answer(Protocol):
+    """The options about the answer."""
+
+    @property
+    def output_file(self) -> Path | None: ...
+
+
+class ReportOptions(Protocol):
+    """The options of a verb that prints a report."""
+
+    @property
+    def answer(self) -> Answer: ...
+
+    @property
+    def verbose(self) -> bool: ...
+
+
+def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> str:
+    """A report in a format, as a screen shows it."""
     from oomdoctor.render import render_report
 
-    def render(name: str, screen: Screen) -> str:
-        return render_report(
-            report,
-            name,
-            terminal=screen.terminal,
-            width=screen.width,
-            color=screen.color,
-            verbose=verbose,
-            signs=screen.signs,
-        )
+    return render_report(
+        report,
+        format,
+        terminal=screen.terminal,
+        width=screen.width,
+        color=screen.color,
+        verbose=verbose,
+        signs=screen.signs,
+    )
 
-    publish(render, chosen, file)
+
+def publish_report(report: Report, chosen: str, options: ReportOptions) -> None:
+    """Print a report in the chosen format, and also write it to the file of --output."""
+    render = partial(rendered, report, verbose=options.verbose)
+    publish(render, chosen, options.answer.output_file)
 
 
 class Listing(Protocol):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +10,7 @@ import typer
 from oomdoctor.cli.options import OUTPUT, completion, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.streams.output import publish_report
+from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -67,16 +65,14 @@ def diff(options: DiffOptions) -> None:
     if nothing got worse, 3 if something did, 6 if no rung is in both runs.
     """
     from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.records.report import bare_report
     from oomdoctor.runs.history.pair import difference
 
-    clock, started = time.monotonic(), datetime.now(UTC)
+    started = Started()
     chosen = chosen_format("diff", options.answer)
     found = difference(options.before, options.after)
     status, code = _ended(found)
-    report = bare_report("diff", status, code, started, time.monotonic() - clock)
-    report = replace(report, diff=found)
-    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+    report = started.report("diff", status, code, diff=found)
+    publish_report(report, chosen, options)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

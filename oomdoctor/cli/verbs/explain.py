@@ -8,9 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +17,14 @@ import typer
 
 from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.streams.output import publish_report
+from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
     from oomdoctor.cli.requests.sources import Source
     from oomdoctor.explain.training.known import Given
     from oomdoctor.records.diagnosis import Diagnosis
-    from oomdoctor.records.report import Report, Status, Warn
+    from oomdoctor.records.report import Status, Warn
     from oomdoctor.runs.exact import Checked
 
 EPILOG = """\b
@@ -50,6 +48,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.explained import (
         applied_to,
+        next_lines,
         publish_applied,
         read_given,
         remedy_number,
@@ -60,7 +59,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.explain.diagnose import exit_of
     from oomdoctor.records.warnings import not_exact, quoted, snapshot_unused
 
-    clock, started = time.monotonic(), datetime.now(UTC)
+    started = Started()
     chosen = chosen_format("explain", options.answer)
     names = list(dict.fromkeys(options.files or [STDIN]))
     reader = Reader("explain")
@@ -93,12 +92,20 @@ def explain(options: ExplainOptions) -> None:
     applied = applied_to(found[_first_failure(found)], options, number)
     if applied is not None and not applied.lines and code == ExitCode.OK:
         code = ExitCode.NO
-    report = _report(found, code, given, typed, warnings, started, time.monotonic() - clock)
-    report = replace(report, applied=applied)
+    words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}
+    report = started.report(
+        "explain",
+        words.get(code, "interrupted"),
+        code,
+        next_commands=next_lines(found, given, typed),
+        warnings=tuple(warnings),
+        diagnoses=tuple(found),
+        applied=applied,
+    )
     if applied is not None and chosen == "table":
         publish_applied(applied, names, options)
     else:
-        publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+        publish_report(report, chosen, options)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 
@@ -169,24 +176,3 @@ def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Check
         if str(folder.path) not in (checked.fault or ""):
             shutil.rmtree(folder.path, ignore_errors=True)
     return checked
-
-
-def _report(
-    found: list[Diagnosis],
-    code: ExitCode,
-    given: Given,
-    typed: list[str],
-    warnings: list[Warn],
-    started: datetime,
-    elapsed_s: float,
-) -> Report:
-    from oomdoctor.cli.requests.explained import next_lines
-    from oomdoctor.records.report import bare_report
-
-    words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}
-    return replace(
-        bare_report("explain", words.get(code, "interrupted"), int(code), started, elapsed_s),
-        next_commands=next_lines(found, given, typed),
-        warnings=tuple(warnings),
-        diagnoses=tuple(found),
-    )

@@ -40,6 +40,6 @@ def plan(options: PlanOptions) -> None:
         make_environment(request.versions, quiet=options.quiet)
     folder = run_folders.create(request.model.name)
     report = carry_out(partial(run_plan, request, folder), folder, quiet=options.quiet)
-    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+    publish_report(report, chosen, options)
     delete_old_runs(folder.name)
     raise typer.Exit(report.exit_code)

@@ -62,7 +62,7 @@ def _tell(report: Report, options: RunOptions) -> None:
         output.write_file(options.report, document_of(report))
     if not options.quiet:
         screen = output.screen(sys.stderr)
-        page = _rendered(report, screen, verbose=options.verbose)
+        page = output.rendered(report, "table", screen, verbose=options.verbose)
         output.write_patiently("\n" + page)
     elif report.errors:
         output.say_error(report.errors[0].message, report.errors[0].hint)
@@ -80,17 +80,3 @@ def _plain_page(report: Report) -> str:
 
 def _silent(line: str) -> None:
     """Say nothing."""
-
-
-def _rendered(report: Report, screen: output.Screen, *, verbose: bool) -> str:
-    from oomdoctor.render import render_report
-
-    return render_report(
-        report,
-        "table",
-        terminal=screen.terminal,
-        width=screen.width,
-        color=screen.color,
-        verbose=verbose,
-        signs=screen.signs,
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.stored_runs import ShowOptions
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.output import publish_report
+from oomdoctor.cli.streams.output import Started, publish_report
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
@@ -29,16 +29,7 @@ def _gathered(name: str) -> Report | None:
 
     if not is_gathered(Path(name)):
         return None
-    import time
-    from dataclasses import replace
-    from datetime import UTC, datetime
-
-    from oomdoctor.records.report import bare_report
-
-    clock, started = time.monotonic(), datetime.now(UTC)
-    jobs = gathered(Path(name))
-    report = bare_report("show", "ok", 0, started, time.monotonic() - clock)
-    return replace(report, gathered=jobs)
+    return Started().report("show", "ok", 0, gathered=gathered(Path(name)))
 
 
 def _case(options: ShowOptions) -> Report | None:
@@ -104,4 +95,4 @@ def show(options: ShowOptions) -> None:
     )
     drawn.write(report)
     if not drawn.takes_stdout:
-        publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+        publish_report(report, chosen, options)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,7 @@ import typer
 from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.streams.output import publish_report
+from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode, usage_error
 
 EPILOG = """\b
@@ -69,12 +67,11 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of
-    from oomdoctor.records.report import bare_report
     from oomdoctor.snapshot.composition import difference_of
     from oomdoctor.snapshot.device_answer import device_of
     from oomdoctor.snapshot.replay.changes import with_replays
 
-    clock, started = time.monotonic(), datetime.now(UTC)
+    started = Started()
     chosen = chosen_format("snapshot", options.answer)
     files = options.files or []
     if not files:
@@ -102,8 +99,10 @@ def snapshot(options: SnapshotOptions) -> None:
         for before in earlier
         for index in sorted(found)
     )
-    report = replace(
-        bare_report("snapshot", "ok", ExitCode.OK, started, time.monotonic() - clock),
+    report = started.report(
+        "snapshot",
+        "ok",
+        ExitCode.OK,
         diagnoses=failed,
         source=name,
         settings=settings,
@@ -112,4 +111,4 @@ def snapshot(options: SnapshotOptions) -> None:
         causes=failed[0].causes if failed else (),
         remedies=failed[0].remedies if failed else (),
     )
-    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+    publish_report(report, chosen, options)

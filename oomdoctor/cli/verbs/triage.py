@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +15,12 @@ from oomdoctor.cli.options import COMMON, completion, declare, switch
 from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.output import publish_report
+from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 
 if TYPE_CHECKING:
     from oomdoctor.cli.requests.reader import Reader
+    from oomdoctor.records.report import Status
     from oomdoctor.runs.triage import Item
 
 
@@ -75,16 +76,15 @@ def triage(options: TriageOptions) -> None:
     """
     from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.reader import Reader
-    from oomdoctor.records.report import bare_report
     from oomdoctor.records.triage import TRIAGE_KEYS
     from oomdoctor.runs import triage as runs
 
-    clock, started = time.monotonic(), datetime.now(UTC)
+    started = Started()
     chosen = chosen_format("triage", options.answer)
     reader = Reader("triage")
     by = None if options.by is None else reader.choice("--by", options.by, TRIAGE_KEYS)
     items = _items(options, reader)
-    said = clock
+    said = time.monotonic()
 
     def progress(done: int) -> None:
         nonlocal said
@@ -94,14 +94,11 @@ def triage(options: TriageOptions) -> None:
 
     found = runs.triage(items, since=options.since, by=by, on_progress=progress)
     code = runs.exit_of(found)
-    report = bare_report(
-        "triage", "ok" if code == ExitCode.OK else "no", int(code), started,
-        time.monotonic() - clock,
-    )  # fmt: skip
     first = next((one for one in found.jobs if one.outcome == "oom"), None)
     lines = () if first is None else (f"oomdoctor explain {first.job or first.source}",)
-    report = replace(report, triage=found, next_commands=lines)
-    publish_report(report, chosen, verbose=options.verbose, file=options.answer.output_file)
+    status: Status = "ok" if code == ExitCode.OK else "no"
+    report = started.report("triage", status, code, triage=found, next_commands=lines)
+    publish_report(report, chosen, options)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +63,8 @@ def watch(options: WatchOptions) -> None:
     watcher = Watcher(_asked(options))
     screen = output.screen(sys.stdout)
     if options.json_ or options.once or not screen.moving:
-        _print(_report(watcher), "json" if options.json_ else "table", verbose=options.verbose)
+        render = partial(output.rendered, _report(watcher), verbose=options.verbose)
+        output.publish(render, "json" if options.json_ else "table")
         return
     _renew(watcher, verbose=options.verbose)
 
@@ -89,18 +90,9 @@ def _asked(options: WatchOptions) -> Asked:
 
 
 def _report(watcher: Watcher) -> Report:
-    from oomdoctor.records.report import bare_report
-
-    clock, started = time.monotonic(), datetime.now(UTC)
+    started = output.Started()
     answer = watcher.look()
-    bare = bare_report("watch", "ok", ExitCode.OK, started, time.monotonic() - clock)
-    return replace(bare, watch=answer)
-
-
-def _print(report: Report, chosen: str, *, verbose: bool) -> None:
-    from oomdoctor.cli.streams.output import publish_report
-
-    publish_report(report, chosen, verbose=verbose, file=None)
+    return started.report("watch", "ok", ExitCode.OK, watch=answer)
 
 
 def _renew(watcher: Watcher, *, verbose: bool) -> None:
@@ -131,18 +123,8 @@ def _draw(report: Report, drawn: int, *, verbose: bool) -> int:
     """Draw the page over the one of `drawn` lines, and return the number of its lines."""
     import shutil
 
-    from oomdoctor.render import render_report
-
-    screen = output.screen(sys.stdout)
-    page = render_report(
-        report,
-        "table",
-        terminal=True,
-        width=screen.width,
-        color=screen.color,
-        verbose=verbose,
-        signs=screen.signs,
-    ).splitlines()
+    screen = replace(output.screen(sys.stdout), terminal=True)
+    page = output.rendered(report, "table", screen, verbose=verbose).splitlines()
     room = max(3, shutil.get_terminal_size().lines - 1)
     page = page if len(page) <= room else [*page[: room - 1], ".."]
     back = f"\x1b[{drawn}A\x1b[J" if drawn else ""

@@ -7,9 +7,7 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.render.blocks import Column, Grid, Look, Note, Section
 from oomdoctor.render.report.plan.cards import card_sections
-from oomdoctor.render.report.plan.fewest import fewest_sections
-from oomdoctor.render.report.plan.solve import solve_sections
-from oomdoctor.render.report.plan.sweep import sweep_sections
+from oomdoctor.render.report.plan.searched import fewest_sections, solve_sections, sweep_sections
 from oomdoctor.render.report.plan.why import why_sections
 from oomdoctor.render.words import batch
 from oomdoctor.units import DASH, format_bytes
