@@ -110,16 +110,6 @@ class Answer(Protocol):
     def output_file(self) -> Path | None: ...
 
 
-class ReportOptions(Protocol):
-    """The options of a verb that prints a report."""
-
-    @property
-    def answer(self) -> Answer: ...
-
-    @property
-    def verbose(self) -> bool: ...
-
-
 def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> str:
     """A report in a format, as a screen shows it."""
     from oomdoctor.render import render_report
@@ -135,10 +125,9 @@ def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> s
     )
 
 
-def publish_report(report: Report, chosen: str, options: ReportOptions) -> None:
+def publish_report(report: Report, chosen: str, answer: Answer, *, verbose: bool) -> None:
     """Print a report in the chosen format, and also write it to the file of --output."""
-    render = partial(rendered, report, verbose=options.verbose)
-    publish(render, chosen, options.answer.output_file)
+    publish(partial(rendered, report, verbose=verbose), chosen, answer.output_file)
 
 
 class Listing(Protocol):

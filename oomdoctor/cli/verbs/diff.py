@@ -72,7 +72,7 @@ def diff(options: DiffOptions) -> None:
     found = difference(options.before, options.after)
     status, code = _ended(found)
     report = started.report("diff", status, code, diff=found)
-    publish_report(report, chosen, options)
+    publish_report(report, chosen, options.answer, verbose=options.verbose)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

@@ -105,7 +105,7 @@ def explain(options: ExplainOptions) -> None:
     if applied is not None and chosen == "table":
         publish_applied(applied, names, options)
     else:
-        publish_report(report, chosen, options)
+        publish_report(report, chosen, options.answer, verbose=options.verbose)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

@@ -95,4 +95,4 @@ def show(options: ShowOptions) -> None:
     )
     drawn.write(report)
     if not drawn.takes_stdout:
-        publish_report(report, chosen, options)
+        publish_report(report, chosen, options.answer, verbose=options.verbose)

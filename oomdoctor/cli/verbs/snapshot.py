@@ -111,4 +111,4 @@ def snapshot(options: SnapshotOptions) -> None:
         causes=failed[0].causes if failed else (),
         remedies=failed[0].remedies if failed else (),
     )
-    publish_report(report, chosen, options)
+    publish_report(report, chosen, options.answer, verbose=options.verbose)
