@@ -1,4 +1,4 @@
-"""Every warning of a report: a function each, so that its wording in `data/warnings.toml` is filled.
+"""Every warning of a report: a function each, which fills its wording in `data/warnings.toml`.
 
 Warn only where the reader should do or know something.
 """

@@ -203,7 +203,7 @@ class Simulators:
 
 
 def as_they_end(left: set[Future[Result]], broken: threading.Event) -> Iterator[Result]:
-    """The results as they come; if the caller breaks off, `broken` is set and the rest cancelled."""
+    """The results as they come; if the caller breaks off, `broken` is set and the rest canceled."""
     try:
         while left:
             done, left = wait(left, return_when=FIRST_COMPLETED)
