@@ -16,8 +16,7 @@ from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, OOM, Events
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
-from oomdoctor.snapshot.replay.order import order_of, releases_of
-from oomdoctor.snapshot.replay.replays import Runs
+from oomdoctor.snapshot.replay.replays import Runs, order_of, releases_of
 
 
 def device_of(history: History) -> SnapshotDevice:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from oomdoctor.explain.evidence import SnapshotEvidence
     from oomdoctor.snapshot.history import History
     from oomdoctor.snapshot.reading.snapshot import Snapshot
-    from oomdoctor.snapshot.replay.fits import Room
+    from oomdoctor.snapshot.replay.changes import Room
 
 
 _LARGE = 64 * 1024**2  # bytes; reading more takes a noticeable time
@@ -86,7 +86,7 @@ def all_rooms() -> list[Room]:
 def _room(name: str) -> Room:
     from oomdoctor.analysis.fit import USUAL_HEADROOM
     from oomdoctor.runs.devices.cards import card_named
-    from oomdoctor.snapshot.replay.fits import Room
+    from oomdoctor.snapshot.replay.changes import Room
 
     target = card_named(name, USUAL_HEADROOM).target()
     return Room(target.name, target.limit_bytes)

@@ -1,16 +1,33 @@
-"""Facts about this process and its devices for the record."""
+"""Facts about this process and its devices for the record, and its reads of unknown values."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.monitor.inside.ending import script_file
+from oomdoctor.system.environment import variable
+
 _LIBRARIES = (
     *("torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed"),
     *("lightning", "pytorch-lightning", "liger-kernel", "flash-attn", "xformers", "triton"),
     *("unsloth", "axolotl", "torchao", "transformer-engine", "megatron-core"),
+)
+_AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
+_DEVICE = "libemugpu.so"
+_MOST_BYTES = 64  # a flag, a count, a length; more is data that is kept or saved
+_MOST_LINES = 200
+_MOST_FRAMES = 80
+# The user's line, and the innermost one, which may be a library's: how often.
+_counts: dict[tuple[str, int, str, int], int] = {}
+_kept: list[Any] = []  # the callback must live as long as the device
+_libraries = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 
 
@@ -79,3 +96,44 @@ def resident_bytes() -> int | None:
 
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     return None
+
+
+def note_reads() -> None:
+    """Ask the emulated device to call us at each read of an unknown value; does nothing else."""
+    with suppress(OSError, AttributeError):
+        library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
+        device = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int)(_on_read)
+        device.emu_values_set_hook(callback)
+        _kept.append(callback)
+
+
+def _on_read(address: int, size: int, worth: int) -> None:
+    if size > _MOST_BYTES:
+        return
+    with suppress(Exception):
+        frame = sys._getframe(1)
+        inner, user = frame, frame
+        script = script_file()
+        for _ in range(_MOST_FRAMES):
+            file = user.f_code.co_filename
+            if file == script or not file.startswith((*_libraries, "<")):
+                break
+            if user.f_back is None:
+                return
+            user = user.f_back
+        note_read(user.f_code.co_filename, user.f_lineno, inner.f_code.co_filename, inner.f_lineno)
+
+
+def note_read(file: str, line: int, inner_file: str, inner_line: int) -> None:
+    """Count a value that was read by this line of the user's code and is not known."""
+    place = (file, line, inner_file, inner_line)
+    if place in _counts or len(_counts) < _MOST_LINES:
+        _counts[place] = _counts.get(place, 0) + 1
+
+
+def unknown_reads() -> list[dict[str, str | int]]:
+    """The lines that read unknown values, the most frequent first."""
+    names = ("file", "line", "inner_file", "inner_line")
+    found = sorted(_counts.items(), key=lambda item: -item[1])
+    return [{**dict(zip(names, place, strict=True)), "count": count} for place, count in found]

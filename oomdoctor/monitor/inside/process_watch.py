@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside.device import memory, reads
+from oomdoctor.monitor.inside import process
+from oomdoctor.monitor.inside.device import memory
 from oomdoctor.monitor.inside.device.counted import CountedMemory
 from oomdoctor.monitor.inside.device.history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.device.traced import TracedMemory
@@ -86,7 +87,7 @@ class Watch:
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         on_out_of_memory(self._on_out_of_memory)
-        reads.start()
+        process.note_reads()
         memory.keep_peaks()
         atexit.register(self._at_exit)
         self._write()
@@ -150,7 +151,8 @@ class Watch:
             return None  # the Trainer was asked to stop, and may evaluate and save
         wish = wants_to_stop(self._asked["steps"], self._step, self._memory.steps())
         rank, world = rank_and_world()
-        if world > 1 and rank is not None and self._asks_others():
+        asks_others = self._asked["steps"] == "steady" and variable(ALONE) is None
+        if world > 1 and rank is not None and asks_others:
             if self._step > self._asked["patience"]:
                 return None
             answer = agree(self._folder, rank, world, self._step, wish is not None)
@@ -160,9 +162,6 @@ class Watch:
             wish = wish if answer else None
         self.stopped = wish
         return wish
-
-    def _asks_others(self) -> bool:
-        return self._asked["steps"] == "steady" and variable(ALONE) is None
 
     def _read(self) -> None:
         self._read_at = time.monotonic()
@@ -238,7 +237,7 @@ class Watch:
             "resident_bytes": resident_bytes(),
             "exception": last_exception() if ended else None,
             "ooms": self._ooms,
-            "unknown_reads": reads.unknown_reads(),
+            "unknown_reads": process.unknown_reads(),
             "notes": self._notes,
             "script": script_file(),
             "live_log": self._live_log(),

@@ -187,7 +187,8 @@ def refuse_what_takes_hours(
     if seconds <= _CPU_PATIENCE_S:
         return
     # What the CPU was asked for says nothing about a GPU.
-    sizes = {"--seq-len": None, "--effective-batch": None} if _is_usual_here(request) else {}
+    is_usual = (request.sequence_length, request.effective_batch_size) == USUAL_CPU_SHAPE
+    sizes = {"--seq-len": None, "--effective-batch": None} if is_usual else {}
     if slurm().on_login_node:
         gres = f"srun --gres=gpu:{request.most_gpus()}"
         hint = f"on this Slurm login node: {gres} {command_line(request, sizes)}"
@@ -201,7 +202,3 @@ def refuse_what_takes_hours(
         f"{format_seconds(seconds)} on the CPU",
         f"{hint}\nor run it on the machine with the GPU, or here all the same with --device cpu",
     )
-
-
-def _is_usual_here(request: SurveyRequest) -> bool:
-    return (request.sequence_length, request.effective_batch_size) == USUAL_CPU_SHAPE

@@ -216,12 +216,10 @@ def _of_reply(
     if reply.status == "failed":
         failed = reply.failure
         code, message = (failed.code, failed.message) if failed else ("unknown", "no reason given")
-        return attempt("failed", _first_line(f"{code}: {message}"), failure(code, message))
+        return attempt(
+            "failed", f"{code}: {message}".strip().splitlines()[0], failure(code, message)
+        )
     return attempt(reply.status, reply.reason)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0]
 
 
 def _read_reply(path: Path) -> tuple[Reply | None, str | None]:

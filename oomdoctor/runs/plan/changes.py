@@ -15,7 +15,7 @@ from oomdoctor.analysis.changes.search import (
     verdict_of,
     why_nothing_fits,
 )
-from oomdoctor.analysis.changes.table import BY_KEY, Change
+from oomdoctor.analysis.changes.table import BY_KEY
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.records.planned.plan import PlanRemedy
 from oomdoctor.records.result import Attempt, ProbeResult
@@ -68,13 +68,11 @@ def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanR
         row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
         if row is not None and row.micro_batch_size is not None:
             judge = simulation_on(known, simulators, card, row.label)
-            answer = search(row.config, verdict_of(row), judge, offers=_keeps_method)
+            answer = search(
+                row.config, verdict_of(row), judge, offers=lambda change: change.group != "method"
+            )
             found += _remedies(known, card, row, answer)
     return tuple(found)
-
-
-def _keeps_method(change: Change) -> bool:
-    return change.group != "method"
 
 
 def _why_not(known: Findings) -> str | None:

@@ -59,7 +59,9 @@ def report(
         started_at=started_at,
         elapsed_s=elapsed_s,
         machine=_machine(known),
-        budget=_budget(one) if one is not None else None,
+        budget=None
+        if one is None
+        else Budget(one.total_bytes, None, one.total_bytes, one.headroom_bytes, one.usable_bytes),
         results=rows[one.name] if one is not None else (),
         warnings=_speeds_unknown(known, rows) + _short_of_host(known, rows),
         interrupted=interrupted,
@@ -130,10 +132,6 @@ def _machine(known: Findings) -> Machine:
         compute_capability=only.compute_capability if only else None,
         gpus=known.request.most_gpus(),
     )
-
-
-def _budget(card: Card) -> Budget:
-    return Budget(card.total_bytes, None, card.total_bytes, card.headroom_bytes, card.usable_bytes)
 
 
 def in_order(cards: tuple[CardPlan, ...], plan: PlanRequest) -> tuple[CardPlan, ...]:

@@ -36,11 +36,10 @@ from oomdoctor.runs.files.your_changes import (
     unanswered,
 )
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.survey.jobs import SurveyJobs
 from oomdoctor.runs.survey.knowledge import Knowledge
 from oomdoctor.runs.survey.predict import predict_rungs
 from oomdoctor.runs.survey.state import Ending, SurveyState
-from oomdoctor.runs.survey.walk import walk
+from oomdoctor.runs.survey.walk import SurveyJobs, walk
 
 _ENOUGH = 2  # changes that help
 _MOST_MEASURED = 3

@@ -50,7 +50,7 @@ def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | 
         names = {(r["pid"] if d.get("uuid") is None else "", _identity(d)) for r, d in used}
         smallest = min((d for _, d in used), key=lambda d: usable_bytes(d) or 0)
         return RunDevice(
-            kind="emulated" if _is_emulated(here) else "real",
+            kind="emulated" if here and all(gpu.emulated for gpu in here) else "real",
             gpu_name=smallest.get("name"),
             gpus=len(names),
             total_bytes=smallest.get("total_bytes") or 0,
@@ -97,7 +97,3 @@ def usable_bytes(device: dict[str, int]) -> int | None:
 
 def _identity(device: dict[str, int]) -> tuple[object, object]:
     return (device["uuid"], None) if device.get("uuid") else (None, device["device"])
-
-
-def _is_emulated(here: Sequence[Gpu]) -> bool:
-    return bool(here) and all(gpu.emulated for gpu in here)

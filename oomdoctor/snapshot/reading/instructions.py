@@ -82,14 +82,6 @@ def _skip(size: int) -> Callable[[Machine], None]:
     return skip
 
 
-def _pop(machine: Machine) -> None:
-    machine.stack.pop()
-
-
-def _pop_mark(machine: Machine) -> None:
-    machine.popped()
-
-
 def _tuple(size: int) -> Callable[[Machine], None]:
     def push(machine: Machine) -> None:
         if size > len(machine.stack):
@@ -135,10 +127,6 @@ def _index(machine: Machine) -> int:
     return int(text)
 
 
-def _line_text(machine: Machine) -> None:
-    machine.stack.append(machine.line().decode("raw-unicode-escape"))
-
-
 def _set_item(machine: Machine) -> None:
     value, key, target = machine.stack.pop(), machine.stack.pop(), machine.stack[-1]
     if type(target) is not dict or type(key) not in (str, int):
@@ -178,7 +166,7 @@ def _shown(text: object) -> str:
     return ascii(words if isinstance(words, str) else "?")[1:-1][:80]
 
 
-INSTRUCTIONS: dict[int, Callable[[Machine], None]] = {
+INSTRUCTIONS: dict[int, Callable[[Machine], object]] = {
     0x80: _skip(1),  # PROTO
     0x95: _skip(8),  # FRAME
     0x4E: _constant(None),
@@ -189,7 +177,7 @@ INSTRUCTIONS: dict[int, Callable[[Machine], None]] = {
     0x8B: _long4,
     0x46: lambda machine: machine.stack.append(float(machine.line())),  # FLOAT
     0x47: lambda machine: machine.stack.append(struct.unpack(">d", machine.take(8))[0]),
-    0x56: _line_text,  # UNICODE
+    0x56: lambda machine: machine.stack.append(machine.line().decode("raw-unicode-escape")),
     0x8C: _text(1),
     0x58: _text(4),
     0x8D: _text(8),
@@ -204,8 +192,8 @@ INSTRUCTIONS: dict[int, Callable[[Machine], None]] = {
     0x6C: lambda machine: machine.stack.append(machine.popped()),  # LIST
     0x64: _dict,
     0x73: _set_item,
-    0x30: _pop,
-    0x31: _pop_mark,
+    0x30: lambda machine: machine.stack.pop(),  # POP
+    0x31: lambda machine: machine.popped(),  # POP_MARK
     0x32: lambda machine: machine.stack.append(machine.stack[-1]),  # DUP
     0x67: lambda machine: machine.stack.append(machine.memo[_index(machine)]),  # GET
     0x70: lambda machine: _put(machine, _index(machine)),  # PUT

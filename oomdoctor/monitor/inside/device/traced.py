@@ -200,7 +200,8 @@ class Position:
             if not self._stack and self.phase != "backward":
                 self._thread = here
             if here != self._thread:  # activations are computed again in the backward pass
-                self._enter_again(module)
+                if self.phase == "backward":
+                    self.enter("backward", self._names.get(id(module), type(module).__name__))
                 return
             if not self._stack:
                 self._on_forward()
@@ -209,10 +210,6 @@ class Position:
             name = self._names.get(id(module), type(module).__name__)
             self._stack.append((id(module), name))
             self.enter("forward" if torch.is_grad_enabled() else "eval", name)
-
-    def _enter_again(self, module: Any) -> None:
-        if self.phase == "backward":
-            self.enter("backward", self._names.get(id(module), type(module).__name__))
 
     def _after(self, module: Any, inputs: Any, output: Any) -> None:
         import torch

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
+from oomdoctor.errors import ExitCode, machine_error
 from oomdoctor.runs.watched.running.streams import Passage, Tail, Terminal, in_foreground
 
 # To the whole group, as Ctrl-C and `kill` of a job reach it; the others to the command alone.
@@ -56,7 +56,8 @@ def run_command(command: tuple[str, ...], environment: Mapping[str, str], tail: 
                 process_group=0,
             )
         except OSError as error:
-            raise _cannot_start(command[0], error) from None
+            text = f"cannot start {command[0]}: {error.strerror}"
+            raise machine_error("command_failed", text) from None
         passage.start()
         with in_foreground(process.pid) as terminal:
             signals.pass_to(process.pid, terminal)
@@ -100,10 +101,6 @@ class _Signals:
                 os.killpg(self._pid, number)
             else:
                 os.kill(self._pid, number)
-
-
-def _cannot_start(name: str, error: OSError) -> OomDoctorError:
-    return machine_error("command_failed", f"cannot start {name}: {error.strerror}")
 
 
 def _wait(process: subprocess.Popen[bytes], terminal: Terminal, signals: _Signals) -> int:

@@ -67,7 +67,7 @@ def end_left_over(folder: Path) -> None:
     names = [path.stem.partition("-")[2] for path in folder.glob("process-*.json")]
     used = {int(name) for name in names if name.isdigit()}
     end = time.monotonic() + _LEAVING_S
-    while any(_is_there(pid) for pid in used):
+    while any(Path("/proc", str(pid)).exists() for pid in used):
         if time.monotonic() > end:
             end_processes(folder, used)
             return
@@ -90,10 +90,6 @@ def end_processes(folder: Path, only: set[int] | None = None, variable: str | No
         if now > end + _PATIENCE_S:
             return  # what cannot be killed waits for a disk
         time.sleep(_POLL_S)
-
-
-def _is_there(pid: int) -> bool:
-    return Path("/proc", str(pid)).exists()
 
 
 def _send(pid: int, number: int) -> None:

@@ -174,7 +174,7 @@ class Terminal:
             self.take_back()
             _stop(lambda: os.kill(os.getpid(), signal.SIGSTOP))
             self.resume()
-        elif self.take_back() or (number in _TOO_EARLY and _has_terminal()):
+        elif self.take_back() or (number in _TOO_EARLY and os.isatty(_TERMINAL)):
             # As the terminal does it: with all of our group, such as `| tee log`.
             _stop(lambda: os.killpg(os.getpgrp(), number))
             self.resume()
@@ -192,10 +192,6 @@ class Terminal:
             os.tcsetpgrp(_TERMINAL, taker)
         signal.signal(signal.SIGTTOU, before)
         return True
-
-
-def _has_terminal() -> bool:
-    return os.isatty(_TERMINAL)
 
 
 def _stop(act: Callable[[], None]) -> None:

@@ -23,8 +23,8 @@ from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.report import SurveyRequest, Warn
 from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
 from oomdoctor.runs.devices import device
-from oomdoctor.runs.survey import jobs as survey_jobs
 from oomdoctor.runs.survey import run_survey as survey_run
+from oomdoctor.runs.survey import walk as survey_jobs
 from oomdoctor.runs.survey.state import Ending, LadderPrediction, SurveySetup, SurveyState
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.store import run_folders
