@@ -5,6 +5,9 @@ Also what Unsloth decides itself, and which compute capability a rung needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
 from oomdoctor.records.config import TrainConfig, is_fsdp, steps_in_backward
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.choices import AUTO, SIZES
@@ -12,6 +15,7 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.rung.adapters import adapter_faults
 from oomdoctor.records.rung.keys import row_faults
 
+Faults: TypeAlias = Iterator[tuple[str, str]]  # (key, sentence)
 _REFERENCES = {"precomputed": "dpo", "kl": "grpo"}
 _CHECKPOINTING = ("none", "full", "attention", "mlp")
 
@@ -22,156 +26,129 @@ def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
     What this machine or this version cannot do is not an error here: it depends on where the rung
     runs, so the worker reports it as `unsupported`.
     """
-    faults = row_faults(config)
-    faults += _sharding_faults(config)
-    faults += objective_faults(config)
+    faults = (_sharding_faults, _objective_faults, _size_faults, _technique_faults)
+    return [*row_faults(config), *(fault for of_kind in faults for fault in of_kind(config))]
+
+
+def _size_faults(config: TrainConfig) -> Faults:
+    """Numbers that are out of range, and sizes that do not divide each other."""
     if config.padding != "none" and config.packing != "none":
-        faults.append(("padding", f'packing = "{config.packing}" leaves nothing to pad'))
+        yield "padding", f'packing = "{config.packing}" leaves nothing to pad'
     elif config.padding != "none" and config.sequence_length < 2:
-        faults.append(("padding", "needs a sequence_length of at least 2"))
+        yield "padding", "needs a sequence_length of at least 2"
     for key, size in SIZES.items():
         value = getattr(config, key)
         if isinstance(value, int) and value > size.refused:
-            faults.append((key, size.refusal(value)))
+            yield key, size.refusal(value)
     if not 0.0 <= config.lora_dropout < 1.0:
-        faults.append(("lora_dropout", "must be at least 0 and below 1"))
+        yield "lora_dropout", "must be at least 0 and below 1"
     if not config.lora_targets:
-        faults.append(("lora_targets", "is empty; name modules or use all-linear"))
-    if config.micro_batch_size != AUTO:
-        if config.micro_batch_size < 1:
-            faults.append(("micro_batch_size", 'must be "auto" or at least 1'))
-        elif config.rank_batch_size() % config.micro_batch_size:
-            whole = f"the effective batch size {config.effective_batch_size}"
-            if config.world_size > 1:
-                whole = f"{config.rank_batch_size()}, which is {whole} on one GPU"
-            faults.append(
-                ("micro_batch_size", f"{config.micro_batch_size} does not divide {whole}")
-            )
-    if config.method == "qlora" and config.quantization == "none":
-        faults.append(("quantization", 'method "qlora" needs "nf4" or "int8"'))
-    faults += _technique_faults(config)
-    scaled = config.autocast_dtype == "float16"
-    if scaled and config.weights_dtype == "float16" and config.method == "full":
-        faults.append(
-            ("weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32")
-        )
-    return faults
+        yield "lora_targets", "is empty; name modules or use all-linear"
+    micro = config.micro_batch_size
+    if micro != AUTO and micro < 1:
+        yield "micro_batch_size", 'must be "auto" or at least 1'
+    elif micro != AUTO and config.rank_batch_size() % micro:
+        whole = f"the effective batch size {config.effective_batch_size}"
+        if config.world_size > 1:
+            whole = f"{config.rank_batch_size()}, which is {whole} on one GPU"
+        yield "micro_batch_size", f"{micro} does not divide {whole}"
 
 
-def _technique_faults(config: TrainConfig) -> list[tuple[str, str]]:
+def _technique_faults(config: TrainConfig) -> Faults:
     """Techniques that belong to another method."""
-    found = adapter_faults(config)
+    if config.method == "qlora" and config.quantization == "none":
+        yield "quantization", 'method "qlora" needs "nf4" or "int8"'
+    yield from adapter_faults(config)
     if config.fp8 != "none" and config.sharding != "none":
-        found.append(("fp8", f"on several GPUs has no model yet; drop {config.sharding}"))
+        yield "fp8", f"on several GPUs has no model yet; drop {config.sharding}"
     if config.fp8 == "transformer_engine" and config.activation_checkpointing != "none":
-        found.append(
-            (
-                "fp8",
-                "cannot be combined with activation_checkpointing: layers are computed again after "
-                "Transformer Engine's autocast has ended, so torch raises CheckpointError; drop "
-                "one of the two, or use torchao",
-            )
+        yield (
+            "fp8",
+            "cannot be combined with activation_checkpointing: layers are computed again after "
+            "Transformer Engine's autocast has ended, so torch raises CheckpointError; drop "
+            "one of the two, or use torchao",
         )
     row = OPTIMIZERS.get(config.optimizer)
     if row is not None and row.low_rank and config.sharding != "none":
-        found.append(("optimizer", f"{row.name} projects whole gradients, so it needs one GPU"))
+        yield "optimizer", f"{row.name} projects whole gradients, so it needs one GPU"
     if row is not None and row.low_rank and config.optimizer_in_backward:
-        found.append(("optimizer_in_backward", f"is not for {row.name}; use a layerwise optimizer"))
-    return found + unsloth_faults(config) + _in_backward_faults(config)
+        yield "optimizer_in_backward", f"is not for {row.name}; use a layerwise optimizer"
+    yield from unsloth_faults(config)
+    yield from _in_backward_faults(config)
+    scaled = config.autocast_dtype == "float16"
+    if scaled and config.weights_dtype == "float16" and config.method == "full":
+        yield "weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32"
 
 
-def _in_backward_faults(config: TrainConfig) -> list[tuple[str, str]]:
+def _in_backward_faults(config: TrainConfig) -> Faults:
     """What needs gradients that a step in the backward pass has freed."""
     if not steps_in_backward(config):
-        return []
+        return
     key = "optimizer_in_backward" if config.optimizer_in_backward else "optimizer"
-    found: list[tuple[str, str]] = []
     micro, whole = config.micro_batch_size, config.effective_batch_size
     if config.sharding != "none":
-        found.append((key, f"a step in the backward pass needs one GPU, not {config.sharding}"))
+        yield key, f"a step in the backward pass needs one GPU, not {config.sharding}"
     elif micro not in (AUTO, whole):
-        found.append(
-            (key, f"gradients cannot accumulate: set effective_batch_size = {micro}, not {whole}")
-        )
+        yield key, f"gradients cannot accumulate: set effective_batch_size = {micro}, not {whole}"
     if config.autocast_dtype == "float16":
-        found.append((key, "the gradient scaler needs all gradients together; use bfloat16"))
+        yield key, "the gradient scaler needs all gradients together; use bfloat16"
     if config.offload == "optimizer":
-        found.append(("offload", "an optimizer on the host needs all gradients together"))
-    return found
+        yield "offload", "an optimizer on the host needs all gradients together"
 
 
 MOST_GPUS = 65_536
 
 
-def _sharding_faults(config: TrainConfig) -> list[tuple[str, str]]:
+def _sharding_faults(config: TrainConfig) -> Faults:
     """Contradictions in how a training is spread over GPUs."""
-    found: list[tuple[str, str]] = []
-    world = config.world_size
+    world, node = config.world_size, max(1, config.gpus_per_node)
     if not 1 <= world <= MOST_GPUS:
-        return [("world_size", f"must be from 1 to {MOST_GPUS:,}")]
-    node = max(1, config.gpus_per_node)
+        yield "world_size", f"must be from 1 to {MOST_GPUS:,}"
+        return
     if config.sharding == "hybrid" and (world <= node or world % node):
-        found.append(("world_size", f"hybrid needs several whole nodes of {node} GPUs"))
+        yield "world_size", f"hybrid needs several whole nodes of {node} GPUs"
     if config.prefetch == "none" and is_fsdp(config) and config.fsdp_version == 2:
-        found.append(("prefetch", "FSDP 2 always gathers ahead in the backward pass"))
+        yield "prefetch", "FSDP 2 always gathers ahead in the backward pass"
     if world > 1 and config.sharding == "none":
-        found.append(("sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"))
+        yield "sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"
     if config.effective_batch_size % world:
-        found.append(
-            (
-                "effective_batch_size",
-                f"{config.effective_batch_size} is not a multiple of the {world} GPUs",
-            )
-        )
+        batch = config.effective_batch_size
+        yield "effective_batch_size", f"{batch} is not a multiple of the {world} GPUs"
     if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
-        found.append(("offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'))
+        yield "offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'
     if config.offload == "optimizer" and (is_fsdp(config) or config.sharding == "ddp"):
         instead = "parameters, which moves the states too" if is_fsdp(config) else "zero1 or zero2"
-        found.append(
-            ("offload", f"{config.sharding} cannot offload the optimizer alone: {instead}")
-        )
-    return found
+        yield "offload", f"{config.sharding} cannot offload the optimizer alone: {instead}"
 
 
-def objective_faults(config: TrainConfig) -> list[tuple[str, str]]:
-    """Settings that TRL's trainers do not have, as (key, sentence)."""
-    found: list[tuple[str, str]] = []
+def _objective_faults(config: TrainConfig) -> Faults:
+    """Settings that TRL's trainers do not have."""
     objective, completion = config.objective, config.completion_length
     wanted = _REFERENCES.get(config.reference)
     if wanted is not None and objective != wanted:
-        found.append(("reference", f'"{config.reference}" needs objective = "{wanted}"'))
+        yield "reference", f'"{config.reference}" needs objective = "{wanted}"'
     if objective in _REFERENCES.values() and not 0 <= completion < config.sequence_length:
-        found.append(
-            ("completion_length", "must leave room for a prompt in sequence_length; 0 is half")
-        )
+        yield "completion_length", "must leave room for a prompt in sequence_length; 0 is half"
     if not 0.0 <= config.vllm_gpu_memory_utilization < 1.0:
-        found.append(("vllm_gpu_memory_utilization", "must be at least 0 and below 1"))
+        yield "vllm_gpu_memory_utilization", "must be at least 0 and below 1"
     if objective == "default":
-        return found
-    if objective == "grpo" and config.num_generations < 2:
-        found.append(("num_generations", "must be at least 2: GRPO compares completions"))
-    elif objective == "grpo" and config.effective_batch_size % config.num_generations:
-        found.append(
-            (
-                "num_generations",
-                f"{config.num_generations} does not divide the effective batch size "
-                f"{config.effective_batch_size}",
-            )
-        )
+        return
+    each, whole = config.num_generations, config.effective_batch_size
+    if objective == "grpo" and each < 2:
+        yield "num_generations", "must be at least 2: GRPO compares completions"
+    elif objective == "grpo" and whole % each:
+        yield "num_generations", f"{each} does not divide the effective batch size {whole}"
     if config.loss != "default":
-        found.append(("loss", f"TRL computes the loss of {objective} itself, without all logits"))
+        yield "loss", f"TRL computes the loss of {objective} itself, without all logits"
     if config.packing != "none":
-        found.append(("packing", f"TRL pads the sequences of {objective}"))
+        yield "packing", f"TRL pads the sequences of {objective}"
     if config.padding != "none" and objective == "grpo":
-        found.append(("padding", "a rung of GRPO has completions of full length"))
+        yield "padding", "a rung of GRPO has completions of full length"
     if objective != "reward" and config.activation_checkpointing not in _CHECKPOINTING:
-        found.append(
-            (
-                "activation_checkpointing",
-                "TRL turns it off for other passes and on again for all layers; use full",
-            )
+        yield (
+            "activation_checkpointing",
+            "TRL turns it off for other passes and on again for all layers; use full",
         )
-    return found
 
 
 FP8_CAPABILITY = (8, 9)  # torch._scaled_mm: Ada, Hopper and later
