@@ -11,33 +11,9 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from oomdoctor.records.facts import choices
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.records.facts.choices import (
-    AUTO,
-    AdapterDtype,
-    AllocatorSetting,
-    Attention,
-    AutocastDtype,
-    Checkpointing,
-    Dtype,
-    Fp8,
-    FsdpVersion,
-    KbitPrepare,
-    Library,
-    Loss,
-    Method,
-    Objective,
-    Offload,
-    Packing,
-    Padding,
-    Prefetch,
-    Quantization,
-    QuantStorage,
-    ReduceDtype,
-    Reference,
-    Sharding,
-    Vision,
-)
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 
 
@@ -49,13 +25,13 @@ class TrainConfig:
     micro-batch x gradient accumulation steps x GPUs and never changes within a survey.
     """
 
-    method: Method = "full"
+    method: choices.Method = "full"
     """What is trained: every weight, or LoRA adapters on a frozen base (quantized for `qlora`)."""
-    weights_dtype: Dtype = "bfloat16"
+    weights_dtype: choices.Dtype = "bfloat16"
     """The dtype the weights are loaded in, and for full fine-tuning kept in."""
-    autocast_dtype: AutocastDtype = "none"
+    autocast_dtype: choices.AutocastDtype = "none"
     """Mixed precision: the dtype of matrix products. float16 adds the gradient scaler."""
-    fp8: Fp8 = "none"
+    fp8: choices.Fp8 = "none"
     """The library that multiplies linear layers in float8, as accelerate's recipes do."""
     optimizer: str = DEFAULT_OPTIMIZER
     """One of transformers' `OptimizerNames`."""
@@ -64,9 +40,9 @@ class TrainConfig:
     optimizer_in_backward: bool = False
     """Whether each parameter is updated in the backward pass, and its gradient freed at once.
     Gradients cannot be accumulated or clipped then."""
-    attention: Attention = "sdpa"
+    attention: choices.Attention = "sdpa"
     """transformers' `attn_implementation`."""
-    activation_checkpointing: Checkpointing = "none"
+    activation_checkpointing: choices.Checkpointing = "none"
     """Which activations are recomputed in the backward pass, or moved to the host."""
     checkpoint_every: int = 2
     """For `every_n`: recompute every n-th layer."""
@@ -85,30 +61,30 @@ class TrainConfig:
     modules_to_save: tuple[str, ...] = ()
     """Modules that are trained whole beside the adapters, such as embed_tokens and lm_head. peft
     trains a copy and keeps the original."""
-    adapter_dtype: AdapterDtype = "default"
+    adapter_dtype: choices.AdapterDtype = "default"
     """The dtype of adapters and `modules_to_save`. By default as peft makes them: adapters in
     float32, modules as the model has them. DeepSpeed and, with quantized weights, TRL cast both."""
     frozen_layers: int = 0
     """For full fine-tuning: the embeddings and the first n layers are not trained. 0 trains all."""
-    quantization: Quantization = "none"
+    quantization: choices.Quantization = "none"
     """How bitsandbytes stores the frozen base of `qlora`."""
     double_quant: bool = True
     """For nf4: quantize the quantization constants as well."""
-    quant_storage: QuantStorage = "uint8"
+    quant_storage: choices.QuantStorage = "uint8"
     """For nf4: the dtype that holds the packed weights (`bnb_4bit_quant_storage`). FSDP and ZeRO-3
     shard them only if it is that of the other weights."""
-    kbit_prepare: KbitPrepare = "peft"
+    kbit_prepare: choices.KbitPrepare = "peft"
     """What is cast to fp32 before QLoRA: all that is not quantized, as peft does; the norms
     only, as TRL does; or nothing."""
-    loss: Loss = "default"
+    loss: choices.Loss = "default"
     """How cross-entropy is computed. `liger` and `chunked` never hold the full logits.
 
     `liger` is Liger's kernel, `chunked` is the loss of TRL's SFTTrainer.
     """
-    objective: Objective = "default"
+    objective: choices.Objective = "default"
     """What is trained for: the task of the model, or with TRL's trainers `dpo` (pairs against a
     reference model), `reward` (a score for each of a pair) or `grpo` (generated completions)."""
-    reference: Reference = "default"
+    reference: choices.Reference = "default"
     """The reference of `dpo`: in full fine-tuning a second model, else the base without adapters;
     or log-probabilities that were computed before. `grpo` has one only with `kl` (beta above 0)."""
     completion_length: int = 0
@@ -118,21 +94,21 @@ class TrainConfig:
     vllm_gpu_memory_utilization: float = 0.0
     """For `grpo`: the share of the card that vLLM holds beside the step, as TRL's setting of this
     name with `vllm_mode="colocate"`. 0 is without vLLM, or with it on other cards."""
-    vision: Vision = "trained"
+    vision: choices.Vision = "trained"
     """For models with images and text: whether the vision encoder is trained, and gets adapters."""
     images: int = 1
     """For models with images and text: images in a sequence, whose tokens are part of it."""
     image_size: int = 0
     """For models with images and text: pixels a side. 0 is the model's own, or 448."""
-    packing: Packing = "none"
+    packing: choices.Packing = "none"
     """How documents share a row: `packed` fills rows of `sequence_length` with documents, and
     `padding_free` joins the rows of a micro-batch, as TRL's settings of these names do."""
     document_length: int = 512
     """For `packed`: tokens of a document."""
-    padding: Padding = "none"
+    padding: choices.Padding = "none"
     """Which rows end in padding, named as tokenizers name it: none; all but the longest of their
     batch (`longest`); or every row (`max_length`), also one that is alone in its batch."""
-    library: Library = "transformers"
+    library: choices.Library = "transformers"
     """What loads the model and adds adapters. `unsloth` is its FastLanguageModel, with its kernels;
     for it, `offload` is its use_gradient_checkpointing="unsloth"."""
     micro_batch_size: int | Literal["auto"] = AUTO
@@ -143,26 +119,26 @@ class TrainConfig:
     """Sequences in one optimizer step."""
     compile: bool = False
     """Whether the model runs through `torch.compile`."""
-    offload: Offload = "none"
+    offload: choices.Offload = "none"
     """What lives in host memory instead of on the GPU."""
-    sharding: Sharding = "none"
+    sharding: choices.Sharding = "none"
     """How a model is split over several GPUs: FSDP, DeepSpeed ZeRO, or copied whole (ddp)."""
     world_size: int = 1
     """The number of GPUs."""
     gpus_per_node: int = 8
     """The GPUs of one machine: `hybrid` shards within it, and its host memory is shared."""
-    fsdp_version: FsdpVersion = 2
+    fsdp_version: choices.FsdpVersion = 2
     """2 is `fully_shard`, 1 is `FullyShardedDataParallel`."""
-    prefetch: Prefetch = "default"
+    prefetch: choices.Prefetch = "default"
     """Which weights are gathered ahead: as the engine does by default, none, or also in the
     forward pass."""
-    reduce_dtype: ReduceDtype = "default"
+    reduce_dtype: choices.ReduceDtype = "default"
     """The dtype in which gradients are reduced; by default that of the computation."""
     bucket_elements: int = 0
     """Elements that DDP and ZeRO reduce or gather at once; 0 is the engine's default."""
     sync_each_batch: bool = False
     """Whether gradients are reduced after each micro-batch, not only after the last."""
-    allocator: AllocatorSetting = "default"
+    allocator: choices.AllocatorSetting = "default"
     """Settings of PyTorch's caching allocator."""
 
     def key(self) -> str:

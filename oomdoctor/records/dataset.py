@@ -41,8 +41,8 @@ class TrainingRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOfLength:
-    """How many rows have at most `up_to_tokens`, and more than those before."""
+class LengthBin:
+    """How many rows have at most `up_to_tokens`, and more than the bin before."""
 
     up_to_tokens: int
     rows: int
@@ -58,7 +58,7 @@ class TrainingData:
     rows: int
     epochs: float
     tokens_per_row: float | None = None
-    lengths: tuple[RowsOfLength, ...] = ()
+    lengths: tuple[LengthBin, ...] = ()
     packed_tokens: int | None = None
 
 
@@ -84,14 +84,6 @@ class RowLength:
 
     row: int
     tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class LengthBin:
-    """How many rows have at most `up_to_tokens`, and more than the bin before."""
-
-    up_to_tokens: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def codes() -> dict[str, dict[str, str]]:
 
 
 def _warn(code: str, wording: str = "text", /, **values: Any) -> Warn:
-    return Warn(code, codes()[code][wording].strip().format(**values))
+    return Warn(code, codes()[code][wording].format(**values))
 
 
 def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
-from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.config import held_micro_batches
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
@@ -33,7 +32,7 @@ def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[
     with simulated_rung(
         simulation_job(job, **changes), PhaseFile(None), shallow=shallow
     ) as recorder:
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
+        rung = RecordedRung(recorder.depths)
         recorded = recorder.record(size)
         rung.add(size, recorded.tape, recorded.taken)
     accumulates = size < job.config.effective_batch_size

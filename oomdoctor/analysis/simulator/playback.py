@@ -57,24 +57,14 @@ class Layout:
         return self.outline.windows
 
 
-@dataclass(frozen=True, slots=True)
-class Categories:
-    """The names of the categories that a rung's recordings use."""
-
-    states: str
-    gradients: str
-    temporary: str
-    inputs: str
-
-
 class RecordedRung:
     """Recordings of a rung at some micro-batch sizes, and layouts of any size made from them.
 
     `depths` are (simulated, real) units by stack. A tape holds the inputs of one micro-batch.
     """
 
-    def __init__(self, depths: Mapping[int, tuple[int, int]], categories: Categories) -> None:
-        self.depths, self.categories = depths, categories
+    def __init__(self, depths: Mapping[int, tuple[int, int]]) -> None:
+        self.depths = depths
         self.tapes: dict[int, Tape] = {}  # of one micro-step
         self._taken: dict[int, Mapping[int, int]] = {}
         self._shallow: dict[tuple[int, bool], Tape] = {}
@@ -157,7 +147,7 @@ class RecordedRung:
         if (size, accumulates) not in self._shallow:
             tape = self.tapes[size]
             if accumulates:
-                tape = with_second_micro_step(tape, self._taken[size], self.categories.temporary)
+                tape = with_second_micro_step(tape, self._taken[size])
             self._shallow[size, accumulates] = tape
         return self._shallow[size, accumulates]
 
@@ -176,12 +166,11 @@ class RecordedRung:
             tape = self._tape(size, accumulates=accumulates)
             if held > 1:
                 order, _ = self._order(size, accumulates=accumulates)
-                order = with_inputs(order, tape.blocks, self.categories.inputs, held)
+                order = with_inputs(order, tape.blocks, held)
             else:
                 deep = any(simulated != real for simulated, real in self.depths.values())
                 order = self._extended(tape) if deep else plain_order(tape)
-                states, gradients = self.categories.states, self.categories.gradients
-                order = with_steady_step(order, tape.blocks, states, gradients, tape.carried)
+                order = with_steady_step(order, tape.blocks, tape.carried)
             self._orders[size, accumulates, held] = (order, outline_of(order))
         return self._orders[size, accumulates, held]
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from oomdoctor.analysis.simulator.card import Card, workspaces
-from oomdoctor.analysis.simulator.playback import Categories, NewStructureError, RecordedRung
+from oomdoctor.analysis.simulator.playback import NewStructureError, RecordedRung
 from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
 from oomdoctor.analysis.simulator.timing import grow_evenly
-from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, TEMPORARY
 
-CATEGORIES_OF_STEPS = Categories(OPTIMIZER, GRADIENTS, TEMPORARY, INPUTS)
 LOW, HIGH = 2, 61
 _MANY = 1.25  # times the blocks of one row; more are no matter of contiguous tensors
 _HIGHER = (HIGH, LOW + 59 * 17, LOW + 59 * 17**2)  # for larger and larger batches
@@ -55,7 +53,7 @@ class Recordings:
         has_lines: bool = True,
     ) -> None:
         self.facts, self.card, self._record = facts, card, record
-        self.rung = RecordedRung(facts.depths, CATEGORIES_OF_STEPS)
+        self.rung = RecordedRung(facts.depths)
         self.by_size: dict[int, Recorded] = {}
         self.alike: set[Card] | None = None
         self._even: dict[tuple[int, int], bool] = {}

@@ -166,29 +166,30 @@ class Sizes:
         if not has_estimate(self._config):
             return None
         if (target.name, size) not in self._timings:
-            alone = self.computing(target, size)
-            self._timings[target.name, size] = (
-                None if alone is None else self._together(alone, target, size)
-            )
+            self._timings[target.name, size] = self.together(self._config, target, size)
         return self._timings[target.name, size]
 
-    def computing(self, target: Target, size: int) -> Timing | None:
-        """The times of the computation alone; None if the card's speed is not known."""
+    def together(
+        self, config: TrainConfig, target: Target, size: int, *, updates_all: bool = False
+    ) -> Timing | None:
+        """The times of the computation, with what a GPU waits for the others as `config` has them.
+
+        None if the card's speed or its links are not known.
+        """
         if target.gpu is None:
             return None
-        return estimated_timing(self._work_at(size), target.gpu, target.calibration, self._errors)
-
-    def _together(self, alone: Timing, target: Target, size: int) -> Timing | None:
-        """The times with what a GPU waits for the others."""
-        assert target.gpu is not None  # `computing` knows its speed
-        facts = self._recordings.facts
+        work, facts = self._work_at(size), self._recordings.facts
+        alone = estimated_timing(work, target.gpu, target.calibration, self._errors)
+        if alone is None:
+            return None
         return with_communication(
             alone,
-            self._config.with_micro_batch(size),
+            config.with_micro_batch(size),
             at_most_packed(facts.parameters),
             facts.trainable_parameters,
             target.gpu,
             target.interconnect,
+            updates_all=updates_all,
         )
 
     def _work_at(self, size: int) -> Work:

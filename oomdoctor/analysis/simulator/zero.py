@@ -16,8 +16,6 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Played, RungFacts, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
-from oomdoctor.analysis.speed.communication import with_communication
-from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES, GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.facts.choices import Dtype
@@ -163,18 +161,7 @@ class ZeroSizes:
 
     def timing(self, target: Target, size: int) -> Timing | None:
         """The times on a card; None if they cannot be estimated."""
-        alone = self._alone.computing(target, size)
-        if alone is None or target.gpu is None:
-            return None
-        return with_communication(
-            alone,
-            self._config.with_micro_batch(size),
-            at_most_packed(self._facts.parameters),
-            self._facts.trainable_parameters,
-            target.gpu,
-            target.interconnect,
-            updates_all=True,
-        )
+        return self._alone.together(self._config, target, size, updates_all=True)
 
 
 _STATES = (WEIGHTS, GRADIENTS, OPTIMIZER)

@@ -16,8 +16,8 @@ from oomdoctor.analysis.speed.throughput import tokens_per_s_spread
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.dataset import (
     CountedRows,
+    LengthBin,
     LengthsRequest,
-    RowsOfLength,
     TrainingData,
     TrainingRequest,
     TrainingTime,
@@ -42,7 +42,7 @@ def training_data(
         rows=found.rows if rows is None else rows,
         epochs=epochs,
         tokens_per_row=found.tokens / found.rows,
-        lengths=tuple(RowsOfLength(b.up_to_tokens, b.rows) for b in counted.buckets),
+        lengths=tuple(LengthBin(b.up_to_tokens, b.rows) for b in counted.buckets),
         packed_tokens=packed,
     )
 
@@ -83,7 +83,7 @@ def _sequences(data: TrainingData, micro: int, length: int) -> tuple[int, float]
     return data.rows, padded_length(data.lengths, data.tokens_per_row, micro, length)
 
 
-def padded_length(lengths: Iterable[RowsOfLength], mean: float, micro: int, longest: int) -> float:
+def padded_length(lengths: Iterable[LengthBin], mean: float, micro: int, longest: int) -> float:
     """The expected longest of `micro` rows that are drawn at random; rows end at `longest` tokens.
 
     Lengths are known up to the next multiple of 128. The mean is known exactly and corrects them,

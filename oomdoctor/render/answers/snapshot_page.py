@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.phases import PHASES
 from oomdoctor.records.inside.snapshot import (
-    GROWTH,
     HeldBlocks,
     SnapshotDevice,
     SnapshotDifference,
@@ -230,9 +230,9 @@ def growth_facts(grown: SnapshotGrowth) -> list[tuple[str, str]]:
     calls = [at_line(call).removeprefix(", ") for call in grown.called_from if call != grown.where]
     if calls:
         facts.append(("Called from", ", ".join(calls[:_SHOWN_CALLS])))
-    found = GROWTH[grown.kind]
-    facts.append(("Looks like", f"{found.looks_like} ({grown.confidence} confidence)"))
-    facts.append(("What helps", found.remedy))
+    words = data_of("growth.toml")[grown.kind]
+    facts.append(("Looks like", f"{words['looks_like']} ({grown.confidence} confidence)"))
+    facts.append(("What helps", words["remedy"]))
     if grown.full_at_step is not None:
         facts.append(("Full", f"in {grown.unit} {grown.full_at_step:,} if it goes on like this"))
     return facts

@@ -20,7 +20,6 @@ from oomdoctor.analysis.allocator.settings import equal_blocks_of
 from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
-from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.result import ProbeJob
@@ -180,7 +179,7 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
     """The rung's events at each length, from a recording of its own."""
     job = recorder.job
     assert job.simulation is not None
-    rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
+    rung = RecordedRung(recorder.depths)
     facts = recorder.facts()
     resized = workspaces(card, facts.torch_release, facts.workspace_setting)
     for length in lengths:

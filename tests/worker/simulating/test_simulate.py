@@ -16,7 +16,6 @@ from tiny_models import WITH_IMAGES, tiny_job
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.analysis.simulator.recorded import Recorded
-from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.result import ProbeJob
@@ -281,7 +280,7 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
 def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str) -> None:
     job = simulation_job(tiny_job("dense", **_QLORA, kbit_prepare=prepare))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
+        rung = RecordedRung(recorder.depths)
         for size in (1, 2):  # the load stays on the tape
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)
@@ -292,13 +291,13 @@ def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
     job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung({}, CATEGORIES_OF_STEPS)
+        rung = RecordedRung({})
         for size in (2, 61):
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)
         assert rung.is_line(2, 61)
         told = rung.layout(8, (2, 61), accumulates=True)
-        itself = RecordedRung({}, CATEGORIES_OF_STEPS)
+        itself = RecordedRung({})
         recorded = recorder.record(8)
         itself.add(8, recorded.tape, recorded.taken)
     own = itself.layout(8, accumulates=True)

@@ -12,16 +12,16 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from oomdoctor.analysis.simulator.tape import EMPTIED, Order, Tape, TapeBlock
+from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, TEMPORARY
 
 
-def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str) -> Tape:
+def with_second_micro_step(tape: Tape, taken: Mapping[int, int]) -> Tape:
     """The tape of a step with two micro-steps, from a tape with one.
 
     The second does what the first did, but its gradients are added to the existing ones: `taken`
     has, for the block of each gradient, the event before which it is added and dies. A copy of a
     block that outlives the micro-step dies with the original; a block that is never freed is not
-    copied, unless it is carried over: then the second micro-step frees the original. `temporary` is
-    the category of the second gradients.
+    copied, unless it is carried over: then the second micro-step frees the original.
     """
     spans = [span for span in tape.spans() if span[2] == "first"]
     start, end = spans[0][0], spans[1][1]
@@ -57,7 +57,7 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int], temporary: str)
                 double.carried[left_in[event - 1]] = left
             elif event - 1 in taken:
                 copies[event] = double.born(
-                    replace(tape.blocks[event - 1], category=temporary), region
+                    replace(tape.blocks[event - 1], category=TEMPORARY), region
                 )
             elif event in deaths:
                 copies[event] = double.born(tape.blocks[event - 1], region)
@@ -80,25 +80,22 @@ _BATCH = "batch"  # the window in which a step makes what its first micro-step n
 def with_steady_step(
     order: Order,
     blocks: list[TapeBlock],
-    states: str,
-    gradients: str,
     carried: Mapping[int, int] = MappingProxyType({}),
 ) -> Order:
     """The order, followed by its training step again, now with existing optimizer states.
 
-    `states` and `gradients` are the categories of optimizer states and gradients. A block that is
-    never freed is not made again, except gradients, which `zero_grad` frees, and what is carried
-    over (`Tape.carried`): the steady step frees what the first one left. What a step makes before
-    its first micro-step is in the phase before it, as in a measurement: the load, or the end of the
-    first step.
+    A block that is never freed is not made again, except gradients, which `zero_grad` frees, and
+    what is carried over (`Tape.carried`): the steady step frees what the first one left. What a
+    step makes before its first micro-step is in the phase before it, as in a measurement: the load,
+    or the end of the first step.
     """
     src = order.origin
     immortal = set(range(1, len(src) + 1)).difference([-e for e in order.events if e < 0])
-    again = [blocks[source].category != states for source in range(len(blocks))]
+    again = [blocks[source].category != OPTIMIZER for source in range(len(blocks))]
     made = [False, *map(again.__getitem__, src)]  # by block: whether it is made again
     for block in immortal:
         source = src[block - 1]
-        kept = blocks[source].category == gradients or source in carried.values()
+        kept = blocks[source].category == GRADIENTS or source in carried.values()
         made[block] = made[block] and kept
     left = {source: block for block, source in enumerate(src, 1) if source in carried.values()}
     heirs = [left.get(carried.get(source, -1), 0) for source in src]
@@ -140,18 +137,15 @@ def with_steady_step(
     return Order(events, origin, windows, repeats, emptied)
 
 
-def with_inputs(
-    order: Order, blocks: Sequence[TapeBlock], inputs: str, micro_batches: int
-) -> Order:
+def with_inputs(order: Order, blocks: Sequence[TapeBlock], micro_batches: int) -> Order:
     """The order with the inputs of so many micro-batches, held until the end.
 
-    `inputs` is the category of the blocks that each of them has. The new blocks have the highest
-    numbers.
+    The new blocks have the highest numbers.
     """
     births = [
         position
         for position, event in enumerate(order.events)
-        if event > 0 and blocks[order.origin[event - 1]].category == inputs
+        if event > 0 and blocks[order.origin[event - 1]].category == INPUTS
     ]
     more = micro_batches - 1
     if not births or more < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
-from oomdoctor.analysis.simulator.playback import Categories, RecordedRung
+from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import (
     EMPTIED,
@@ -81,7 +81,7 @@ def test_window_peaks_are_the_highest_sums() -> None:
 
 
 def test_a_second_micro_step_adds_to_the_gradients_that_are_there() -> None:
-    tape = with_second_micro_step(step(), GRADIENT_TAKEN, "temporary")
+    tape = with_second_micro_step(step(), GRADIENT_TAKEN)
     assert [phase for _, _, phase in tape.windows] == [
         "load",
         *("forward", "backward") * 2,
@@ -96,7 +96,7 @@ def test_a_second_micro_step_adds_to_the_gradients_that_are_there() -> None:
 
 
 def test_the_second_gradient_dies_where_it_is_added() -> None:
-    tape = with_second_micro_step(step(), GRADIENT_TAKEN, "temporary")
+    tape = with_second_micro_step(step(), GRADIENT_TAKEN)
     second = next(i for i, entry in enumerate(tape.blocks) if i > 6 and entry.size == 100)
     position = tape.events.index(second + 1)
     assert tape.blocks[second].category == "temporary"
@@ -105,7 +105,7 @@ def test_the_second_gradient_dies_where_it_is_added() -> None:
 
 def test_the_steady_step_has_states_from_its_beginning_and_none_are_born() -> None:
     tape = step()
-    order = with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients")
+    order = with_steady_step(plain_order(tape), tape.blocks)
     peaks = window_peaks(order, sizes(tape))
     assert peaks["steady", "forward"] == 314
     assert peaks["steady", "backward"] == 414
@@ -118,7 +118,7 @@ def test_what_a_step_makes_before_its_first_micro_step_is_in_the_phase_before_it
     tape = step()
     forward = next(i for i, window in enumerate(tape.windows) if window[1] == "first")
     tape.windows.insert(forward, (tape.windows[forward][0] - 1, "batch", "load"))
-    order = with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients")
+    order = with_steady_step(plain_order(tape), tape.blocks)
     names = [(moment, phase) for _, moment, phase in order.windows]
     assert names == [
         ("load", "load"),
@@ -136,7 +136,7 @@ def test_what_a_step_makes_before_its_first_micro_step_is_in_the_phase_before_it
 def test_a_cache_that_the_load_empties_is_emptied_once() -> None:
     tape = step()
     tape.windows.insert(1, (1, EMPTIED, "load"))
-    order = with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients")
+    order = with_steady_step(plain_order(tape), tape.blocks)
     assert order.emptied == [1]
     assert order.windows[1] == (1, "load", "load")
     assert EMPTIED not in {moment for _, moment, _ in order.windows}
@@ -219,7 +219,7 @@ def test_a_deep_order_keeps_the_deaths_as_recorded_and_falls_back_to_sorted_ones
                 tape.died(number, (0, unit))
         return tape
 
-    rung = RecordedRung({0: (4, 6)}, Categories("states", "gradients", "temporary", "inputs"))
+    rung = RecordedRung({0: (4, 6)})
 
     as_recorded = rung._extended(layers())
     sorted_ones = rung._extended(layers(swapped=(2,)))

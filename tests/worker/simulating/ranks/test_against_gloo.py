@@ -11,7 +11,6 @@ from tiny_models import tiny_job
 from worker_process import answered
 
 from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
-from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.config import held_micro_batches
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.protocol.progress import PhaseFile
@@ -45,7 +44,7 @@ def test_ranks_on_the_cpu(sharding: str, world: int, more: dict[str, Any], tmp_p
     assert reply.measurement is not None, reply
     simulated = replace(job, mode="simulate", simulation=SimulationRequest((1,), (), as_cuda=False))
     with clean_slate(), simulated_rung(simulated, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
+        rung = RecordedRung(recorder.depths)
         recorded = recorder.record(1)
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)
     held = held_micro_batches(config, on_cpu=True)

@@ -9,7 +9,6 @@ from tiny_models import CONFIGS, tiny_job
 
 from oomdoctor.analysis.allocator import AllocatorSettings
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung, play
-from oomdoctor.analysis.simulator.recordings import CATEGORIES_OF_STEPS
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
@@ -37,7 +36,7 @@ def layouts(job: ProbeJob, stacks: tuple[LayerStack, ...]) -> tuple[Layout, Layo
         simulated_rung(job, PhaseFile(None), shallow=bool(stacks)) as recorder,
     ):
         recorded = recorder.record(1)
-        rung = RecordedRung(recorder.depths, CATEGORIES_OF_STEPS)
+        rung = RecordedRung(recorder.depths)
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)
     return rung.layout(1, accumulates=False), rung.layout(1, accumulates=True)
 

@@ -43,7 +43,7 @@ def losses_alive(order: Order, blocks: list[TapeBlock]) -> list[int]:
 
 
 def with_steps(tape: Tape) -> Order:
-    return with_steady_step(plain_order(tape), tape.blocks, "optimizer", "gradients", tape.carried)
+    return with_steady_step(plain_order(tape), tape.blocks, tape.carried)
 
 
 def test_a_step_frees_what_the_one_before_left_when_it_has_its_own() -> None:
@@ -57,7 +57,7 @@ def test_a_step_frees_what_the_one_before_left_when_it_has_its_own() -> None:
 
 
 def test_so_does_a_second_micro_step() -> None:
-    double = with_second_micro_step(step(), {5: 7}, "temporary")
+    double = with_second_micro_step(step(), {5: 7})
     left = double.carried[FOUND]
     assert left != LOSS and double.blocks[left].operator == "loss"
     order = with_steps(double)
@@ -72,9 +72,8 @@ def test_the_inputs_of_all_micro_batches_are_held_from_the_load_to_the_end() -> 
     tape = step()
     sizes = [block.size for block in tape.blocks]
     one = with_steps(tape)
-    many = with_inputs(one, tape.blocks, "inputs", 5)
-    assert with_inputs(one, tape.blocks, "inputs", 1) == one
-    assert with_inputs(one, tape.blocks, "weights", 1) == one
+    many = with_inputs(one, tape.blocks, 5)
+    assert with_inputs(one, tape.blocks, 1) == one
     before, after = (outline_of(order).peaks(sizes) for order in (one, many))
     assert {at: peak.size for at, peak in after.items()} == {
         at: peak.size + 4 * 12 for at, peak in before.items()

@@ -17,7 +17,7 @@ def order_of(layers: int, odd: int | None = None) -> tuple[Order, list[int], Ste
     step = Step(4, odd=odd)
     tape = step.run()
     order = extend(tape, {0: (4, layers)})
-    steady = with_steady_step(order, tape.blocks, "optimizer", "gradients")
+    steady = with_steady_step(order, tape.blocks)
     return steady, [block.size for block in tape.blocks], step
 
 
