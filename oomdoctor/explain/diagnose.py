@@ -23,7 +23,7 @@ from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
-from oomdoctor.explain.training.known import Given, Setup, setup_of
+from oomdoctor.explain.training.known import PROGRAM, Given, Setup, setup_of
 from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
 from oomdoctor.units import format_bytes
 
@@ -173,7 +173,8 @@ def _case(
     incident: Incident, facts: LogFacts, given: Given, seen: SnapshotEvidence | None
 ) -> tuple[Case, tuple[str, ...]]:
     setup = setup_of(given, facts.settings, incident.frames, facts.world_size)
-    if setup.attention is None and scores_line(incident.frames) is not None:
+    unsaid = setup.origins.get("attention", PROGRAM) == PROGRAM
+    if unsaid and scores_line(incident.frames) is not None:
         setup = replace(setup, attention="eager")
     event, model = incident.event, given.model
     # A config.json in the log gives the sizes just as well as a model name does.
@@ -183,7 +184,7 @@ def _case(
     assumed: tuple[str, ...] = ()
     if sizes is not None:
         training, guesses = training_of(
-            setup, config, framework_of(incident), facts.versions.get("transformers")
+            setup, config, framework_of(incident), facts.versions.get("transformers"), given
         )
         training, guesses = _with_needed_checkpointing(training, guesses, incident, sizes, setup)
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.result import Evidence
+from oomdoctor.records.rung.keys import KEYS
 
 YOURS = "yours"
 """The label of the rung of `--from`."""
@@ -85,6 +86,21 @@ class Assumed:
     key: str
     value: str
     reason: str
+
+
+def by_reason(
+    assumed: Iterable[Assumed], config: TrainConfig, *, all_of: bool = False
+) -> list[str]:
+    """`optimizer adamw_torch, attention sdpa (the default of TRL)`.
+
+    Only if `all_of`, also what is off, and what means nothing in the rung.
+    """
+    found: dict[str, list[str]] = {}
+    for each in assumed:
+        off = each.value in ("false", "none", "default")
+        if all_of or (not off and KEYS[each.key].means(config)):
+            found.setdefault(each.reason, []).append(f"{each.key} {each.value}")
+    return [f"{', '.join(keys)} ({reason})" for reason, keys in found.items()]
 
 
 @dataclass(frozen=True, slots=True)

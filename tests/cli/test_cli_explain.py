@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ import pytest
 from snapshots import training
 
 from oomdoctor.cli.main import run
+from oomdoctor.records.user_training import by_reason
+from oomdoctor.runs.files.user_training import read_user_training
+from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.units import MIB
 
 ROOT = Path(__file__).parents[2]
@@ -208,6 +212,49 @@ def test_config_files(
     out = capsys.readouterr().out
     assert "4 x 4960 x 128256 x 4 bytes: fp32 logits" in out
     assert "activation checkpointing:" not in out
+
+
+PLAIN_SCRIPT = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+_FILES = {
+    "sft.yaml": "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 4960\nuse_peft: true\n"
+    "dataset_name: a/b\n",
+    "train.py": PLAIN_SCRIPT,
+    "quantized.yaml": "base_model: meta-llama/Llama-3.1-8B\nadapter: qlora\nload_in_4bit: true\n"
+    "sequence_len: 4096\nmicro_batch_size: 2\n",
+}
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_a_file_means_what_it_means_to_plan(
+    name: str, trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    """What no setting says is the default of the program that reads the file."""
+    file = tmp_path / name
+    file.write_text(_FILES[name])
+    document = json.loads(cli("explain", str(trace), "--config", str(file), "--json").out)
+    (found,) = document["diagnoses"]
+    planned = read_user_training([str(file)], None, Overrides(), None)
+    assert found["config"] == json.loads(json.dumps(asdict(planned.config)))
+    reasons = by_reason(planned.assumed, planned.config)
+    assert reasons and set(reasons) <= set(found["assumed"])
+
+
+def test_no_checkpointing_is_assumed_where_the_program_turns_it_off(
+    trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(PLAIN_SCRIPT)
+    words = ("explain", str(trace), "--seq-len", "4960")
+    assumed = cli(*words, "--config", str(file)).out
+    assert "activation checkpointing, because" not in assumed
+    known = ("--model", "meta-llama/Llama-3.1-8B", "--micro-batch", "4")
+    assert "activation checkpointing, because" in cli(*words, *known).out
 
 
 def test_a_config_for_an_unknown_model_is_a_warning(

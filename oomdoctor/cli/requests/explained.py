@@ -38,7 +38,7 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     Raises:
         OomDoctorError: `reader` has collected errors; the configuration cannot be read.
     """
-    from oomdoctor.explain.training.known import Given, setup_of
+    from oomdoctor.explain.training.known import Given
 
     model, config = options.model, options.config or options.apply
     length = batch = None
@@ -56,6 +56,23 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
         settings=settings,
         settings_source=None if config is None else config.name,
     )
+    given, notes = _with_model(given, model, config)
+    if config is None:
+        return given, notes
+    from oomdoctor.runs.files.user_training import training_of_file
+    from oomdoctor.stacks.reading.finish import Overrides
+
+    facts = {} if given.model is None else given.model.config
+    asked = Overrides(sequence_length=length, micro_batch_size=batch)
+    return replace(given, training=training_of_file(config, facts, asked)), notes
+
+
+def _with_model(
+    given: Given, model: str | None, config: Path | None
+) -> tuple[Given, tuple[str, ...]]:
+    """The model of --model, or the one that the file names, if it is built in."""
+    from oomdoctor.explain.training.known import setup_of
+
     if model is not None:
         try:
             resolved, notes = _resolve(model)

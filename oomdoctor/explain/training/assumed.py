@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import size_in, text_part
-from oomdoctor.explain.training.known import Setup
+from oomdoctor.explain.training.known import OF_MODEL, PROGRAM, Given, Setup
 from oomdoctor.explain.training.told import roles_of
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES, experts_stacked
@@ -15,6 +15,7 @@ from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, canonical, optimizer_named
 from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.user_training import by_reason
 
 NO_CHECKPOINTING = "no activation checkpointing"
 
@@ -135,18 +136,35 @@ def stage_of(sharding: str | None) -> int:
     )
 
 
+def _of_program(setup: Setup, given: Given) -> list[str]:
+    """The defaults of the file's program that count, with their reasons."""
+    if given.training is None:
+        return []
+    counting = [
+        each
+        for each in given.training.assumed
+        if setup.origins.get(each.key, PROGRAM) == PROGRAM
+        and not (each.key in OF_MODEL and given.model is None)
+    ]
+    return by_reason(counting, given.training.config)
+
+
 def training_of(
     setup: Setup,
     config: Mapping[str, Any],
     framework: str | None = None,
     transformers: str | None = None,
+    given: Given | None = None,
 ) -> tuple[Training, tuple[str, ...]]:
     """The training with defaults for what is unknown, and the assumptions in words.
 
     `framework` is the library that trains: TRL prepares quantized models differently.
-    `transformers` is its version, if the log names it.
+    `transformers` is its version, if the log names it. `given` may have the training of a file,
+    whose keys that no `setup` has count too, as far as it is of the same method.
     """
-    assumed: list[str] = []
+    own = None if given is None or given.training is None else given.training.config
+    base = own if own is not None and own.method == setup.method else TrainConfig()
+    assumed: list[str] = [] if given is None else _of_program(setup, given)
     text = text_part(config)
 
     def known(name: str, default: Any, words: str) -> Any:
@@ -179,7 +197,10 @@ def training_of(
         assumed.append("16-bit autocast for the adapters, as with bf16=True")
         autocast = "bfloat16"
     world, steps = setup.world_size or 1, setup.accumulation_steps or 1
-    rung = TrainConfig(
+    if base is not own:
+        base = replace(base, kbit_prepare="norms" if framework == "trl" else "peft")
+    rung = replace(
+        base,
         method=method,
         weights_dtype=dtype,
         autocast_dtype=autocast,
@@ -189,7 +210,6 @@ def training_of(
         lora_rank=setup.lora_rank or 16,
         lora_targets=setup.lora_targets or "all-linear",
         quantization=(setup.quantization or "nf4") if method == "qlora" else "none",
-        kbit_prepare="norms" if framework == "trl" else "peft",
         loss=setup.loss or "default",
         micro_batch_size=setup.micro_batch_size or AUTO,
         sequence_length=setup.sequence_length or TrainConfig().sequence_length,
@@ -203,6 +223,6 @@ def training_of(
         rung,
         length_known=setup.sequence_length is not None,
         stacked_experts=stacked is not False,
-        mixed_by_deepspeed=bool(setup.deepspeed) and setup.autocast_dtype is not None,
+        mixed_by_deepspeed=bool(setup.deepspeed) and setup.autocast_dtype not in (None, "none"),
     )
     return training, tuple(assumed)

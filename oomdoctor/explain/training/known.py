@@ -1,14 +1,15 @@
 """What is known about a training: from flags, a configuration file, the log and the traceback.
 
-The first source that has a value wins, and its origin is recorded. Nothing is assumed here: unknown
-values are None. `assumed` adds the defaults.
+The first source that has a value wins, and its origin is recorded. Last come the defaults of the
+program that reads the file. Nothing is assumed here: unknown values are None. `assumed` adds the
+rest.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from oomdoctor.explain.evidence import SnapshotEvidence
@@ -28,12 +29,14 @@ from oomdoctor.records.facts.choices import (
     Sharding,
 )
 from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.user_training import UserTraining
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
     """What the user passed on the command line. `settings` is the content of --config, as read.
 
+    `training` is what its program makes of it, None if that is not known.
     `snapshots` are the failed requests of a memory snapshot.
     `model_origin` says what named the model: "--model", the configuration file or the log.
     """
@@ -44,6 +47,7 @@ class Given:
     micro_batch_size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     settings_source: str | None = None
+    training: UserTraining | None = None
     snapshots: tuple[SnapshotEvidence, ...] = ()
 
 
@@ -80,6 +84,11 @@ class Setup:
     allocator: AllocatorSetting | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
 
+
+PROGRAM = "the program"
+"""The origin of what the program decides that reads the file of --config."""
+OF_MODEL = ("weights_dtype", "lora_targets")
+"""What the model decides where the file does not."""
 
 # A field, its value, and what a frame of the traceback shows if the field has that value.
 _SEEN: tuple[tuple[str, Any, str], ...] = (
@@ -128,7 +137,23 @@ def setup_of(
     for name, value in _from_frames(frames):
         learn(name, value, "the traceback")
     learn("world_size", world_size, "the log")
+    for name, value in _of_program(given):
+        learn(name, value, PROGRAM)
     return Setup(**values, origins=origins)
+
+
+def _of_program(given: Given) -> Iterator[tuple[str, Any]]:
+    """What the file's program makes of it: defaults, and what follows from settings together."""
+    if given.training is None:
+        return
+    config = given.training.config
+    if isinstance(config.micro_batch_size, int):
+        yield "micro_batch_size", config.micro_batch_size
+        yield "accumulation_steps", max(1, config.rank_batch_size() // config.micro_batch_size)
+    for row in fields(Setup):
+        decided = row.name in OF_MODEL and given.model is None
+        if hasattr(config, row.name) and row.name != "micro_batch_size" and not decided:
+            yield row.name, getattr(config, row.name)
 
 
 def _from_frames(frames: Sequence[Frame]) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from oomdoctor.records.user_training import (
     NotTaken,
     UserTraining,
     YourChange,
+    by_reason,
 )
 from oomdoctor.render.blocks import Block, Facts, Look, Note, Section, Verbatim
 from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
@@ -29,7 +30,6 @@ from oomdoctor.stacks.writing.patch import code_place
 from oomdoctor.units import format_bytes
 
 _MOST_LISTED = 12
-_NOTHING = ("false", "none", "default")  # values that say that something is off
 _COLUMNS = tuple(column for column in FITS if column.heading != "vs fastest")
 
 
@@ -170,12 +170,7 @@ def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tup
         names = f": {', '.join(one.name for one in others)}" if verbose else ""
         found.append(("Not taken" if not matter else "", what + names))
     if training.assumed:
-        by_reason: dict[str, list[str]] = {}
-        for each in training.assumed:
-            if each.value in _NOTHING and not verbose:
-                continue
-            by_reason.setdefault(each.reason, []).append(f"{each.key} {each.value}")
-        texts = [f"{', '.join(keys)} ({reason})" for reason, keys in by_reason.items()]
+        texts = by_reason(training.assumed, training.config, all_of=verbose)
         found += [("Assumed" if number == 0 else "", text) for number, text in enumerate(texts)]
     for text in _padding(report, training.config):
         known = any(name == "Assumed" for name, _ in found)

@@ -28,7 +28,7 @@ from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.train_config import read_text
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files.documents import read_document, read_documents
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
 _LONGEST = 160
@@ -51,6 +51,23 @@ def read_user_training(
     if asked is None and draft.model is not None:
         asked = ModelRef(name=draft.model, revision=draft.values.get("revision"))
     return finished(draft, lambda: _config_of(asked), overrides)
+
+
+def training_of_file(
+    path: Path, config: Mapping[str, Any], asked: Overrides
+) -> UserTraining | None:
+    """The training of one file with the published defaults of its program.
+
+    `config` is the model's config.json, empty if it is not known. Files that it names are not
+    opened. None if the file is no training, or does not say a whole one.
+    """
+    try:
+        draft = draft_of((recognized(read_document(str(path))),))
+        if draft.main.program.is_launcher:
+            return None
+        return finished(draft, lambda: config, asked)
+    except OomDoctorError:
+        return None
 
 
 def write_change(training: UserTraining, after: TrainConfig) -> Written:

@@ -37,7 +37,7 @@ def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
     Raises:
         OomDoctorError: a file is missing or cannot be read (exit 2).
     """
-    documents = [_document(text) for text in texts]
+    documents = [read_document(text) for text in texts]
     known = {Path(one.path).resolve() for one in documents}
     for one in tuple(documents):
         for name, program in _NAMED:
@@ -57,7 +57,12 @@ def split_program(text: str) -> tuple[FormatName | None, str]:
     return None, text
 
 
-def _document(text: str) -> Document:
+def read_document(text: str) -> Document:
+    """One file, `FILE` or `PROGRAM:FILE`.
+
+    Raises:
+        OomDoctorError: it is missing or cannot be read (exit 2).
+    """
     program, path = split_program(text)
     place = Path(path).expanduser()
     head, _, rest = text.partition(":")
