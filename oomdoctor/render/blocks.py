@@ -5,8 +5,11 @@ The parts hold the text and say what may leave a narrow table first. `formats` d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,14 @@ class Grid:
             tuple(tuple(row[i] for i in kept) for row in self.rows),
             self.spill,
         )
+
+
+def table_of(
+    records: Iterable[T], cells: Sequence[tuple[Column, Callable[[T], str]]], *, spill: bool = True
+) -> Grid:
+    """A row a record, from columns that each say what they show of one."""
+    columns = tuple(column for column, _ in cells)
+    return Grid(columns, tuple(tuple(show(one) for _, show in cells) for one in records), spill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section
-from oomdoctor.render.lists.listing import ListingFormat, grid, render_listing
+from oomdoctor.render.blocks import Block, Column, Facts, Note, Section, table_of
+from oomdoctor.render.lists.listing import ListingFormat, listed, render_listing
 from oomdoctor.units import DASH, format_bytes
 
 if TYPE_CHECKING:
@@ -51,38 +51,30 @@ def render_environment(
     environment: Environment, format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
     """GPUs and the processes on them, library versions and what they enable, Slurm, settings."""
-    able = tuple(
-        (c.name, c.version or DASH, _STATES[c.state], c.text) for c in environment.capabilities
+    able = listed(
+        environment.capabilities,
+        (
+            (Column("name"), lambda one: one.name),
+            (Column("version", 1, detail="version {}"), lambda one: one.version or DASH),
+            (Column("ready", tone=True), lambda one: _STATES[one.state]),
+            (Column("details", 2, wraps=True), lambda one: one.text),
+        ),
     )
-    settings = tuple((s.name, s.value or DASH, s.origin) for s in environment.settings)
+    settings = listed(
+        environment.settings,
+        (
+            (Column("name"), lambda one: one.name),
+            (Column("value", 1), lambda one: one.value or DASH),
+            (Column("source", 2, detail="from {}"), lambda one: one.origin),
+        ),
+    )
     page = [
         Section("GPUs", tuple(_gpu_blocks(environment))),
-        Section(
-            "Capabilities",
-            (
-                grid(
-                    (
-                        Column("name"),
-                        Column("version", 1, detail="version {}"),
-                        Column("ready", tone=True),
-                        Column("details", 2, wraps=True),
-                    ),
-                    able,
-                ),
-            ),
-        ),
+        Section("Capabilities", (able,)),
         *_emulation(environment.emulation),
         *_environments(environment.environments),
         Section("Slurm", (_slurm(environment.slurm),)),
-        Section(
-            "Settings",
-            (
-                grid(
-                    (Column("name"), Column("value", 1), Column("source", 2, detail="from {}")),
-                    settings,
-                ),
-            ),
-        ),
+        Section("Settings", (settings,)),
     ]
     return render_listing("env", {"environment": environment}, page, format, width, color)
 
@@ -102,46 +94,51 @@ def _emulation(found: Emulation | None) -> tuple[Section, ...]:
 def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:
     if not kept:
         return ()
-    columns = (Column("versions"), Column("size", right=True), Column("folder", wraps=True))
-    rows = tuple((", ".join(e.versions), format_bytes(e.size_bytes), e.path) for e in kept)
-    return (Section("Environments of plan --with", (grid(columns, rows),)),)
+    table = table_of(
+        kept,
+        (
+            (Column("versions"), lambda one: ", ".join(one.versions)),
+            (Column("size", right=True), lambda one: format_bytes(one.size_bytes)),
+            (Column("folder", wraps=True), lambda one: one.path),
+        ),
+    )
+    return (Section("Environments of plan --with", (table,)),)
 
 
 def _gpu_blocks(environment: Environment) -> list[Block]:
-    rows = tuple(
-        (
-            str(gpu.index),
-            gpu.name,
-            format_bytes(gpu.total_bytes),
-            format_bytes(gpu.free_bytes),
-            gpu.compute_capability or DASH,
-            gpu.uuid,
-        )
-        for gpu in environment.gpus
-    )
     driver = f"driver {environment.driver_version}" if environment.driver_version else "no driver"
     memory = f"{format_bytes(environment.memory_available_bytes)} of host memory available"
     blocks: list[Block] = [Note(f"{driver}; {memory}", "normal")]
-    if not rows:
+    if not environment.gpus:
         return [*blocks, Note("no GPU; probe uses the CPU", "normal")]
-    columns = (
-        Column("#", right=True),
-        Column("name"),
-        Column("memory", 1, right=True, detail="memory {}"),
-        Column("free", 1, right=True, detail="{} free"),
-        Column("capability", 2, right=True, detail="compute capability {}"),
-        Column("uuid", 3),
+    capability = Column("capability", 2, right=True, detail="compute capability {}")
+    gpus = table_of(
+        environment.gpus,
+        (
+            (Column("#", right=True), lambda gpu: str(gpu.index)),
+            (Column("name"), lambda gpu: gpu.name),
+            (
+                Column("memory", 1, right=True, detail="memory {}"),
+                lambda gpu: format_bytes(gpu.total_bytes),
+            ),
+            (
+                Column("free", 1, right=True, detail="{} free"),
+                lambda gpu: format_bytes(gpu.free_bytes),
+            ),
+            (capability, lambda gpu: gpu.compute_capability or DASH),
+            (Column("uuid", 3), lambda gpu: gpu.uuid),
+        ),
     )
-    blocks.append(Grid(columns, rows))
-    held = tuple(
-        (str(gpu.index), str(p.pid), p.name or DASH, format_bytes(p.used_bytes))
-        for gpu in environment.gpus
-        for p in gpu.processes
+    held = table_of(
+        [(gpu.index, process) for gpu in environment.gpus for process in gpu.processes],
+        (
+            (Column("GPU", right=True), lambda one: str(one[0])),
+            (Column("pid", right=True), lambda one: str(one[1].pid)),
+            (Column("process"), lambda one: one[1].name or DASH),
+            (Column("memory", right=True), lambda one: format_bytes(one[1].used_bytes)),
+        ),
     )
-    if held:
-        names = (Column("GPU", right=True), Column("pid", right=True), Column("process"))
-        blocks.append(Grid((*names, Column("memory", right=True)), held))
-    return blocks
+    return [*blocks, gpus, *([held] if held.rows else [])]
 
 
 def _slurm(slurm: SlurmFacts) -> Block:

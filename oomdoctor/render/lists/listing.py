@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
+from oomdoctor.render.blocks import Block, Column, Note, Section, T, table_of
 from oomdoctor.render.formats.table import to_plain, to_terminal
 from oomdoctor.units import DASH, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
-    from oomdoctor.records.config import Recipe, TrainConfig
+    from oomdoctor.records.config import Recipe, Rung, TrainConfig
     from oomdoctor.records.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
 
 ListingFormat = Literal["table", "plain", "json"]
-_RUNG_COLUMNS = ("method", "weights_dtype", "autocast_dtype", "optimizer")
+_RUNG_COLUMNS = {
+    "method": Column("method", 1, detail="method {}"),
+    "weights_dtype": Column("weights", 2, detail="weights {}"),
+    "autocast_dtype": Column("autocast", 3, detail="autocast {}"),
+    "optimizer": Column("optimizer", 3),
+    "activation_checkpointing": Column("checkpointing", 4, detail="checkpointing {}"),
+}
 
 
 def render_gpus(
     facts: Sequence[GpuFacts], format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
     """Published facts of cards. Rates are dense peaks; a dash is a number that is not verified."""
-    rows = tuple(
+    table = listed(
+        facts,
         (
-            card.name,
-            format_bytes(card.memory_bytes),
-            format_bytes(card.torch_total_bytes or card.total_bytes),
-            _tera(card.bandwidth_bytes_per_s),
-            _tera(card.bf16_flops),
-            _tera(card.fp16_flops),
-            _tera(card.fp32_flops),
-            _tera(card.fp8_flops),
-            card.compute_capability or DASH,
-        )
-        for card in facts
-    )
-    columns = (
-        Column("name"),
-        Column("memory", 1, right=True),
-        Column("reported", 4, right=True),
-        Column("TB/s", 3, right=True),
-        Column("bf16", 2, right=True),
-        Column("fp16", 7, right=True),
-        Column("fp32", 6, right=True),
-        Column("fp8", 5, right=True),
-        Column("capability", 5, right=True),
+            (Column("name"), lambda card: card.name),
+            (Column("memory", 1, right=True), lambda card: format_bytes(card.memory_bytes)),
+            (
+                Column("reported", 4, right=True),
+                lambda card: format_bytes(card.torch_total_bytes or card.total_bytes),
+            ),
+            (Column("TB/s", 3, right=True), lambda card: _tera(card.bandwidth_bytes_per_s)),
+            (Column("bf16", 2, right=True), lambda card: _tera(card.bf16_flops)),
+            (Column("fp16", 7, right=True), lambda card: _tera(card.fp16_flops)),
+            (Column("fp32", 6, right=True), lambda card: _tera(card.fp32_flops)),
+            (Column("fp8", 5, right=True), lambda card: _tera(card.fp8_flops)),
+            (Column("capability", 5, right=True), lambda card: card.compute_capability or DASH),
+        ),
+        spill=False,
     )
     legend = Note(
         "reported: memory that PyTorch or the driver sees. TB/s: memory bandwidth. bf16 to fp8: "
         "dense TFLOP/s."
     )
-    page = [Section("", (grid(columns, rows, spill=False), legend))]
+    page = [Section("", (table, legend))]
     return render_listing("gpus", {"gpus": tuple(facts)}, page, format, width, color)
 
 
@@ -64,17 +64,17 @@ def render_models(
     color: bool = False,
 ) -> str:
     """The models whose architecture is built in, so that they need no network."""
-    rows = tuple(
-        (m.id, format_count(m.parameters), str(m.config.get("model_type", DASH)), m.auto_class)
-        for m in models
+    table = listed(
+        models,
+        (
+            (Column("id"), lambda model: model.id),
+            (Column("parameters", right=True), lambda model: format_count(model.parameters)),
+            (Column("type", 2), lambda model: str(model.config.get("model_type", DASH))),
+            (Column("class", 1), lambda model: model.auto_class),
+        ),
+        spill=False,
     )
-    columns = (
-        Column("id"),
-        Column("parameters", right=True),
-        Column("type", 2),
-        Column("class", 1),
-    )
-    page = [Section("", (grid(columns, rows, spill=False),))]
+    page = [Section("", (table,))]
     return render_listing("models", {"models": tuple(models)}, page, format, width, color)
 
 
@@ -82,14 +82,16 @@ def render_recipes(
     recipes: Sequence[Recipe], format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
     """Recipes and how many rungs each has."""
-    rows = tuple((r.name, str(len(r.rungs)), r.source, r.description) for r in recipes)
-    columns = (
-        Column("recipe"),
-        Column("rungs", right=True),
-        Column("source", 2, detail="from {}"),
-        Column("description", 1, wraps=True),
+    table = listed(
+        recipes,
+        (
+            (Column("recipe"), lambda recipe: recipe.name),
+            (Column("rungs", right=True), lambda recipe: str(len(recipe.rungs))),
+            (Column("source", 2, detail="from {}"), lambda recipe: recipe.source),
+            (Column("description", 1, wraps=True), lambda recipe: recipe.description),
+        ),
     )
-    page = [Section("", (grid(columns, rows),))]
+    page = [Section("", (table,))]
     return render_listing("recipes", {"recipes": tuple(recipes)}, page, format, width, color)
 
 
@@ -97,28 +99,17 @@ def render_recipe(
     recipe: Recipe, format: ListingFormat, *, width: int = 100, color: bool = False
 ) -> str:
     """The rungs of one recipe, each with the settings that differ from the defaults."""
-    rows = tuple(
+    table = listed(
+        list(enumerate(recipe.rungs, 1)),
         (
-            str(number),
-            rung.label,
-            *(str(getattr(rung.config, name)) for name in _RUNG_COLUMNS),
-            rung.config.activation_checkpointing,
-            _other_settings(rung.config),
-        )
-        for number, rung in enumerate(recipe.rungs, 1)
-    )
-    columns = (
-        Column("#", right=True),
-        Column("rung"),
-        Column("method", 1, detail="method {}"),
-        Column("weights", 2, detail="weights {}"),
-        Column("autocast", 3, detail="autocast {}"),
-        Column("optimizer", 3),
-        Column("checkpointing", 4, detail="checkpointing {}"),
-        Column("other settings", 5, wraps=True),
+            (Column("#", right=True), lambda each: str(each[0])),
+            (Column("rung"), lambda each: each[1].label),
+            *((column, partial(_setting, name)) for name, column in _RUNG_COLUMNS.items()),
+            (Column("other settings", 5, wraps=True), lambda each: _other_settings(each[1].config)),
+        ),
     )
     title = f"{recipe.name} ({recipe.source}): {recipe.description}"
-    page = [Section(title, (grid(columns, rows),))]
+    page = [Section(title, (table,))]
     return render_listing("recipes show", {"recipe": recipe}, page, format, width, color)
 
 
@@ -127,28 +118,25 @@ def _other_settings(config: TrainConfig) -> str:
 
     Sequence length and effective batch size are left out: the command line sets them.
     """
-    default = type(config)()
-    shown = {
-        *_RUNG_COLUMNS,
-        "activation_checkpointing",
-        "sequence_length",
-        "effective_batch_size",
-    }
     settings = []
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.name not in shown and value != getattr(default, field.name):
-            settings.append(
-                f"{field.name}={'+'.join(value) if isinstance(value, tuple) else value}"
-            )
+        shown = field.name in (*_RUNG_COLUMNS, "sequence_length", "effective_batch_size")
+        if not shown and value != field.default:
+            text = "+".join(value) if isinstance(value, tuple) else value
+            settings.append(f"{field.name}={text}")
     return " ".join(settings)
 
 
-def grid(
-    columns: tuple[Column, ...], rows: tuple[tuple[str, ...], ...], *, spill: bool = True
+def _setting(name: str, numbered: tuple[int, Rung]) -> str:
+    return str(getattr(numbered[1].config, name))
+
+
+def listed(
+    records: Sequence[T], cells: Sequence[tuple[Column, Callable[[T], str]]], *, spill: bool = True
 ) -> Block:
-    """A grid, or a note if there are no rows."""
-    return Grid(columns, rows, spill) if rows else Note("nothing to list")
+    """A row a record, or a note if there are none."""
+    return table_of(records, cells, spill=spill) if records else Note("nothing to list")
 
 
 def _tera(rate: float | None) -> str:

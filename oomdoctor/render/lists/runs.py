@@ -9,7 +9,7 @@ from typing import Any
 
 from oomdoctor.records.codec import to_json
 from oomdoctor.records.earlier_runs import StoredRun
-from oomdoctor.render.blocks import Block, Column, Grid, Note, Section
+from oomdoctor.render.blocks import Block, Column, Note, Section, table_of
 from oomdoctor.render.formats.csv_rows import CsvColumn, as_csv, record_rows
 from oomdoctor.render.formats.table import to_plain, to_terminal
 from oomdoctor.render.words import card_name, counted
@@ -79,37 +79,25 @@ def _document(page: RunsPage) -> str:
 
 
 def _blocks(page: RunsPage) -> tuple[Block, ...]:
-    blocks: list[Block] = [Grid(_COLUMNS, tuple(map(_row, page.runs)))] if page.runs else []
+    table = table_of(
+        page.runs,
+        (
+            (Column("name"), lambda run: run.name),
+            (Column("when", 3, detail="started {}"), lambda run: _minute(run.started_at)),
+            (Column("command", 2), _command),
+            (Column("model", 2, detail="model {}"), lambda run: run.model or DASH),
+            (Column("device", 4, detail="on {}"), lambda run: card_name(run.device or DASH)),
+            (Column("size", 1, right=True), lambda run: format_bytes(run.size_bytes)),
+            (Column("outcome", 1, wraps=True), lambda run: run.outcome),
+        ),
+    )
+    blocks: list[Block] = [table] if page.runs else []
     if page.runs and len(page.runs) > 1:
         size = format_bytes(sum(run.size_bytes for run in page.runs))
         blocks.append(Note(f"{counted(len(page.runs), 'run')}, {size}."))
     if page.note:
         blocks.append(Note(page.note, "normal"))
     return tuple(blocks) or (Note("nothing to list"),)
-
-
-_COLUMNS = (
-    Column("name"),
-    Column("when", 3, detail="started {}"),
-    Column("command", 2),
-    Column("model", 2, detail="model {}"),
-    Column("device", 4, detail="on {}"),
-    Column("size", 1, right=True),
-    Column("outcome", 1, wraps=True),
-)
-
-
-def _row(run: StoredRun) -> tuple[str, ...]:
-    device = run.device or DASH
-    return (
-        run.name,
-        _minute(run.started_at),
-        _command(run),
-        run.model or DASH,
-        card_name(device),
-        format_bytes(run.size_bytes),
-        run.outcome,
-    )
 
 
 def _command(run: StoredRun) -> str:
