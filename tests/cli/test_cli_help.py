@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from typing import get_args
 
 import pytest
@@ -14,14 +15,11 @@ import typer
 from example_reports import error_report
 
 from oomdoctor.cli.main import COMMANDS as VERBS
-from oomdoctor.cli.options import PANELS
+from oomdoctor.cli.options import PANELS, option_rows
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
-from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import declared_types, leaves
-from oomdoctor.cli.options.ladder import LadderOptions
-from oomdoctor.cli.options.planning import PlanOptions
-from oomdoctor.cli.options.probing import ProbeOptions
-from oomdoctor.cli.options.stored_runs import ShowOptions
+from oomdoctor.cli.options.surveys import LadderOptions, PlanOptions, ProbeOptions
+from oomdoctor.cli.options.verbs import ExplainOptions, ShowOptions
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.model import SourceChoice, TaskChoice
 from oomdoctor.records.report import RankBy
@@ -83,13 +81,9 @@ OURS = {
     "oomdoctor.cli.options.completion",
     "oomdoctor.cli.verbs.export",
     "oomdoctor.cli.verbs.diff",
-    "oomdoctor.cli.options.explaining",
+    "oomdoctor.cli.options.verbs",
     "oomdoctor.cli.options.flatten",
-    "oomdoctor.cli.options.ladder",
-    "oomdoctor.cli.options.stored_runs",
-    "oomdoctor.cli.options.planning",
-    "oomdoctor.cli.options.probing",
-    "oomdoctor.cli.options.running",
+    "oomdoctor.cli.options.surveys",
     "oomdoctor.cli.verbs.snapshot",
     "oomdoctor.cli.verbs.triage",
     "oomdoctor.cli.verbs.watch",
@@ -98,6 +92,7 @@ OURS = {
     "oomdoctor.cli.streams.signals",
     "oomdoctor.cli.streams.running",
     "oomdoctor.errors",
+    "oomdoctor.package_data",
     "oomdoctor.render",
     "oomdoctor.render.formats",
     "oomdoctor.records",
@@ -194,6 +189,22 @@ def sections(page: str) -> dict[str, list[str]]:
         if starts:
             found[title] = [name for pair in starts for name in pair if name]
     return found
+
+
+def test_every_row_of_options_is_a_field_of_its_class() -> None:
+    places = [
+        importlib.import_module(name) for name in OURS if "options" in name or "verbs" in name
+    ]
+    classes = {
+        name.removesuffix("Options").lower(): kind
+        for place in places
+        for name, kind in vars(place).items()
+        if name.endswith("Options") and is_dataclass(kind)
+    }
+    for name, rows in option_rows().items():
+        assert set(rows) <= {field.name for field in fields(classes[name])}
+        for row in rows.values():
+            assert row.get("panel") in (None, *PANELS)
 
 
 def test_help_loads_nothing_but_typer_and_the_command_line():

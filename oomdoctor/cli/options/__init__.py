@@ -1,9 +1,11 @@
-"""The options of the verbs, each declared once, as typed and frozen dataclasses.
+"""The options of the verbs, as typed and frozen dataclasses.
 
-    ladder     what `probe` and `plan` share; probing and planning have what each has alone
-    stored_runs  `show` and `runs`, which read runs from disk
+Names, sections and help of each option are a row in `data/options.toml`; type and default stand
+here. An option whose words depend on other tables is declared in Python.
+
+    surveys    `probe` and `plan`
+    verbs      `explain`, `run`, `show`, `runs`; the options of other verbs stand beside them
     answer     the ranking, and the format and place of the answer
-    explaining, running  one verb each; the options of the others stand beside their verb
     completion what a shell offers for a half-typed value
     flatten    makes the signature that typer reads from these dataclasses
 
@@ -13,23 +15,22 @@ oomdoctor's own words, as text or as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import cache
 from typing import Any
 
 import typer
 
+from oomdoctor.cli.options import completion
+from oomdoctor.package_data import data_of
+
 # The sections of --help, in the order in which they are printed.
-COMMON = "Common options"
-CARDS = "Card options"
-MODEL = "Model options"
-RUNGS = "Rung options"
-DATA = "Data options"
-DEVICE = "Device options"
-RUN = "Run options"
-OUTPUT = "Output options"
-ADVANCED = "Advanced options"
-PANELS = (COMMON, CARDS, MODEL, RUNGS, DATA, DEVICE, RUN, OUTPUT, ADVANCED)
+COMMON, OUTPUT = "Common options", "Output options"
+PANELS = (
+    *(COMMON, "Card options", "Model options", "Rung options", "Data options"),
+    *("Device options", "Run options", OUTPUT, "Advanced options"),
+)
 
 
 def option(
@@ -63,6 +64,20 @@ def declare(
     return field(default=default, metadata={"option": option(flags, panel, help, completion)})
 
 
-def switch(flags: str, panel: str | None, help: str) -> Any:
-    """An option that is on or off, as a field of a dataclass."""
-    return declare(flags, panel, help, default=False)
+@cache
+def option_rows() -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of `data/options.toml`, by class and field."""
+    rows: dict[str, dict[str, dict[str, Any]]] = data_of("options.toml")
+    return rows
+
+
+def option_of(row: Mapping[str, Any]) -> Any:
+    """What a row says, as typer reads it."""
+    words = row.get("completion")
+    named = getattr(completion, words) if isinstance(words, str) else None
+    offered = completion.one_of(words) if isinstance(words, list) else named
+    if "option" in row:
+        return option(row["option"], row.get("panel"), row["help"], offered)
+    return typer.Argument(
+        metavar=row["argument"], help=row["help"], show_default=False, autocompletion=offered
+    )

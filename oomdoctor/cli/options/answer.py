@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from oomdoctor.cli.options import COMMON, OUTPUT, completion, declare, option
+from oomdoctor.cli.options import COMMON, OUTPUT, completion, option
 from oomdoctor.render.formats import format_endings, format_names
 
 FORMATS = format_names()
@@ -29,16 +29,8 @@ ListJson = Annotated[bool, option("--json", None, "Print one JSON document.")]
 class RankOptions:
     """How a survey or a plan ranks its rungs."""
 
-    rank_by: str = declare(
-        "--rank-by KEY",
-        OUTPUT,
-        "Rank by throughput, memory or micro-batch.",
-        default="throughput",
-        completion=completion.one_of(("throughput", "memory", "micro-batch")),
-    )
-    tokens: str = declare(
-        "--tokens COUNT", OUTPUT, "Show how long training on this many tokens takes.", default="1M"
-    )
+    rank_by: str = "throughput"
+    tokens: str = "1M"
 
 
 def _format(*, pages: bool) -> object:

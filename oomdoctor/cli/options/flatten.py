@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from oomdoctor.cli.options import PANELS
+from oomdoctor.cli.options import PANELS, option_of, option_rows
 
 
 def flatten(verb: Callable[..., None]) -> Callable[..., None]:
@@ -95,8 +95,10 @@ def _is_options(hint: object) -> bool:
 
 @cache
 def declared_types(kind: type) -> dict[str, Any]:
-    """The types of the fields of an option dataclass, annotated with what `declare` says."""
+    """The types of the fields of an option dataclass, annotated with its rows in `options.toml`."""
+    rows = option_rows().get(kind.__name__.removesuffix("Options").lower(), {})
+    declared = {name: option_of(row) for name, row in rows.items()} | {
+        each.name: each.metadata["option"] for each in fields(kind) if "option" in each.metadata
+    }
     hints = get_type_hints(kind, include_extras=True)
-    declared = {each.name: each.metadata["option"] for each in fields(kind)
-                if "option" in each.metadata}  # fmt: skip
     return hints | {name: Annotated[hints[name], info] for name, info in declared.items()}

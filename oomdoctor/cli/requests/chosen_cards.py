@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.surveys import PlanOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.planned.plan import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.surveys import LadderOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.cli.options.stored_runs import ShowOptions
+from oomdoctor.cli.options.verbs import ShowOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.drawn import STDOUT, Drawn
 from oomdoctor.render.charts import CHARTS

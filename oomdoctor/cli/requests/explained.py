@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.cli.options.explaining import ExplainOptions
+from oomdoctor.cli.options.verbs import ExplainOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.cli.requests.sources import STDIN
 from oomdoctor.cli.streams import output

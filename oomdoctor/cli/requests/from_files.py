@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.surveys import LadderOptions
 from oomdoctor.cli.requests.reader import Reader, hub_id
 from oomdoctor.cli.streams.output import say
 from oomdoctor.emulator.card import split_count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.command_line import command_line
-from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.surveys import LadderOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import usage_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from oomdoctor.cli.options.stored_runs import RunsOptions
+from oomdoctor.cli.options.verbs import RunsOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.runs.history.choosing import Limits, Wanted, parse_limits
 from oomdoctor.system.environment import runs_limit

@@ -8,8 +8,7 @@ from functools import partial
 from typing import get_args
 
 from oomdoctor.cli.options.flatten import leaves
-from oomdoctor.cli.options.ladder import LadderOptions
-from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.surveys import LadderOptions, PlanOptions
 from oomdoctor.cli.requests.chosen_cards import (
     card_order,
     check_several,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
-from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.options.surveys import ProbeOptions
 from oomdoctor.cli.requests.from_files import with_files
 from oomdoctor.cli.requests.gpus import read_gpus
 from oomdoctor.cli.requests.reader import Reader

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 from oomdoctor.analysis.command_line import command_line
-from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.options.surveys import ProbeOptions
 from oomdoctor.cli.requests.dataset import training_request
 from oomdoctor.cli.requests.probed import time_limit
 from oomdoctor.cli.requests.reader import Reader

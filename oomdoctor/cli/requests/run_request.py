@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from oomdoctor.cli.options.running import RunOptions
+from oomdoctor.cli.options.verbs import RunOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.errors import usage_error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.search.precision import ladder_for
-from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.surveys import PlanOptions
 from oomdoctor.cli.requests.reader import Reader
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.planned.plan import PlanRequest

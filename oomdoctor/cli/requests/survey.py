@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from oomdoctor.cli.options.flatten import leaves
-from oomdoctor.cli.options.planning import PlanOptions
-from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.options.surveys import PlanOptions, ProbeOptions
 from oomdoctor.cli.requests.dataset import lengths_request, training_request
 from oomdoctor.cli.requests.gpus import check_sharded, effective_batch, ladder_name
 from oomdoctor.cli.requests.reader import Reader, hub_id

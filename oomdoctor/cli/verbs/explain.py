@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oomdoctor.cli.options.explaining import ExplainOptions
 from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.verbs import ExplainOptions
 from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 

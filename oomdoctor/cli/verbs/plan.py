@@ -7,7 +7,7 @@ from functools import partial
 import typer
 
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.planning import PlanOptions
+from oomdoctor.cli.options.surveys import PlanOptions
 from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 

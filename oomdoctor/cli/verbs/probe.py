@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from oomdoctor.cli.options.flatten import flatten, typed_options
-from oomdoctor.cli.options.probing import ProbeOptions
+from oomdoctor.cli.options.surveys import ProbeOptions
 from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 

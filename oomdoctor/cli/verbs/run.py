@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.running import RunOptions
+from oomdoctor.cli.options.verbs import RunOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.running import delete_old_runs
 from oomdoctor.errors import OomDoctorError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.stored_runs import RunsOptions
+from oomdoctor.cli.options.verbs import RunsOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, usage_error
 

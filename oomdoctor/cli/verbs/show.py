@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oomdoctor.cli.options.flatten import flatten
-from oomdoctor.cli.options.stored_runs import ShowOptions
+from oomdoctor.cli.options.verbs import ShowOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import Started, publish_report
 

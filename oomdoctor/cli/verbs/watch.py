@@ -7,11 +7,10 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from oomdoctor.cli.options import COMMON, OUTPUT, declare, switch
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
@@ -34,19 +33,11 @@ _INTERVAL_S = 1.0
 class WatchOptions:
     """A command line of `watch`."""
 
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PID|latest|LOG",
-            help="A process, which counts with those that it started; or the latest training; or "
-            "the file of a live log. Default: latest.",
-            show_default=False,
-        ),
-    ] = None
-    gpu: int | None = declare("--gpu N", COMMON, "Watch a GPU, by its index in nvidia-smi.")
-    json_: bool = switch("--json", COMMON, "Print one JSON document.")
-    once: bool = switch("--once", OUTPUT, "Print one page, also on a terminal.")
-    verbose: bool = switch("--verbose, -v", OUTPUT, "Show every rank of a training.")
+    target: str | None = None
+    gpu: int | None = None
+    json_: bool = False
+    once: bool = False
+    verbose: bool = False
 
 
 @flatten
