@@ -27,6 +27,7 @@ from oomdoctor.monitor.readings import (
     gpus,
     why_not,
 )
+from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.inside.live import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes
 
@@ -278,13 +279,9 @@ def _is_capturing() -> bool:
 
 
 def _rank_prefix() -> str:
-    from oomdoctor.monitor.shared_folder import rank_and_world
-
     rank, world = rank_and_world()
     return f"rank {rank}: " if world > 1 and rank is not None else ""
 
 
 def _is_first_rank() -> bool:
-    from oomdoctor.monitor.shared_folder import rank_and_world
-
     return rank_and_world()[0] in (None, 0)

@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from oomdoctor.analysis.allocator.sizes import MIN_BLOCK, SMALL_LIMIT, round_size
 from oomdoctor.snapshot.reading.events import (
@@ -146,11 +147,7 @@ def _reserved(device: DeviceSnapshot) -> tuple[array[int], int]:
 
 
 def _running(began: int, change: array[int]) -> array[int]:
-    total, totals = began, array("q")
-    for step in change:
-        total += step
-        totals.append(total)
-    return totals
+    return array("q", accumulate(change, initial=began))[1:]
 
 
 def block_sizes(

@@ -14,7 +14,8 @@ import json
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class Watch:
             SystemExit: the training ends here, unless a Trainer ends it.
         """
         stop: str | None = None
-        try:
+        with self._quietly():
             self._step += 1
             self._read()
             self._memory.end_step(self._step)
@@ -118,8 +119,6 @@ class Watch:
                 self._write()
             self._memory.forget()
             self._memory.between_steps()
-        except Exception as error:  # noqa: BLE001 - the user's program must not notice
-            self._note(error)
         if stop is not None and not trainers:
             raise SystemExit(0)
 
@@ -130,20 +129,16 @@ class Watch:
             wait_for_watchdog()
         if os.getpid() != self.pid or time.monotonic() - self._read_at < _INTERVAL_S:
             return
-        try:
+        with self._quietly():
             self._read()
             self._write()
             self._memory.forget()
-        except Exception as error:  # noqa: BLE001 - the user's program must not notice
-            self._note(error)
 
     def _keep_writing(self) -> None:
         """Write the record every second until the process ends. Runs in a thread."""
         while not self._ended.wait(_WRITE_S):
-            try:
+            with self._quietly():
                 self._write()
-            except Exception as error:  # noqa: BLE001 - the user's program must not notice
-                self._note(error)
 
     def _decide(self) -> str | None:
         """Why the training stops now; None if it goes on."""
@@ -170,7 +165,7 @@ class Watch:
     def _on_out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         import torch
 
-        try:
+        with self._quietly():
             failed = {
                 "device": device,
                 "at": time.time(),
@@ -191,15 +186,11 @@ class Watch:
             if self._memory.live is not None:
                 self._memory.live.note_failure(self._step + 1, requested)
             self._write()
-            try:
+            with self._quietly():  # the record is worth more
                 failed["snapshot"] = self._snapshots.write(device)
-            except Exception as error:  # noqa: BLE001 - the record is worth more
-                self._note(error)
             if self._memory.stops_to_look:
                 self._read()
             self._write()
-        except Exception as error:  # noqa: BLE001 - the user's program must not notice
-            self._note(error)
 
     def _at_exit(self) -> None:
         if os.getpid() != self.pid:
@@ -213,9 +204,14 @@ class Watch:
             if self._memory.live is not None:
                 self._memory.live.close(self._step)
 
-    def _note(self, error: Exception) -> None:
-        if len(self._notes) < 20:
-            self._notes.append(f"{type(error).__name__}: {error}"[:500])
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Note an error in the record: the user's program must not notice it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            if len(self._notes) < 20:
+                self._notes.append(f"{type(error).__name__}: {error}"[:500])
 
     def _live_log(self) -> str | None:
         path = None if self._memory.live is None else self._memory.live.path()

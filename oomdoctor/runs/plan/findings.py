@@ -14,7 +14,7 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.config import Rung, TrainConfig, taken_bytes
 from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
@@ -145,6 +145,20 @@ class Findings(Ledger):
                 for_later=for_later,
                 curve=plan.ranks and len(task.cards) == 1,
             ),
+        )
+
+    def measuring_job(self, card: Card, rung: Rung, budget_bytes: int | None) -> ProbeJob:
+        """The job that runs a rung on the emulated card; its allocator may take `budget_bytes`."""
+        return ProbeJob(
+            mode="measure",
+            label=rung.label,
+            model=self.spec,
+            config=rung.config,
+            device_type="cuda",
+            budget_bytes=budget_bytes,
+            seed=self.request.seed,
+            timed=False,
+            vllm_bytes=taken_bytes(rung.config, card.total_bytes),
         )
 
     def simulate(

@@ -13,9 +13,9 @@ from functools import partial
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import Rung, taken_bytes
+from oomdoctor.records.config import Rung
 from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import Attempt, PredictedPeak, ProbeJob, ProbeResult
+from oomdoctor.records.result import Attempt, PredictedPeak, ProbeResult
 from oomdoctor.records.warnings import not_checked
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent
@@ -107,18 +107,8 @@ def _attempts(
             checker.on_event(event("phase", phase=phase))
 
         folder = checker.folder.job_folder(f"check-{row.label}", size)
-        job = ProbeJob(
-            mode="measure",
-            label=row.label,
-            model=known.spec,
-            config=rung.config.with_micro_batch(size),
-            device_type="cuda",
-            budget_bytes=card.usable_bytes,
-            seed=known.request.seed,
-            timed=False,
-            vllm_bytes=taken_bytes(rung.config, card.total_bytes),
-        )
-
+        sized = Rung(row.label, rung.config.with_micro_batch(size))
+        job = known.measuring_job(card, sized, card.usable_bytes)
         attempt, _ = launch(
             checker.host,
             job,

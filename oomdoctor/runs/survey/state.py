@@ -83,13 +83,11 @@ class SurveyState(Ledger):
         self.warn(
             device.short_of_host(setup.device, self.request, self.rungs, inspection.parameters)
         )
-        self.context = Context(
+        self.context = replace(
+            self.context,
             usable_bytes=self.budget.usable_bytes,
-            device_type=setup.device.type,
             counts=inspection.parameters,
             fixed_micro_batch=self.request.micro_batch_size,
-            model_config=self.spec.config,
-            task=self.spec.task,
             compute_capability=inspection.compute_capability,
             gpu=device.facts(setup.device, inspection),
             data=training_data(self.request.training, self.request.lengths, self.counted),

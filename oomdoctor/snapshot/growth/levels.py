@@ -140,11 +140,6 @@ class Moments:
     unit: GrowthUnit
     every: int = 1
 
-    @property
-    def end(self) -> int:
-        """The last event that is compared."""
-        return self.events[-1]
-
 
 def moments_of(history: History) -> Iterator[Moments]:
     """The steps, then each long part without any."""

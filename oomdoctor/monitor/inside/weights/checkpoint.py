@@ -14,28 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.package_data import data_of
+
 # What `save_pretrained` takes as the largest shard by default, for most checkpoints on the hub.
 SHARD_BYTES = 5_000_000_000
-_TYPES = {
-    "torch.bfloat16": "BF16",
-    "torch.float16": "F16",
-    "torch.float32": "F32",
-    "torch.float64": "F64",
-    "torch.int64": "I64",
-    "torch.int32": "I32",
-    "torch.uint8": "U8",
-    "torch.bool": "BOOL",
-}
-
-
-_CHARACTERS = 4
 _DEFAULT_WORDS = 32_000
-# Models whose rows begin and end with a token.
-_MASKED = ("bert", "roberta", "distilbert", "electra", "deberta-v2")
-_TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
-)
 
 
 def write_checkpoint(
@@ -86,13 +69,13 @@ def _weights(model: Any, config: Any, dtype: Any) -> Iterable[tuple[str, list[in
     # A dictionary since transformers 5, a list or nothing before.
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     is_tied = getattr(config, "tie_word_embeddings", False)
-    seen: set[int] = set()
+    types, seen = _facts()["types"], set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
         if id(value) in seen or (is_tied and name in tied):
             continue
         seen.add(id(value))
         kind = dtype if value.is_floating_point() else value.dtype
-        yield name, list(value.shape), _TYPES[str(kind)], value.numel() * kind.itemsize
+        yield name, list(value.shape), types[str(kind)], value.numel() * kind.itemsize
 
 
 def _write(path: Path, weights: Iterable[tuple[str, list[int], str, int]]) -> None:
@@ -116,34 +99,25 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
     by_number = {number: word for word, number in special.items()}
     words = {by_number.get(number, f"t{number}"): number for number in range(size)}
     # Text is cut every few characters. No piece is in the vocabulary, so each is the unknown token.
-    data = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [_added(word, number) for word, number in sorted(special.items())],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": rf"[\s\S]{{1,{_CHARACTERS}}}"},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
-    }
+    facts = _facts()
+    data, settings = facts["tokenizer"], facts["settings"]
+    data["added_tokens"] = [_added(word, number) for word, number in sorted(special.items())]
+    data["model"]["vocab"] = words
     (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
-    settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "<unk>",
-        "chat_template": _TEMPLATE,
-        "model_max_length": int(text_config.get("max_position_embeddings") or 1 << 20),
-    }
-    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    settings |= {key: word for key, word in names.items() if word in special}
-    if text_config.get("model_type") in _MASKED:
-        settings |= {"mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
+    settings["model_max_length"] = int(text_config.get("max_position_embeddings") or 1 << 20)
+    settings |= {key: word for key, word in facts["names"].items() if word in special}
+    if text_config.get("model_type") in facts["masked"]:
+        settings |= facts["of_masked"]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _facts() -> dict[str, Any]:
+    """The names of types in safetensors, and what is the same in all tokenizers.
+
+    The rows of the `masked` models begin and end with a token.
+    """
+    found: dict[str, Any] = data_of("stand_in.json")
+    return found
 
 
 def _special_tokens(config: Mapping[str, Any], size: int) -> dict[str, int]:
@@ -155,7 +129,7 @@ def _special_tokens(config: Mapping[str, Any], size: int) -> dict[str, int]:
         number = number[0] if isinstance(number, list) and number else number
         if isinstance(number, int) and 0 <= number < size and number not in found.values():
             found[word] = number
-    first = ("<s>",) if config.get("model_type") in _MASKED else ()
+    first = ("<s>",) if config.get("model_type") in _facts()["masked"] else ()
     for word in (*first, "</s>", "<unk>", "<mask>"):
         if word not in found:
             free = (n for n in range(size) if n not in found.values())

@@ -24,9 +24,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
-from oomdoctor.records.config import Rung, TrainConfig, taken_bytes
+from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.report import Warn
-from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.result import Attempt
 from oomdoctor.records.warnings import engines_not_run
 from oomdoctor.runs.devices import emulated
 from oomdoctor.runs.devices.cards import Card
@@ -185,18 +185,8 @@ class Engines:
         assert isinstance(config.micro_batch_size, int)
         with self._naming:
             folder = self._folder.job_folder(rung.label, config.micro_batch_size)
-        job = ProbeJob(
-            mode="measure",
-            label=rung.label,
-            model=self._known.spec,
-            config=config,
-            device_type="cuda",
-            budget_bytes=limit_bytes,
-            seed=request.seed,
-            timed=False,
-            alone=config.world_size > 1,
-            vllm_bytes=taken_bytes(config, self._card.total_bytes),
-        )
+        job = self._known.measuring_job(self._card, rung, limit_bytes)
+        job = replace(job, alone=config.world_size > 1)
         attempt, _ = launch(
             host,
             job,
