@@ -1,8 +1,8 @@
-"""Score the reading of `explain` against texts whose truth is known, field by field.
+"""Score `explain` against texts whose truth is known, field by field.
 
     python scripts/evaluation/score_explain.py FOLDER [--misses]
 
-FOLDER holds JSON files with `text` and `truth`. What is compared:
+FOLDER holds JSON files with a `text`. Files with a `truth` are about reading:
 
 - is_oom: any failure of memory was found.
 - resource, kind, phase: of the failure that ended the run (the first that the run did not survive
@@ -13,6 +13,13 @@ FOLDER holds JSON files with `text` and `truth`. What is compared:
   fragmentation, by the rules of the examples' README. LOOK_ALIKES is our reading of the contract.
 - phase: only where the truth knows it from the text; the others are counted apart.
 - numbers: of the first message with figures, as exact integers of the printed figure x unit.
+
+Files with the truth beside the text are about the answer too:
+
+- is_oom, resource, phase (also one of `phase_accept`) and numbers (bytes) of the first diagnosis.
+- cause: the first cause is one of `cause_accept`; "(or defensible)" counts `cause_defensible` too.
+- first remedy: one of the patterns `first_ok` matches it. top 3: one of `top3_must` matches one of
+  the first three, and none of `bad` does.
 """
 
 from __future__ import annotations
@@ -24,9 +31,11 @@ from fractions import Fraction
 from math import floor, prod
 from pathlib import Path
 
+from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.records.diagnosis import Incident
+from oomdoctor.explain.training.known import Given
+from oomdoctor.records.diagnosis import Incident, LogFacts, Remedy
 
 MIB, GIB = 1024**2, 1024**3
 KINDS = {
@@ -68,6 +77,14 @@ NUMBERS = {
     "allocated_text": "allocated_bytes",
     "reserved_unallocated_text": "reserved_unallocated_bytes",
 }
+NUMBERS_BESIDE = {
+    "requested": "requested_bytes",
+    "total": "capacity_bytes",
+    "free": "free_bytes",
+    "allocated": "allocated_bytes",
+    "reserved": "reserved_bytes",
+    "reserved_unallocated": "reserved_unallocated_bytes",
+}
 FACTORS = {"bytes": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
     f"{letter}{end}": 1024**power for power, letter in enumerate("kmgt", 1) for end in ("ib", "")
 }
@@ -85,13 +102,15 @@ def main() -> None:
     misses: list[str] = []
     for path in sorted(asked.folder.glob("*.json")):
         example = json.loads(path.read_text(encoding="utf-8"))
-        found, _ = scan(lines([example["text"].encode("utf-8", "surrogatepass")]))
-        for field, said, true in compare(found, example):
+        found, facts = scan(lines([example["text"].encode("utf-8", "surrogatepass")]))
+        rows = compare(found, example) if "truth" in example else judge(found, facts, example)
+        for field, said, true in rows:
             score = scores.setdefault(field, [0, 0])
             score[1] += 1
             score[0] += said == true
             if said != true:
-                misses.append(f"{path.stem}  {field}: said {said}, is {true}  ({example['title']})")
+                title = example.get("title") or example["source"]
+                misses.append(f"{path.stem}  {field}: said {said}, is {true}  ({title})")
     print(f"{'field':<28}{'right':>6}{'of':>6}{'share':>9}")
     for field, (right, count) in scores.items():
         print(f"{field:<28}{right:>6}{count:>6}{right / count:>8.1%}")
@@ -133,6 +152,55 @@ def compare(found: tuple[Incident, ...], example: dict) -> list[tuple[str, objec
         if truth.get(key) is not None:
             rows.append((key, rule(figured), truth[key]))
     return rows
+
+
+def judge(
+    found: tuple[Incident, ...], facts: LogFacts, example: dict
+) -> list[tuple[str, object, object]]:
+    """The same for an example that has the truth beside its text, about the first diagnosis."""
+    first = diagnose("log", found, facts, Given())[0]
+    rows: list[tuple[str, object, object]] = [("is_oom", first.is_oom, example["is_oom"])]
+    rows.append(("resource", first.resource, example["resource"]))
+    accepted = [example["phase"], *example["phase_accept"]]
+    rows.append(("phase", first.phase, one_of(first.phase, accepted)))
+    for key, field in NUMBERS_BESIDE.items():
+        if example["numbers"].get(key) is not None:
+            said = getattr(first.numbers, field)
+            rows.append((f"numbers: {field}", said, example["numbers"][key]))
+    if not example["is_oom"]:
+        return rows
+    cause = first.causes[0].cause if first.causes else None
+    accepted = example["cause_accept"]
+    rows.append(("cause", cause, one_of(cause, accepted)))
+    accepted = [*accepted, *example["cause_defensible"]]
+    rows.append(("cause (or defensible)", cause, one_of(cause, accepted)))
+    texts = [text_of(remedy) for remedy in first.remedies[:3]]
+    for field, patterns, told in (
+        ("first remedy", "first_ok", texts[:1]),
+        ("top 3 remedies", "top3_must", texts),
+    ):
+        if example.get(patterns):
+            right = matches(example[patterns], told)
+            rows.append((field, " | ".join(told) if not right else True, True))
+    if example.get("bad"):
+        rows.append(("no bad remedy in the top 3", not matches(example["bad"], texts), True))
+    return rows
+
+
+def one_of(said: object, accepted: list) -> object:
+    """What was said, if it is accepted; otherwise what is."""
+    return said if said in accepted else accepted
+
+
+def text_of(remedy: Remedy) -> str:
+    """All strings of a remedy."""
+    words = (remedy.change, remedy.arithmetic, remedy.note, *remedy.lines.values(), *remedy.parts)
+    return "\n".join(word for word in words if word)
+
+
+def matches(patterns: list[str], texts: list[str]) -> bool:
+    """Whether one of the patterns is in one of the texts."""
+    return any(re.search(one, text, re.IGNORECASE) for one in patterns for text in texts)
 
 
 def main_incident(found: tuple[Incident, ...]) -> Incident | None:
