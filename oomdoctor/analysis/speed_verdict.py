@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.speed.limits import PeakShares, peak_shares
@@ -38,15 +38,7 @@ class Figures(TypedDict):
     mfu: float | None
 
 
-_NO_SPEED = Figures(
-    tokens_per_s=None,
-    tokens_per_s_spread=None,
-    samples_per_s=None,
-    micro_step_s=None,
-    optimizer_step_s=None,
-    tokens_time_s=None,
-    mfu=None,
-)
+_NO_SPEED = cast(Figures, dict.fromkeys(Figures.__annotations__))
 
 
 @dataclass(frozen=True, slots=True)

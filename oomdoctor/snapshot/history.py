@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.records.measurement import BlockCategory

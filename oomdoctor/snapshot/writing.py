@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    OutOfDeviceMemory,
-    Segment,
-)
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory, Segment
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.snapshot.reading.events import Frame
 
 _PROTOCOL = 4  # that of torch

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator
+from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.device import CHUNK, AddressSpace, Device
 from oomdoctor.analysis.allocator.pool import Block
-from oomdoctor.analysis.allocator.settings import EqualBlocks
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, EqualBlocks
 from oomdoctor.units import MIB
 
 FOLDER = Path(__file__).parents[1] / "data" / "allocator_traces"

@@ -42,32 +42,3 @@ not cover events that delay a free (`record_stream`), private pools of CUDA grap
 memory shared between processes, `throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync
 backend.
 """
-
-from oomdoctor.analysis.allocator.caching import CachingAllocator
-from oomdoctor.analysis.allocator.records import (
-    Mark,
-    OutOfDeviceMemory,
-    OutOfMemory,
-    Replay,
-    Segment,
-    Span,
-    Window,
-    out_of_memory_message,
-)
-from oomdoctor.analysis.allocator.replay import replay, replay_order
-from oomdoctor.analysis.allocator.settings import AllocatorSettings
-
-__all__ = [
-    "AllocatorSettings",
-    "CachingAllocator",
-    "Mark",
-    "OutOfDeviceMemory",
-    "OutOfMemory",
-    "Replay",
-    "Segment",
-    "Span",
-    "Window",
-    "out_of_memory_message",
-    "replay",
-    "replay_order",
-]

@@ -6,7 +6,7 @@ once it ran, and a rung is skipped only if its prediction is far above the budge
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oomdoctor.analysis.search.micro_batch import (
@@ -16,6 +16,7 @@ from oomdoctor.analysis.search.micro_batch import (
     Sample,
     divisors,
     faster,
+    standing,
 )
 from oomdoctor.units import format_bytes
 
@@ -53,19 +54,12 @@ def open_sizes(
     effective: int, samples: tuple[Sample, ...], usable_bytes: int, prediction: RungPrediction
 ) -> tuple[int, ...]:
     """Sizes above the largest fit that were neither tried nor ruled out, for the report."""
-    fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
+    fits, above, ceiling = standing(effective, samples)
     if not fits:
         return ()
-    largest = max(fits)
-    missed = [s.micro_batch_size for s in samples if s.outcome != "fits"]
-    ceiling = min((size for size in missed if size > largest), default=effective + 1)
     expected = _corrected(prediction, fits, ceiling, usable_bytes)
     clear = usable_bytes * (1 + CLEAR_MARGIN)
-    return tuple(
-        size
-        for size in divisors(effective)
-        if largest < size < ceiling and _at_least(expected, size) <= clear
-    )
+    return tuple(size for size in above if _at_least(expected, size) <= clear)
 
 
 def next_predicted(
@@ -82,22 +76,17 @@ def next_predicted(
     """
     if any(s.outcome not in ("fits", "oom") for s in samples) or len(samples) >= MAX_TRIES:
         return None
-    fits = {s.micro_batch_size: s for s in samples if s.outcome == "fits"}
-    missed = [s.micro_batch_size for s in samples if s.outcome == "oom"]
-    largest = max(fits, default=0)
-    ceiling = min((size for size in missed if size > largest), default=effective + 1)
-    above = [size for size in divisors(effective) if largest < size < ceiling]
+    fits, above, ceiling = standing(effective, samples)
     expected = _corrected(prediction, fits, ceiling, usable_bytes)
     if not fits:
         return _edge(above, expected, usable_bytes, first=not samples)
-    candidates = [s for s in above if _at_least(expected, s) <= usable_bytes * (1 + CLEAR_MARGIN)]
-    if candidates:
+    if candidates := open_sizes(effective, samples, usable_bytes, prediction):
         return _edge(candidates, expected, usable_bytes, first=False)
     return _maybe_faster(fits, prediction, divisors(effective)) if timed else None
 
 
 def _edge(
-    sizes: list[int], expected: Mapping[int, float], usable_bytes: int, *, first: bool
+    sizes: Sequence[int], expected: Mapping[int, float], usable_bytes: int, *, first: bool
 ) -> NextSize | None:
     """The largest size expected to fit; if there is none, the smallest."""
     if not sizes:

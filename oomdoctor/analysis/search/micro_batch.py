@@ -121,7 +121,7 @@ def next_size(
         return None if samples else NextSize(fixed, "fixed")
     if not samples:
         return NextSize(1, "the smallest")
-    fits, above, ceiling = _standing(effective, samples)
+    fits, above, ceiling = standing(effective, samples)
     ended = any(sample.outcome not in ("fits", "oom") for sample in samples)
     if ended or not fits or len(samples) >= MAX_TRIES:
         return None
@@ -131,11 +131,11 @@ def next_size(
 
 def untried(effective: int, samples: tuple[Sample, ...], usable_bytes: int) -> tuple[int, ...]:
     """Sizes above the largest fit that were neither tried nor ruled out, for the report."""
-    fits, above, _ = _standing(effective, samples)
+    fits, above, _ = standing(effective, samples)
     return tuple(_not_ruled_out(fits, above, usable_bytes, effective)) if fits else ()
 
 
-def _standing(
+def standing(
     effective: int, samples: tuple[Sample, ...]
 ) -> tuple[dict[int, Sample], list[int], int]:
     """What fits, the open sizes above it, and the smallest size known not to fit."""

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from oomdoctor.analysis.allocator import AllocatorSettings, Mark, Replay, replay_order
+from oomdoctor.analysis.allocator.records import Mark, Replay
+from oomdoctor.analysis.allocator.replay import replay_order
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend

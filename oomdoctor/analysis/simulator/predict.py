@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.allocator import out_of_memory_message
+from oomdoctor.analysis.allocator.records import out_of_memory_message
 from oomdoctor.analysis.fit import is_borderline
 from oomdoctor.analysis.search.micro_batch import Sample, chosen, is_worth
 from oomdoctor.analysis.simulator.card import Card, card_of

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
-from oomdoctor.analysis.allocator import OutOfMemory
+from oomdoctor.analysis.allocator.records import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.costs import OpCost

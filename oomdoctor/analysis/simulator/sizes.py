@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from oomdoctor.analysis.allocator import AllocatorSettings
-from oomdoctor.analysis.allocator.settings import equal_blocks_of
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.memory.phases import breakdown, peak_phase, worst_by_phase
 from oomdoctor.analysis.simulator import playback
 from oomdoctor.analysis.simulator.card import Card

@@ -15,8 +15,7 @@ from typing import get_args
 
 from oomdoctor.analysis.simulator.recorded import Cost, times
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.analysis.speed.efficiency import efficiency_of
-from oomdoctor.analysis.speed.roofline import estimate
+from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
 from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing

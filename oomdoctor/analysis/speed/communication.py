@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.speed.links import Links, links_of
 from oomdoctor.analysis.speed.traffic import Transfer, host_updates, traffic_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.interconnects import AUTO_LINK, HOST_ADAM_PER_S
+from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing
 from oomdoctor.records.model import ParameterCounts
-
-if TYPE_CHECKING:
-    from oomdoctor.records.machine import GpuFacts
 
 # The backward pass computes two gradients for each product of the forward pass.
 _BACKWARD = 2 / 3

@@ -12,26 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes_of
-from oomdoctor.analysis.speed.efficiency import efficiency_of
+from oomdoctor.analysis.speed.roofline import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
     flops_per_token,
     multiplied_parameters,
+    peaks_by_dtype,
     step_seconds,
     tokens_per_s,
 )
+from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.measurement import Timing
+from oomdoctor.records.model import ParameterCounts, Task
 from oomdoctor.records.rung.adapters import compute_dtype, saved_dtype
-
-if TYPE_CHECKING:
-    from oomdoctor.records.config import TrainConfig
-    from oomdoctor.records.machine import GpuFacts
-    from oomdoctor.records.measurement import Timing
-    from oomdoctor.records.model import ParameterCounts, Task
 
 MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 
@@ -130,11 +129,7 @@ def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:
     GeForce cards exceed their published peaks by what `efficiency.tensor` is above one. TF32 may be
     on, and int8 products may run at twice the rate.
     """
-    rates = {
-        "bfloat16": gpu.bf16_flops,
-        "float16": gpu.fp16_flops,
-        "float32": gpu.tf32_flops or gpu.fp32_flops,
-    }
+    rates = peaks_by_dtype(gpu) | {"float32": gpu.tf32_flops or gpu.fp32_flops}
     known = [rate for rate in (rates[compute_dtype(config)], gpu.fp32_flops) if rate]
     if not known or rates[compute_dtype(config)] is None:
         return None

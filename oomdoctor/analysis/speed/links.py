@@ -6,7 +6,6 @@ The rates are bus bandwidths, as nccl-tests defines them: a ring moves its bytes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from oomdoctor.records.facts.interconnects import (
     BRIDGE_SHARE,
@@ -18,9 +17,7 @@ from oomdoctor.records.facts.interconnects import (
     interconnect_named,
     interconnects,
 )
-
-if TYPE_CHECKING:
-    from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.machine import GpuFacts
 
 _LANES = 16
 # The generation of PCIe by the major compute capability, for cards whose facts do not give it.

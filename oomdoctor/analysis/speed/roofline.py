@@ -1,4 +1,4 @@
-"""Estimate the time of a sequence of operators on a card.
+"""Estimate the time of a sequence of operators on a card, by how much of its peaks it reaches.
 
     kernel   = ramp + max(FLOPs / (efficiency x peak), bytes / (efficiency x bandwidth)) + unpacking
     sequence = max(sum of kernels, operators x host time of one)
@@ -15,14 +15,13 @@ does between its steps (reading data, logging).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cache
 
-from oomdoctor.analysis.speed.efficiency import Efficiency, efficiency_of
 from oomdoctor.analysis.speed.links import host_link
+from oomdoctor.package_data import data_of
 from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
-
-if TYPE_CHECKING:
-    from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.machine import GpuFacts
 
 # Seconds in which a kernel fills the card and drains, on top of its work. From copies of 34 and
 # 235 MB in 12.1 and 42.9 us on a GB200 (github pytorch/ao#4247: 7 us and 6.5 TB/s) and products of
@@ -140,3 +139,38 @@ def _float16_peak(gpu: GpuFacts) -> float | None:
 def _link(gpu: GpuFacts) -> float:
     link = host_link(gpu)
     return SLOWEST_LINK if link is None else link.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Achieved / peak; `tensor` and `float32` for large products, `attention` for fused kernels.
+
+    `emulated_bfloat16` is a share of the float32 peak, for cards without native bfloat16.
+    `measured` is False if a share was taken from a related card.
+    """
+
+    tensor: float
+    float32: float
+    attention: float
+    bandwidth: float
+    emulated_bfloat16: float = 0.0
+    measured: bool = True
+
+    @property
+    def native_bfloat16(self) -> bool:
+        return not self.emulated_bfloat16
+
+
+@cache
+def _table() -> tuple[tuple[list[str], str, Efficiency], ...]:
+    rows = data_of("speed.toml")["efficiencies"]
+    return tuple((row.pop("capabilities"), row.pop("word", ""), Efficiency(**row)) for row in rows)
+
+
+def efficiency_of(gpu: GpuFacts) -> Efficiency | None:
+    """The first row for the card's compute capability whose word is in its name."""
+    words = gpu.name.split()
+    for capabilities, word, efficiency in _table():
+        if gpu.compute_capability in capabilities and (not word or word in words):
+            return efficiency
+    return None

@@ -50,19 +50,21 @@ def tokens_per_s_spread(timing: Timing, config: TrainConfig) -> float | None:
     return math.hypot(micro, update) / step_seconds(timing, config)
 
 
+def peaks_by_dtype(facts: GpuFacts) -> dict[str, float | None]:
+    """The card's dense peaks in FLOP/s by the type of a product; None if unknown."""
+    return {
+        "bfloat16": facts.bf16_flops,
+        "float16": facts.fp16_flops,
+        "float32": facts.fp32_flops,
+    }
+
+
 def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
     """The card's dense peak in FLOP/s for the type of the rung's products; None if unknown.
 
     Plain float32 uses the float32 rate, because PyTorch leaves TF32 off for matrix products.
     """
-    if facts is None:
-        return None
-    rates = {
-        "bfloat16": facts.bf16_flops,
-        "float16": facts.fp16_flops,
-        "float32": facts.fp32_flops,
-    }
-    return rates[compute_dtype(config)]
+    return None if facts is None else peaks_by_dtype(facts)[compute_dtype(config)]
 
 
 def mfu(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
-from oomdoctor.analysis.allocator.settings import equal_blocks_of
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.fit import MODERN, capability
 from oomdoctor.records.inside.run import LargerBatch, RankMemory, SmallestGpu
 from oomdoctor.records.report import Report, Warn

@@ -10,15 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    Mark,
-    Replay,
-    replay,
-    replay_order,
-)
-from oomdoctor.analysis.allocator.settings import EqualBlocks
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import Mark, Replay
+from oomdoctor.analysis.allocator.replay import replay, replay_order
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, EqualBlocks
 from oomdoctor.records.inside.snapshot import ReplayedRun
 from oomdoctor.snapshot.blocks import Lives
 from oomdoctor.snapshot.history import History

@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cases.row_lengths import Lengths
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
-from oomdoctor.analysis.allocator.settings import equal_blocks_of
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung

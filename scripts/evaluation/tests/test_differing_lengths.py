@@ -19,7 +19,7 @@ from cases.case import Case
 from cases.row_lengths import Lengths, lengths_of
 from published.rows import published_cases
 
-from oomdoctor.analysis.allocator import CachingAllocator
+from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.simulator.orders.outline import outline_of
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.tape import Order, TapeBlock

@@ -18,7 +18,8 @@ from cases.case import Case, LeftOut, predict
 from old_code.adaptations import ADAPTATIONS
 from published.rows import published_cases
 
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator import sizes
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.worker.simulating.cuda.release import torch_release

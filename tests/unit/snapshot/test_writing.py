@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.analysis.allocator import AllocatorSettings, replay_order
+from oomdoctor.analysis.allocator.replay import replay_order
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of

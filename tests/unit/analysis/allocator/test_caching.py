@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 from rising_addresses import Rising
 
-from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    OutOfDeviceMemory,
-)
+from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.device import Device
-from oomdoctor.analysis.allocator.settings import EqualBlocks, equal_blocks_of
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, EqualBlocks, equal_blocks_of
 from oomdoctor.units import KIB, MIB
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from rising_addresses import Rising
 
-from oomdoctor.analysis.allocator import AllocatorSettings, CachingAllocator, OutOfDeviceMemory
+from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.device import Device
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
 from oomdoctor.analysis.allocator.replay import replay
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.units import KIB, MIB
 
 EXPANDABLE = AllocatorSettings.parse("expandable_segments:True")

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.allocator import (
-    CachingAllocator,
-    OutOfMemory,
-    out_of_memory_message,
-    replay,
-)
-from oomdoctor.analysis.allocator.records import format_size
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import OutOfMemory, format_size, out_of_memory_message
+from oomdoctor.analysis.allocator.replay import replay
 from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.units import GIB, KIB, MIB
 

@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    Mark,
-    replay,
-    replay_order,
-)
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import Mark
+from oomdoctor.analysis.allocator.replay import replay, replay_order
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.units import MIB
 
 BOUNDARIES = (0, 1, 512, 513, MIB, MIB + 1, 3 * MIB, 10 * MIB - 512, 11 * MIB, 20 * MIB, 21 * MIB)

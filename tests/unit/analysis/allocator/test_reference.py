@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-    OutOfDeviceMemory,
-)
+from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.device import CHUNK, TOP
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.units import GIB, MIB
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.allocator import (
-    CachingAllocator,
-    Mark,
-    Window,
-    replay,
-)
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import Mark, Window
+from oomdoctor.analysis.allocator.replay import replay
 from oomdoctor.units import MIB
 
 # A weight, two activations of which one dies, then a temporary after everything.

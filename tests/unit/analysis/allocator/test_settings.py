@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.units import MIB
 
 

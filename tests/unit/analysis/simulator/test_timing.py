@@ -11,8 +11,7 @@ from oomdoctor.analysis.simulator.timing import (
     grow_evenly,
     work_of,
 )
-from oomdoctor.analysis.speed.efficiency import efficiency_of
-from oomdoctor.analysis.speed.roofline import RAMP_S
+from oomdoctor.analysis.speed.roofline import RAMP_S, efficiency_of
 from oomdoctor.records.costs import OpCost, OpKind
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.measurement import Timing

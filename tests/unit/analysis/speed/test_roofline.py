@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.speed.efficiency import efficiency_of
-from oomdoctor.analysis.speed.roofline import HOST_S, IRREGULAR, RAMP_S, UNPACKING, estimate
+from oomdoctor.analysis.speed.roofline import (
+    HOST_S,
+    IRREGULAR,
+    RAMP_S,
+    UNPACKING,
+    efficiency_of,
+    estimate,
+)
 from oomdoctor.records.costs import Calibration, EstimatedTime, OpCost
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.inside.run import Place, RankMemory
 from oomdoctor.records.report import bare_report

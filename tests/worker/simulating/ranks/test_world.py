@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tiny_models import CONFIGS, tiny_job
 
-from oomdoctor.analysis.allocator import AllocatorSettings
+from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung, play
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
 from oomdoctor.records.model import LayerStack

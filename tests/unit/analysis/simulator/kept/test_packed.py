@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.allocator import OutOfMemory
+from oomdoctor.analysis.allocator.records import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.kept.packed import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
