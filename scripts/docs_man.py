@@ -57,7 +57,7 @@ def _page() -> Iterator[str]:
     for code in ExitCode:
         yield from _item(str(int(code)), meanings[code.name])
     yield ".SH ENVIRONMENT"
-    for name, said in (environment.MEANINGS | environment.ONLY_READ).items():
+    for name, said in environment.meanings().items():
         yield from _item(name, said)
     yield ".SH FILES"
     for name, said in _FILES:

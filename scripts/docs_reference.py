@@ -168,7 +168,7 @@ def exit_codes() -> str:
 
 def environment_variables() -> str:
     """Every environment variable that oomdoctor reads."""
-    known = environment.MEANINGS | environment.ONLY_READ
+    known = environment.meanings()
     return table(("variable", "meaning"), [(f"`{name}`", said) for name, said in known.items()])
 
 

@@ -113,15 +113,15 @@ def test_who_waited_for_a_lock_that_is_gone_takes_a_new_one(
     environments_dir().mkdir(parents=True)
     lock = environments_dir() / f".{folder_of(EINOPS).name}.lock"
     tries: list[bool] = []
-    lock_file = make._locked
+    lock_file = make.take_lock
 
-    def gone_at_first(file: Any) -> bool:
+    def gone_at_first(file: Any, *, quiet: bool) -> bool:
         if not tries:
             lock.unlink()  # by the process that held it
-        tries.append(lock_file(file))
+        tries.append(lock_file(file, quiet=quiet))
         return tries[-1]
 
-    monkeypatch.setattr(make, "_locked", gone_at_first)
+    monkeypatch.setattr(make, "take_lock", gone_at_first)
     with make._alone(folder_of(EINOPS), _helper([])):
         assert len(tries) == 2
         assert lock.exists()

@@ -7,7 +7,7 @@
     snapshot-*.pickle what torch knew when a request failed; `oomdoctor snapshot` reads it
     memory-*.jsonl    memory after each step
 
-No value of a variable is written but those of `CASE_VARIABLES`, and secrets are taken out of every
+No value of a variable is written but those of `case_variables`, and secrets are taken out of every
 file.
 """
 

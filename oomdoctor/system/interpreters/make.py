@@ -7,7 +7,6 @@ leaves nothing that looks ready.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from oomdoctor.errors import machine_error, usage_error
-from oomdoctor.system.interpreters import inside
 from oomdoctor.system.interpreters.asked import differing, names_and_versions
 from oomdoctor.system.interpreters.kept import (
     ABOUT,
@@ -30,6 +28,8 @@ from oomdoctor.system.interpreters.kept import (
     shared_folders,
 )
 from oomdoctor.system.interpreters.pip import Helper, Stopped, install, no_pip, run
+from oomdoctor.system.machine import libraries
+from oomdoctor.system.machine.lock import take_lock
 
 # Libraries that a simulation imports. pip may change them where a version asked for needs it.
 _COMPANIONS = ("transformers", "accelerate", "peft", "bitsandbytes")
@@ -107,7 +107,7 @@ def _fill(python: Path, asked: tuple[str, ...], helper: Helper) -> None:
     names = names_and_versions(asked)
     others = [requirement for requirement in asked if not requirement.startswith("torch==")]
     if others:
-        here = inside.versions([*_COMPANIONS, "torch"])
+        here = libraries.versions([*_COMPANIONS, "torch"])
         keep = [name for name in _COMPANIONS if name not in names and here[name] is not None]
         constraints = python.parents[1] / "constraints.txt"
         torch = here["torch"]
@@ -167,8 +167,8 @@ def _check(python: Path, asked: tuple[str, ...], helper: Helper) -> None:
 
 
 def _ask(python: Path, helper: Helper, *words: str) -> Any:
-    """The answer of `inside` in that interpreter."""
-    code, lines = run([str(python), "-P", str(Path(inside.__file__).resolve()), *words], helper)
+    """The answer of `libraries` in that interpreter."""
+    code, lines = run([str(python), "-P", str(Path(libraries.__file__).resolve()), *words], helper)
     try:
         if code:
             raise ValueError
@@ -193,7 +193,7 @@ def _alone(folder: Path, helper: Helper) -> Iterator[None]:
     announced = False
     while True:
         with path.open("a", encoding="utf-8") as file:
-            if not _locked(file):
+            if not take_lock(file, quiet=True):
                 if not announced:
                     helper.say("waiting for another process that makes the same environment")
                 announced = True
@@ -207,17 +207,6 @@ def _alone(folder: Path, helper: Helper) -> Iterator[None]:
         if helper.stopped():
             raise Stopped
         time.sleep(_POLL_S)
-
-
-def _locked(file: TextIO) -> bool:
-    """Take the lock of a file, unless another process holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # no locks here
-    return True
 
 
 def _is_file_at(path: Path, file: TextIO) -> bool:

@@ -13,6 +13,7 @@ from importlib import metadata
 
 from oomdoctor.records.facts.attention import OF_PACKAGE
 from oomdoctor.records.machine import Capability, Gpu
+from oomdoctor.system.machine.libraries import versions
 
 PACKAGES = (
     "torch",
@@ -43,20 +44,12 @@ _HARDWARE = (
 
 def installed_versions() -> dict[str, str | None]:
     """The versions of Python and of each package in this interpreter; None if not installed."""
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions
+    return {"python": platform.python_version(), **versions(PACKAGES)}
 
 
-def capabilities(
-    versions: Mapping[str, str | None], gpus: tuple[Gpu, ...]
-) -> tuple[Capability, ...]:
+def capabilities(found: Mapping[str, str | None], gpus: tuple[Gpu, ...]) -> tuple[Capability, ...]:
     """One row per library and hardware feature: what it makes possible, or what is missing."""
-    rows = [_library(package, versions.get(package), gpus) for package in PACKAGES]
+    rows = [_library(package, found.get(package), gpus) for package in PACKAGES]
     rows += [_feature(name, least, adds, gpus) for name, least, adds in _HARDWARE]
     return tuple(rows)
 

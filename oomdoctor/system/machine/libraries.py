@@ -1,15 +1,17 @@
-"""The versions of the libraries that shape a simulation, without importing them.
+"""The libraries of an interpreter: their versions, what they require, and whether they import.
 
 Also run as a script by another interpreter, so it uses the standard library alone.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -21,6 +23,8 @@ _SHAPING = (
     *("mamba-ssm", "causal-conv1d", "flash-linear-attention", "fla-core", "timm", "sentencepiece"),
     *("trl", "datasets"),
 )
+# Parts of torch's CUDA build that a simulation, which runs on the CPU, may do without.
+_CUDA_PARTS = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _LIMIT_S = 20.0
 EDITABLE = "editable"
 
@@ -50,7 +54,7 @@ def versions_of(python: str, environment: Mapping[str, str]) -> dict[str, str] |
     else:
         try:
             done = subprocess.run(
-                [python, "-P", str(Path(__file__).resolve())],
+                [python, "-P", str(Path(__file__).resolve()), "here"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_LIMIT_S,
@@ -63,5 +67,47 @@ def versions_of(python: str, environment: Mapping[str, str]) -> dict[str, str] |
     return None if EDITABLE in found.values() else found
 
 
+def versions(names: Iterable[str]) -> dict[str, str | None]:
+    """The version of each library; None if it is missing."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def import_errors(names: list[str]) -> dict[str, str]:
+    """Why libraries cannot be imported; those that are not installed are left out."""
+    failed = {}
+    for name in names:
+        if versions([name])[name] is None:
+            continue
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 - a library may raise anything
+            failed[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return failed
+
+
+def plain_requirements(name: str) -> list[str]:
+    """What a library requires, without extras and without the parts of a CUDA build."""
+    lines = [line.replace("(", "").replace(")", "") for line in metadata.requires(name) or []]
+    return [
+        line
+        for line in lines
+        if re.search(r"\bextra\s*==", line) is None and not line.lower().startswith(_CUDA_PARTS)
+    ]
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(versions_here()))
+    question, words = sys.argv[1], sys.argv[2:]
+    answers: dict[str, Callable[[], object]] = {
+        "here": versions_here,
+        "versions": lambda: versions(words),
+        "imports": lambda: import_errors(words),
+        "requires": lambda: plain_requirements(words[0]),
+    }
+    answer = answers[question]()
+    sys.stdout.write("\n" + json.dumps(answer))

@@ -74,7 +74,7 @@ def mark(path: Path) -> Iterator[None]:
         yield
         return
     with file:
-        _try_lock(file)
+        take_lock(file)
         yield
 
 
@@ -96,7 +96,7 @@ def _take(
     keep_waiting: Callable[[], bool],
 ) -> None:
     announced = False
-    while not _try_lock(file):
+    while not take_lock(file):
         holder = _holder(file)
         if not wait or (announced and not keep_waiting()):
             raise machine_error(
@@ -111,14 +111,17 @@ def _take(
         time.sleep(_POLL_S)
 
 
-def _try_lock(file: IO[str]) -> bool:
+def take_lock(file: IO[str] | int, *, quiet: bool = False) -> bool:
+    """Take the lock of a file, unless another process holds it; true where there are no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _BUSY:
             return False
-        _LOG.warning(
-            "this file system has no locks (%s), so another survey would go unnoticed", error
+        _LOG.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            "this file system has no locks (%s), so another survey would go unnoticed",
+            error,
         )
     return True
 

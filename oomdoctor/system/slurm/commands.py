@@ -6,7 +6,10 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from oomdoctor.system.slurm.records import FIELDS, OUTPUT_FIELDS
 
 DEADLINE_S = 10.0
 _KNOWS_NOTHING = "Invalid job id|accounting storage is disabled"
@@ -61,3 +64,21 @@ def ask(command: str, *arguments: str, deadline_s: float | None = None) -> Slurm
     said = " ".join(err.split()) or f"exit code {process.returncode}"
     refused = re.search(_KNOWS_NOTHING, said) is None
     return SlurmAnswer(out, f"{command}: {said.removeprefix(f'{command}: ')}", refused=refused)
+
+
+def ask_sacct(
+    further: Sequence[tuple[str, ...]], *arguments: str, deadline_s: float | None = None
+) -> tuple[SlurmAnswer, tuple[str, ...]]:
+    """sacct's rows with FIELDS and the first further fields that this version of Slurm knows.
+
+    All runs of a requeued job are told, not only the last.
+    """
+    answer, fields = SlurmAnswer(), tuple[str, ...]()
+    for fields in further:
+        expanded = ("--expand-patterns",) if set(OUTPUT_FIELDS) & set(fields) else ()
+        columns = ",".join((*FIELDS, *fields))
+        fixed = ("--duplicates", "--parsable2", "--noheader", *expanded, "-o", columns)
+        answer = ask("sacct", *arguments, *fixed, deadline_s=deadline_s)
+        if not answer.too_new:
+            break
+    return answer, fields

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.system.slurm.accounts import JobEnd, accounts, deciding, earlier, end_of, summary
-from oomdoctor.system.slurm.commands import SlurmAnswer, ask
+from oomdoctor.system.slurm.commands import SlurmAnswer, ask, ask_sacct
+from oomdoctor.system.slurm.outputs import Folders, usual_files
 from oomdoctor.system.slurm.records import (
-    FIELDS,
     OUTPUT_FIELDS,
     JobRecord,
     from_sacct,
@@ -28,7 +28,6 @@ _JOB = re.compile(
     r"(?P<job>\d{1,10}(?:_\d{1,7}|\+\d{1,4})?)(?P<step>\.(?:\d{1,7}|batch|extern|interactive))?",
     re.ASCII,
 )
-_SUFFIXES = (".out", ".err", ".log", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,8 @@ def find_jobs(text: str) -> list[SlurmJob]:
     assert match is not None, "callers check is_job_id first"
     job, step = match["job"], match["step"]
     scontrol = ask("scontrol", "show", "job", job)
-    sacct = _ask_sacct(text)
+    # Slurm before 24.05 does not know the output paths.
+    sacct, _ = ask_sacct((OUTPUT_FIELDS, ()), "-j", text)
     records = _started([*from_scontrol(scontrol.text), *from_sacct(sacct.text)])
     if not records:
         files = _usual_files(job, [Path.cwd()])
@@ -100,37 +100,17 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     return SlurmJob(name, readable, chosen.lines(), notes, end_of(last))
 
 
-def _ask_sacct(job: str) -> SlurmAnswer:
-    """sacct's rows. Slurm before 24.05 does not know the output paths."""
-    # All runs of a requeued job, not only the last.
-    fixed = ("sacct", "-j", job, "--duplicates", "--parsable2", "--noheader")
-    answer = ask(*fixed, "--expand-patterns", "-o", ",".join((*FIELDS, *OUTPUT_FIELDS)))
-    if answer.too_new:
-        answer = ask(*fixed, "-o", ",".join(FIELDS))
-    return answer
-
-
 def _started(records: list[JobRecord]) -> list[JobRecord]:
     """The records without array tasks that never started, unless none has started."""
     ran = {record.job for record in records if record.state != "PENDING"}
     return [record for record in records if record.job in ran] or records
 
 
-def _usual_files(job: str, folders: Iterable[Path]) -> list[Path]:
-    """slurm-ID.out, else logs with the id in their name, from the first folder that has any."""
-    bears = re.compile(rf"(?<![\d_]){re.escape(job)}(?![\d_])")
-    for folder in folders:
-        usual = folder / f"slurm-{job}.out"
-        if usual.is_file():
-            return [usual]
-        try:
-            names = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES)
-        except OSError:
-            continue
-        found = [path for path in names if bears.search(path.name) and path.is_file()]
-        if found:
-            return found
-    return []
+def _usual_files(job: str, places: Iterable[Path]) -> list[Path]:
+    """The usual files of a job, from the first folder that has any."""
+    folders = Folders()
+    there = (usual_files(place, job, job, folders) for place in places)
+    return list(next(filter(None, there), ()))
 
 
 def _readable(files: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 _OPTIONS = {"-o": "out", "--output": "out", "-e": "err", "--error": "err"}
 _LARGEST_SCRIPT = 1 << 18  # bytes
 _PATTERN = re.compile(r"%(\d*)([%jAaxuNnt])")
-_ID = re.compile(r"(?<![\d_])(\d+(?:_\d+)?)(?![\d_])")
+_ID = re.compile(r"(?<![\d_])(\d+(?:[_+]\d+)?)(?![\d_])")
 _SUFFIXES = (".out", ".err", ".log", ".txt")
 
 
@@ -62,12 +62,17 @@ def output_files(job: Submission, folders: Folders) -> tuple[Path, ...]:
     named = [job.work_dir / path for path in job.told] or [
         job.work_dir / _expanded(pattern, job) for pattern in _patterns(job, folders)
     ]
-    array = "_" in job.id
-    usual = job.work_dir / f"slurm-{job.id if array else job.raw_id}.out"
-    for paths in (named, [usual], folders.bearing(job.work_dir, job.id)):
-        if found := tuple(dict.fromkeys(path for path in paths if path.is_file())):
-            return found
-    return ()
+    usual = job.id if "_" in job.id else job.raw_id
+    return _there(named) or usual_files(job.work_dir, job.id, usual, folders)
+
+
+def usual_files(folder: Path, job: str, raw_id: str, folders: Folders) -> tuple[Path, ...]:
+    """slurm-ID.out, else the logs with the id of a job in their name."""
+    return _there([folder / f"slurm-{raw_id}.out"]) or _there(folders.bearing(folder, job))
+
+
+def _there(paths: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(path for path in paths if path.is_file()))
 
 
 def _patterns(job: Submission, folders: Folders) -> list[str]:

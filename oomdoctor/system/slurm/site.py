@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oomdoctor.errors import machine_error, usage_error
 from oomdoctor.system.slurm.accounts import accounts, deciding
-from oomdoctor.system.slurm.commands import SlurmAnswer, ask
+from oomdoctor.system.slurm.commands import SlurmAnswer, ask_sacct
 from oomdoctor.system.slurm.outputs import Folders, Submission, output_files
 from oomdoctor.system.slurm.records import FIELDS, OUTPUT_FIELDS, JobRecord, from_sacct
 
@@ -100,21 +100,10 @@ def _asked(arguments: tuple[str, ...], since: str) -> str:
 
 
 def _sacct(arguments: tuple[str, ...]) -> SlurmAnswer:
-    """sacct's rows, with as many fields as this version knows."""
-    answer = SlurmAnswer()
-    for fields in ((*OUTPUT_FIELDS, *_MORE, _LINE), (*_MORE, _LINE), _MORE):
-        known = ("--expand-patterns",) if fields[0] in OUTPUT_FIELDS else ()
-        columns = ",".join((*FIELDS, *fields))
-        answer = ask(
-            *("sacct", "--duplicates", "--parsable2", "--noheader", *known, "-o", columns),
-            *arguments,
-            deadline_s=_DEADLINE_S,
-        )
-        if not answer.too_new:
-            if answer.fault is None:
-                return SlurmAnswer(",".join(fields) + "\n" + answer.text)
-            break
-    return answer
+    """sacct's rows below a line with the further fields that this version knows."""
+    further = ((*OUTPUT_FIELDS, *_MORE, _LINE), (*_MORE, _LINE), _MORE)
+    answer, fields = ask_sacct(further, *arguments, deadline_s=_DEADLINE_S)
+    return answer if answer.fault else SlurmAnswer(",".join(fields) + "\n" + answer.text)
 
 
 def _jobs(text: str) -> list[SiteJob]:

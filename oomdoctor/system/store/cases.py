@@ -7,20 +7,16 @@ A case is a folder, or a zip file of one. Of a zip file only the report is read.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 import zipfile
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path, PurePath
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.records import codec
 from oomdoctor.records.report import Report
 from oomdoctor.system.environment import state_dir
-from oomdoctor.system.store.record_files import read_record, writing
-from oomdoctor.system.store.run_folders import exists, folders, slug
+from oomdoctor.system.store.record_files import read_record, whole_or_not, writing
+from oomdoctor.system.store.run_folders import exists, folders, new_folder, slug
 
 CASE, PAGE = "case.json", "report.txt"
 _MOST_BYTES = 64 * 1024**2  # of a report in a zip file
@@ -42,15 +38,7 @@ def new_case(command: Sequence[str], given: Path | None) -> Path:
         with writing(given):
             given.mkdir(parents=True, exist_ok=True, mode=0o700)
             return given.absolute()
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    root = cases_dir()
-    with writing(root):
-        root.mkdir(parents=True, exist_ok=True)
-        while True:
-            path = root / f"{stamp}-{_name_of(command)}-{secrets.token_hex(2)}"
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-                return path
+    return new_folder(cases_dir(), _name_of(command), mode=0o700)
 
 
 def is_case(name: str) -> bool:
@@ -98,17 +86,13 @@ def pack(case: Path, file: Path) -> int:
     Raises:
         OomDoctorError: the file cannot be written (exit 5).
     """
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with writing(file):
-        try:
+        with whole_or_not(file) as beside:
             with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in sorted(case.iterdir()):
                     if path.is_file() and not path.is_symlink():
                         archive.write(path, f"{case.name}/{path.name}")
             beside.chmod(0o600)
-            beside.replace(file)
-        finally:
-            beside.unlink(missing_ok=True)
         return file.stat().st_size
 
 

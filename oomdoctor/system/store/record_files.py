@@ -21,15 +21,20 @@ def write_record(path: Path, record: object) -> None:
         OomDoctorError: the disk is full or the folder cannot be written (exit 5).
     """
     text = codec.dumps(record)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with writing(path):
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise
+    with writing(path), whole_or_not(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def whole_or_not(path: Path) -> Iterator[Path]:
+    """A file to write, which replaces `path` at the end; nothing of it is left after an error."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        yield beside
+        beside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def read_record(kind: type[T], path: Path) -> T:

@@ -145,16 +145,24 @@ def create(model_id: str) -> RunFolder:
     Raises:
         OomDoctorError: the state folder is not writable (exit 5).
     """
-    root = runs_dir()
+    name = slug(model_id.rstrip("/").rpartition("/")[2], "model")
+    return RunFolder(new_folder(runs_dir(), name))
+
+
+def new_folder(root: Path, name: str, mode: int = 0o777) -> Path:
+    """A new, empty folder in `root`, named after the local time and `name`.
+
+    Raises:
+        OomDoctorError: it cannot be made (exit 5).
+    """
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    model = slug(model_id.rstrip("/").rpartition("/")[2], "model")
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
         while True:
-            path = root / f"{stamp}-{model}-{secrets.token_hex(2)}"
+            path = root / f"{stamp}-{name}-{secrets.token_hex(2)}"
             with contextlib.suppress(FileExistsError):
-                path.mkdir()
-                return RunFolder(path)
+                path.mkdir(mode)
+                return path
 
 
 def folders(root: Path) -> list[Path]:

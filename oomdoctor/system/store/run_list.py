@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.records.report import SurveyRequest
+from oomdoctor.system.machine.lock import take_lock
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import (
@@ -102,12 +102,8 @@ def remove(run: StoredRun) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "it is still running"
-    except OSError:
-        pass  # a file system without locks: nobody else can hold one either
-    try:
+        if not take_lock(lock, quiet=True):
+            return "it is still running"
         trash = root / f"{_TRASH}{run.name}-{os.getpid()}"
         path.rename(trash)
         shutil.rmtree(trash)

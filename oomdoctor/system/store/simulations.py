@@ -19,6 +19,7 @@ from pathlib import Path
 
 import oomdoctor
 from oomdoctor.system.environment import cache_dir, simulations_limit
+from oomdoctor.system.store.record_files import whole_or_not
 
 _FORMAT = 1
 _LONGEST_HEAD = 1000
@@ -74,14 +75,8 @@ def write(key: str, data: bytes, made_at: str) -> None:
         "made_at": made_at,
         "sha256": hashlib.sha256(data).hexdigest(),
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
+    with whole_or_not(path) as beside:
         beside.write_bytes(json.dumps(head).encode() + b"\n" + data)
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
     _trim(path.parent, limit)
 
 
