@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import math
@@ -34,6 +35,7 @@ sys.path.append(str(Path(__file__).parent / "evaluation"))
 from claims import page as claims_page
 from claims.every import CLAIMS, KEPT
 
+PACKAGE = Path(__file__).parents[1] / "oomdoctor"
 PUBLISHED_MANY = Path(__file__).parents[1] / "tests" / "data" / "emulated" / "published_many.json"
 _UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
 
@@ -330,7 +332,21 @@ def claims() -> str:
     return f"{table(claims_page.HEAD, rows)}\n\nRun with {claims_page.versions(kept)}."
 
 
+def layout() -> str:
+    """The folders of the package as a tree, each with the first sentence of its docstring."""
+    lines = ["```"]
+    for folder in sorted(PACKAGE.rglob("__init__.py"), key=lambda file: file.parent.parts):
+        parts = folder.parent.relative_to(PACKAGE).parts
+        if not parts:
+            continue
+        said = ast.get_docstring(ast.parse(folder.read_text(encoding="utf-8"))) or ""
+        name = "  " * (len(parts) - 1) + parts[-1] + "/"
+        lines.append(f"{name:22} {said.split(chr(10))[0].removesuffix('.')}")
+    return "\n".join([*lines, "```"])
+
+
 PARTS: dict[str, Callable[..., str]] = {
+    "layout": layout,
     "options": options,
     "rung-keys": rung_keys,
     "optimizers": optimizers,

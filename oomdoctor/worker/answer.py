@@ -6,7 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.result import Failure, ProbeJob, Reply
 from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.protocol.unsupported import UnsupportedError

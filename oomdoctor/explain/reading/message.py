@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import NamedTuple
 
-from oomdoctor.explain.reading.dialects.parse import Message, read_message
 from oomdoctor.explain.reading.lines.window import Reading
+from oomdoctor.explain.reading.parse import Message, read_message
 from oomdoctor.records.diagnosis import Frame, Numbers, Resource
 
 _PINNED = re.compile(r"pin_memory|allocate_cpu_cache|cudaHostAlloc|cudaMallocHost|pinned")

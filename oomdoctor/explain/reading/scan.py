@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from oomdoctor.analysis.frames import phase_of, recomputes
-from oomdoctor.explain.reading.dialects.parse import MAY_OPEN, Message
 from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
 from oomdoctor.explain.reading.failures.incidents import (
     Finding,
@@ -36,6 +35,7 @@ from oomdoctor.explain.reading.lines.traceback import starts_traceback
 from oomdoctor.explain.reading.lines.window import AHEAD, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
 from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
+from oomdoctor.explain.reading.parse import MAY_OPEN, Message
 from oomdoctor.records.diagnosis import Frame, Incident, LogFacts
 from oomdoctor.records.measurement import OomEvent
 

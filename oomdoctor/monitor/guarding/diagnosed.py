@@ -14,7 +14,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from oomdoctor.explain.diagnose import diagnose
-from oomdoctor.explain.reading.dialects.parse import flatten, read_message
+from oomdoctor.explain.reading.parse import flatten, read_message
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.monitor.pinned import drop_copies, is_copied

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.analysis.verdict import fits
-from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.codec import CodecError, dumps, loads
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import Attempt, Failure, Outcome, ProbeJob, Reply

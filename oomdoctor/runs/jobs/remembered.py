@@ -22,7 +22,7 @@ from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import without_collection
 from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero import alone_config
-from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records import codec
 from oomdoctor.records.config import TrainConfig, is_zero
 from oomdoctor.records.facts.choices import AUTO

@@ -20,7 +20,7 @@ from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
 from oomdoctor.analysis.simulator.zero import alone_config
-from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.config import TrainConfig, is_zero, trains_with_trl
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.worker.tracing.steps import (
     OTHERS,

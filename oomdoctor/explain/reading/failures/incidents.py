@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from oomdoctor.explain.reading.dialects.dialect import Dialect
+from oomdoctor.explain.reading.dialects import Dialect
 from oomdoctor.explain.reading.failures.going_on import Report
 from oomdoctor.records.diagnosis import Incident, ReadPhase
 from oomdoctor.records.measurement import OomEvent

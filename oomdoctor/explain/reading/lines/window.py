@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from oomdoctor.explain.reading.dialects.parse import flatten
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, split_line
 from oomdoctor.explain.reading.lines.traceback import frames_in, starts_traceback
+from oomdoctor.explain.reading.parse import flatten
 from oomdoctor.records.diagnosis import Frame
 
 AHEAD = 24  # lines after an opening that may belong to it

@@ -7,7 +7,7 @@ import pytest
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import OutOfMemory, format_size, out_of_memory_message
 from oomdoctor.analysis.allocator.replay import replay
-from oomdoctor.explain.reading.dialects.parse import parse_oom
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.units import GIB, KIB, MIB
 
 

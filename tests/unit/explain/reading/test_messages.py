@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.explain.reading.dialects.parse import DIALECTS, parse_oom
+from oomdoctor.explain.reading.parse import DIALECTS, parse_oom
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 
 MIB, GIB = 1024**2, 1024**3

@@ -6,8 +6,8 @@ import pytest
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnose import diagnose, exit_of
-from oomdoctor.explain.reading.dialects.parse import parse_oom
 from oomdoctor.explain.reading.lines.stream import lines
+from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis

@@ -1,4 +1,4 @@
-"""The parser of out-of-memory messages, driven by the tables of dialects in this folder.
+"""The parser of out-of-memory messages, driven by the table of dialects.
 
 A row says how a message opens and which figures it may contain. The parser looks for each figure
 separately, so it still gets what is there if a log wrapped or truncated the message.
@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
-from oomdoctor.explain.reading.dialects.dialect import Dialect
-from oomdoctor.explain.reading.dialects.host_memory import HOST
-from oomdoctor.explain.reading.dialects.libraries import LIBRARIES
-from oomdoctor.explain.reading.dialects.pytorch import SENTENCES, TORCH
+from oomdoctor.explain.reading.dialects import DIALECTS, SENTENCES, Dialect
 from oomdoctor.explain.reading.hints import any_hint
 from oomdoctor.explain.reading.printed_sizes import SIZE, rounding_bytes, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
 from oomdoctor.records.facts.dtypes import SIZES
 from oomdoctor.records.measurement import OomEvent
 
-# The order matters only for rows that open at the same character: special before general.
-DIALECTS: tuple[Dialect, ...] = (*TORCH, *LIBRARIES, *HOST)
 # A line without a match cannot open a message.
 MAY_OPEN = any_hint(dialect.hints for dialect in DIALECTS)
 

@@ -1,12 +1,14 @@
-"""A row of the tables of out-of-memory messages, and the words that its patterns may use."""
+"""The table of out-of-memory messages (`data/dialects.toml`), one row for each wording."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from oomdoctor.explain.reading.printed_sizes import SHORT_SIZE, SIZE
+from oomdoctor.package_data import data_of
 from oomdoctor.records.diagnosis import Frame, ReadPhase, Resource
 
 _INNER = 6  # frames
@@ -14,7 +16,7 @@ _INNER = 6  # frames
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wording of a message. To support a new one, add a row and its message to the tests.
+    """One wording of a message.
 
     `name` is the contract's name, `versions` the releases that print it, `source` the file that
     does. `opening` finds the message. `hints` are plain words separated by |; every line on which
@@ -37,8 +39,8 @@ class Dialect:
     versions: str
     source: str
     opening: re.Pattern[str]
-    figures: Mapping[str, str] = field(default_factory=dict)
-    hints: str = field(kw_only=True)
+    figures: Mapping[str, str]
+    hints: str
     resource: Resource = "gpu"
     phase: ReadPhase = "unknown"
     whole_line: bool = False
@@ -58,14 +60,27 @@ class Dialect:
         return re.search(self.in_frames, inner) is not None
 
 
-def figures(**patterns: str) -> dict[str, str]:
-    """Patterns of figures by field.
+_WORDS = {"SIZE": SIZE, "SHORT": SHORT_SIZE, "BYTES": r"\d[\d,]*"}
 
-    SIZE stands for a size with a unit, SHORT for one like 31.2G, BYTES for a bare number of bytes.
-    """
+
+def _row(row: dict[str, Any], sets: Mapping[str, Mapping[str, str]]) -> Dialect:
+    """A row of the file, with its patterns written out."""
+    opening, figures = row.pop("opening"), row.pop("figures", {})
+    pattern = re.sub("SIZE", lambda _: SIZE, "".join(opening))
+    own = sets[figures] if isinstance(figures, str) else _captured(figures)
+    return Dialect(**row, opening=re.compile(pattern), figures=own)
+
+
+def _captured(figures: Mapping[str, str]) -> dict[str, str]:
+    """Patterns of figures whose size is a group."""
+    words = "|".join(_WORDS)
     return {
-        name: text.replace("SIZE", f"({SIZE})")
-        .replace("SHORT", f"({SHORT_SIZE})")
-        .replace("BYTES", r"(\d[\d,]*)")
-        for name, text in patterns.items()
+        field: re.sub(words, lambda word: f"({_WORDS[word[0]]})", text)
+        for field, text in figures.items()
     }
+
+
+_TABLE = data_of("dialects.toml")
+_SETS = {name: _captured(figures) for name, figures in _TABLE["figures"].items()}
+SENTENCES = _SETS["sentences"]  # the figures of torch since 2.1, which lists other processes too
+DIALECTS = tuple(_row(row, _SETS) for row in _TABLE["dialect"])
