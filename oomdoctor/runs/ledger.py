@@ -18,7 +18,7 @@ from oomdoctor.records.model import ModelSpec, ParameterCounts
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Fault, Report, RungFile, SurveyRequest, Warn
 from oomdoctor.records.result import Inspection, ProbeResult
-from oomdoctor.records.user_training import YourRung
+from oomdoctor.records.user_training import YOURS, YourRung
 from oomdoctor.records.warnings import (
     bfloat16_emulated,
     float16_rungs,
@@ -75,6 +75,10 @@ class Ledger:
             recipe = replace(self.request.recipe, rungs=self.rungs)
             self.request = replace(self.request, recipe=recipe)
         return ladders
+
+    def own_rung(self) -> Rung | None:
+        """The rung of --from."""
+        return next((rung for rung in self.rungs if rung.label == YOURS), None)
 
     def warn(self, warnings: Iterable[Warn]) -> None:
         """Add warnings."""

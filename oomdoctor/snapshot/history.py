@@ -16,9 +16,11 @@ from typing import NamedTuple
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.records.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.facts.phases import FORWARD
+from oomdoctor.records.inside.run import Place
 from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
 from oomdoctor.snapshot.phases import Meanings, optimizer_steps
+from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 
 _SETTING_UP: tuple[ReadPhase, ...] = ("init", "load")
@@ -58,6 +60,11 @@ class History:
     def last_event(self) -> int:
         """The index of the last event; -1 without any."""
         return len(self.device.events) - 1
+
+
+def place(frame: Frame | None) -> Place | None:
+    """A frame as a report shows it."""
+    return None if frame is None else Place(frame.file, frame.line, frame.function)
 
 
 def history_of(snapshot: Snapshot, device: DeviceSnapshot) -> History:

@@ -46,8 +46,7 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.explain.failed_request import diagnosis_of
-    from oomdoctor.snapshot.composition import difference_of
-    from oomdoctor.snapshot.device_answer import device_of
+    from oomdoctor.snapshot.device_answer import device_of, difference_of
     from oomdoctor.snapshot.replay.changes import with_replays
 
     started = Started()

@@ -149,7 +149,7 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
         Stopped: told to stop.
     """
     request, training = known.request, known.request.user_training
-    rung = next((rung for rung in known.rungs if rung.label == YOURS), None)
+    rung = known.own_rung()
     if training is None or rung is None:
         return None
     reason = _why_not(known)

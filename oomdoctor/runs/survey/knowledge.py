@@ -1,7 +1,8 @@
-"""What a survey learns about its GPU from the rungs it measures first.
+"""What a survey predicts before it measures, and what it learns from the rungs it measures first.
 
-The size of the CUDA context and the speed of kernels are the same for all rungs. So one measurement
-corrects the predictions of the others, in this survey and in later ones on this machine.
+Every rung is simulated for the device of the survey. The size of the CUDA context and the speed of
+kernels are the same for all rungs. So one measurement corrects the predictions of the others, in
+this survey and in later ones on this machine.
 
 A time teaches only if it can be trusted: it settled, nobody else used the device, and the card can
 be that fast. It teaches only about what limits it: a small model that waits for the host says
@@ -11,11 +12,17 @@ nothing about the card's arithmetic. An emulated GPU teaches nothing that is kep
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.memory.overhead import context_bytes
+from oomdoctor.analysis.memory.overhead import context_bytes, nccl_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
+from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
+from oomdoctor.analysis.simulator.predicted_attempts import (
+    attempts_of_prediction,
+    prediction_for,
+    sizes_to_predict,
+)
 from oomdoctor.analysis.speed.limits import bounded, can_be_true
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.errors import OomDoctorError
@@ -23,13 +30,20 @@ from oomdoctor.records.config import Rung, taken_bytes
 from oomdoctor.records.costs import Calibration
 from oomdoctor.records.machine import GpuFacts
 from oomdoctor.records.report import Warn
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.warnings import calibration_ignored
+from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.rung.faults import cannot_run
+from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.records.warnings import calibration_ignored, not_kept
 from oomdoctor.runs.devices.device import known_card
+from oomdoctor.runs.events import Listener, SurveyEvent, starting
+from oomdoctor.runs.jobs.launch import Stopped
+from oomdoctor.runs.jobs.simulators import Simulators
+from oomdoctor.runs.survey.state import LadderPrediction, SurveyState
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 
 _FACTORS = (0.2, 5.0)  # beyond these the prediction is wrong, not the machine slow or fast
+_HERE = "this device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +183,106 @@ def _corrected(
             size: rate / change.get(prediction.limited_by.get(size), 1.0)
             for size, rate in prediction.rates.items()
         },
+    )
+
+
+def predict_rungs(
+    state: SurveyState,
+    rungs: Sequence[Rung],
+    learned: Learned | None,
+    sizes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    on_event: Listener,
+    stop: Callable[[], bool],
+) -> LadderPrediction:
+    """Simulate the rungs for the survey's device, as far as possible; the rest is left out.
+
+    `learned` are constants of the machine that an earlier survey measured. `sizes` are micro-batch
+    sizes by key of a rung, where they are not those that a search may reach. The survey
+    warns if what was simulated could not be kept.
+    """
+    setup, context = state.setup, state.context
+    target = _target(state, learned)
+    jobs = [
+        (rung, _job(rung, state, target, (sizes or {}).get(rung.config.key())))
+        for rung in rungs
+        if _is_open(rung, context)
+    ]
+    found = LadderPrediction()
+    request = state.request
+    simulators = Simulators(
+        request.python,
+        setup.folder,
+        request.rung_limit_s,
+        stop,
+        fresh=request.fresh,
+        variables=setup.variables,
+    )
+    try:
+        with simulators:
+            told = starting(on_event, [rung for rung, _ in jobs])
+            started = simulators.run([job for _, job in jobs], told)
+            for done, ended in enumerate(started, 1):
+                rung = jobs[ended.number][0]
+                on_event(SurveyEvent("simulated", rung, index=done, total=len(jobs)))
+                predictions = ended.reply.predictions if ended.reply is not None else ()
+                prediction = prediction_for(predictions, target.name)
+                if prediction is not None:
+                    config = rung.config
+                    device = target.beside_vllm(config)
+                    attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
+                    found.keep(config.key(), attempts, context.device_type, target.usable_bytes)
+    except Stopped:
+        pass
+    if simulators.memory.failure is not None:
+        warning = not_kept(simulators.memory.failure)
+        state.warn([warning] if warning not in state.warnings else [])
+    return found
+
+
+def _is_open(rung: Rung, context: Context) -> bool:
+    """Whether the rung is valid and its lower bound leaves room."""
+    size = fixed_size(rung.config, context) or 1
+    if cannot_run(rung.config.with_micro_batch(size), context.compute_capability) is not None:
+        return False
+    if context.counts is None:
+        return True
+    return bound_of(rung.config, context.counts, context).size_bytes <= context.usable_bytes
+
+
+def _target(state: SurveyState, learned: Learned | None) -> Target:
+    budget, context = state.budget, state.context
+    assert budget is not None
+    overhead = 0
+    if context.device_type == "cuda":
+        known = learned.overhead_bytes if learned is not None else None
+        overhead = known if known is not None else context_bytes(context.gpu).likely
+        overhead += nccl_bytes(state.request.most_gpus())
+    return Target(
+        name=_HERE,
+        total_bytes=budget.total_bytes,
+        usable_bytes=budget.usable_bytes,
+        overhead_bytes=overhead,
+        gpu=context.gpu,
+        calibration=learned.speed if learned is not None else None,
+    )
+
+
+def _job(rung: Rung, state: SurveyState, target: Target, asked: tuple[int, ...] | None) -> ProbeJob:
+    inspection, context = state.inspection, state.context
+    assert inspection is not None
+    sizes = asked or sizes_to_predict(rung.config, fixed_size(rung.config, context))
+    return ProbeJob(
+        mode="simulate",
+        label=f"predict-{rung.label}",
+        model=state.spec,
+        config=rung.config.with_micro_batch(sizes[0]),
+        device_type=context.device_type,
+        seed=state.request.seed,
+        simulation=SimulationRequest(
+            micro_batch_sizes=sizes,
+            targets=(target.beside_vllm(rung.config),),
+            stacks=inspection.stacks,
+            as_cuda=context.device_type == "cuda",
+        ),
     )

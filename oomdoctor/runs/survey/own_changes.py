@@ -14,7 +14,6 @@ from functools import partial
 from oomdoctor.analysis.changes.search import Answer
 from oomdoctor.analysis.changes.sets import ChangeSet, sets_in_order
 from oomdoctor.analysis.search.from_prediction import RungPrediction
-from oomdoctor.records.config import Rung
 from oomdoctor.records.result import Attempt, ProbeResult
 from oomdoctor.records.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
 from oomdoctor.runs.devices.cards import room_for
@@ -36,8 +35,7 @@ from oomdoctor.runs.files.your_changes import (
     unanswered,
 )
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.survey.knowledge import Knowledge
-from oomdoctor.runs.survey.predict import predict_rungs
+from oomdoctor.runs.survey.knowledge import Knowledge, predict_rungs
 from oomdoctor.runs.survey.state import Ending, SurveyState
 from oomdoctor.runs.survey.walk import SurveyJobs, walk
 
@@ -47,7 +45,7 @@ _MOST_MEASURED = 3
 
 def unmeasured(state: SurveyState) -> YourRung | None:
     """The answer about the rung of --from before a change of it is measured; None without one."""
-    rung = _own(state)
+    rung = state.own_rung()
     if rung is None:
         return None
     return unanswered(rung.config.key(), "no change of it was measured")
@@ -61,7 +59,7 @@ def try_changes(
     ending: Ending,
 ) -> None:
     """Measure the changes that promise most, until some help or an end is requested."""
-    training, rung = state.request.user_training, _own(state)
+    training, rung = state.request.user_training, state.own_rung()
     if training is None or rung is None or ending.is_over():
         return
     row = state.row(rung)
@@ -109,10 +107,6 @@ def _simulation(
         yield from found.attempts.values()
 
     return Simulation(state.context, state.request, run, is_over=is_over)
-
-
-def _own(state: SurveyState) -> Rung | None:
-    return next((rung for rung in state.rungs if rung.label == YOURS), None)
 
 
 def _not_comparable(state: SurveyState, row: ProbeResult) -> str | None:

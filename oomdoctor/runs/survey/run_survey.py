@@ -23,9 +23,8 @@ from oomdoctor.runs.devices import device, emulated, startup_errors
 from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import Stopped
-from oomdoctor.runs.survey.knowledge import Knowledge, Origin
+from oomdoctor.runs.survey.knowledge import Knowledge, Origin, predict_rungs
 from oomdoctor.runs.survey.own_changes import try_changes, unmeasured
-from oomdoctor.runs.survey.predict import predict_rungs
 from oomdoctor.runs.survey.state import Ending, Stop, SurveySetup, SurveyState
 from oomdoctor.runs.survey.walk import SurveyJobs, is_alone, record_rungs, walk
 from oomdoctor.runs.unfinished import keeping

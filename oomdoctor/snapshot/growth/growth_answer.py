@@ -15,7 +15,6 @@ from itertools import accumulate, pairwise
 
 from oomdoctor.records.diagnosis import Confidence
 from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotGrowth
-from oomdoctor.snapshot.composition import place
 from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of
 from oomdoctor.snapshot.growth.levels import (
     LEAST_RISES,
@@ -27,7 +26,7 @@ from oomdoctor.snapshot.growth.levels import (
     moments_of,
     rise_of,
 )
-from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.history import History, place
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import OOM
 from oomdoctor.units import KIB

@@ -28,8 +28,7 @@ from oomdoctor.records.inside.snapshot import (
     SnapshotGrowth,
 )
 from oomdoctor.records.measurement import BlockCategory
-from oomdoctor.snapshot.composition import place
-from oomdoctor.snapshot.history import History
+from oomdoctor.snapshot.history import History, place
 from oomdoctor.snapshot.replay.replays import Order, Runs, order_of
 from oomdoctor.units import MIB
 

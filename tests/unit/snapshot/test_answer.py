@@ -11,8 +11,7 @@ from snapshots import BASE, Writer, training
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.inside.snapshot import SnapshotDevice
-from oomdoctor.snapshot.composition import difference_of
-from oomdoctor.snapshot.device_answer import device_of
+from oomdoctor.snapshot.device_answer import device_of, difference_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.units import MIB

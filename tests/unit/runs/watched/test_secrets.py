@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.runs.watched.secrets import Secrets, known_secrets
+from oomdoctor.runs.watched.case import Secrets, known_secrets
 
 TOKEN = "s3cr3t-of-the-group/with+signs"
 
