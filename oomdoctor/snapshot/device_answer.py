@@ -1,7 +1,7 @@
 """From a snapshot to what a report says of each device.
 
-What held the memory at one moment is told by category and by the line that made it; and what is
-allocated at the end of one snapshot and was not at the end of an earlier one.
+What held the memory at one moment, by category and by the line that made it. What is allocated at
+the end of one snapshot and was not at the end of an earlier one.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def ask_sacct(
 ) -> tuple[SlurmAnswer, tuple[str, ...]]:
     """sacct's rows with FIELDS and the first further fields that this version of Slurm knows.
 
-    All runs of a requeued job are told, not only the last.
+    All runs of a requeued job are listed, not only the last.
     """
     answer, fields = SlurmAnswer(), tuple[str, ...]()
     for fields in further:
