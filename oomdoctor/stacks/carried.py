@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import BESIDE, Scalar
-from oomdoctor.stacks.names.flatten import flat
-from oomdoctor.stacks.names.row import Settings
+from oomdoctor.stacks.names.row import Settings, flat
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.rung import StackRung
 

@@ -16,7 +16,7 @@ from oomdoctor.records.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.records.user_training import AppliedRemedy, ChangedLine, Document, UserTraining
-from oomdoctor.stacks.names.flatten import shown
+from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.patch import (

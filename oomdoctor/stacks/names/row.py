@@ -5,7 +5,7 @@ The keys that rows may use are those of `partial_config.PartialConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -148,3 +148,33 @@ def in_names(name: str, names: frozenset[str] | Mapping[str, str]) -> str | None
     parts = name.split(".")
     heads = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((head for head in heads if head in names), None)
+
+
+_DEEPEST = 12
+
+
+def flat(
+    values: Mapping[str, object], head: str = "", deepest: int = _DEEPEST
+) -> Iterator[tuple[str, object]]:
+    """Each setting with its dotted path, in the order of the file. Lists stay values.
+
+    Tables that lie deeper, such as those of a YAML file that contains itself, are left out.
+    """
+    for key, value in values.items():
+        name = f"{head}{key}"
+        if isinstance(value, Mapping) and value:
+            inner = {str(one): item for one, item in value.items()} if deepest else {}
+            yield from flat(inner, f"{name}.", deepest - 1)
+        else:
+            yield name, value
+
+
+def shown(value: object) -> str:
+    """A value as a file writes it, cut to a line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f"[{', '.join(map(shown, value))}]" if isinstance(value, list | tuple) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

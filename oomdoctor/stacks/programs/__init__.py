@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.flatten import flat
-from oomdoctor.stacks.names.row import Table
+from oomdoctor.stacks.names.row import Table, flat
 from oomdoctor.stacks.programs import (
     accelerate,
     axolotl,

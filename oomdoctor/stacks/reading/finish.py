@@ -1,8 +1,11 @@
-"""From a draft to the training: fills in what the files leave open, and checks the rung."""
+"""From a draft to the training: fills in what the files leave open, and checks the rung.
+
+What a rung does not have beside its other settings is taken out, and said.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,16 +13,14 @@ from oomdoctor.errors import usage_error
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.adapters import without_usual_dtype
 from oomdoctor.records.rung.faults import config_faults, unsloth_faults
-from oomdoctor.records.rung.keys import KEYS, settled
+from oomdoctor.records.rung.keys import KEYS, dropped_faults, settled
 from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
-from oomdoctor.stacks.names.flatten import shown
-from oomdoctor.stacks.names.row import by_name, settings_data
+from oomdoctor.stacks.names.row import by_name, settings_data, shown
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS
 from oomdoctor.stacks.programs.trl import in_chunks
 from oomdoctor.stacks.reading.conclude import conclude
 from oomdoctor.stacks.reading.merge import Draft
-from oomdoctor.stacks.reading.within import within
 
 _LENGTH = 2048
 ModelConfig = Callable[[], Mapping[str, object]]
@@ -285,3 +286,33 @@ def _overridden(
         for key, one in said.items()
         if key in given and one.value != str(given[key][1])
     )  # fmt: skip
+
+
+def within(
+    config: TrainConfig, said: Mapping[str, Sequence[Said]], where: str
+) -> tuple[TrainConfig, tuple[NotTaken, ...]]:
+    """The nearest rung, and the settings that it leaves out or that mean nothing in it.
+
+    `said` are the settings behind each key. Faults of other keys stay: the program refuses them
+    as well.
+    """
+    left: list[NotTaken] = []
+    for key, what in config_faults(config):
+        for value in KEYS[key].instead:
+            changed = replace(config, **{key: value})
+            if key in {name for name, _ in config_faults(changed)}:
+                continue
+            config = changed
+            reason = f"a rung cannot combine it: {what}"
+            left += [
+                NotTaken(one.name, one.value, one.file, one.line, reason, True)
+                for one in said.get(key, ())
+            ] or [NotTaken(key, str(value), where, None, reason, True)]
+            break
+    named = [key for key in said if KEYS[key].settles is None]
+    left += [
+        NotTaken(one.name, one.value, one.file, one.line, what, True)
+        for key, what in dropped_faults(config, named)
+        for one in said[key]
+    ]
+    return settled(config), tuple(left)

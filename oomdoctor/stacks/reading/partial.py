@@ -12,8 +12,7 @@ from functools import cache
 
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import BESIDE
-from oomdoctor.stacks.names.flatten import flat
-from oomdoctor.stacks.names.row import NotTakenError, Row, Table, in_names
+from oomdoctor.stacks.names.row import NotTakenError, Row, Table, flat, in_names
 from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from oomdoctor.stacks.names.flatten import shown
+from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.programs.trl import CONFIGS, OTHER_CONFIGS, TRAINERS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES

@@ -1,16 +1,19 @@
-"""A change of a rung as the lines to change in the user's files."""
+"""A change of a rung as the lines to change in the user's files, or as keywords of calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.keys import KEYS
 from oomdoctor.records.user_training import ChangedLine, Said, TrainingFile, UserTraining
-from oomdoctor.stacks.names.row import LEFT_OUT, Row
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, nested, written
 from oomdoctor.stacks.programs import BY_NAME, table_of
+from oomdoctor.stacks.programs.arguments import ARGUMENTS
+from oomdoctor.stacks.programs.trl import SFT_CONFIG
+from oomdoctor.stacks.scripts.code import literal
 from oomdoctor.stacks.writing.yaml_text import scalar
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -153,3 +156,21 @@ def _said_only(
         for one in training.said
         if one.key in changed and (one.file, one.name) not in shown
     )
+
+
+_CALLS = {"transformers": ("TrainingArguments", ARGUMENTS), "trl": ("SFTConfig", SFT_CONFIG)}
+# The default optimizer is a change that may be said.
+_BEFORE = TrainConfig(optimizer="adamw_torch", micro_batch_size=1)
+
+
+def said_in_calls(changes: Mapping[str, Any]) -> dict[str, str]:
+    """The calls that say these keys of a rung, by library; none for one that cannot."""
+    found: dict[str, str] = {}
+    for library, (kind, table) in _CALLS.items():
+        before = written(table, _BEFORE)
+        after = written(table, replace(_BEFORE, **changes))
+        new = {name: value for name, value in after.items() if before.get(name) != value}
+        if new:
+            words = [f"{name}={literal(value)}" for name, value in nested(new).items()]
+            found[library] = f"{kind}({', '.join(words)})"
+    return found

@@ -18,7 +18,7 @@ from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid
 from oomdoctor.stacks.writing.python_patch import changed_script
 from oomdoctor.stacks.writing.script_code import code_of
-from oomdoctor.stacks.writing.yaml_patch import patched_yaml, without
+from oomdoctor.stacks.writing.yaml_text import patched_yaml, without
 
 
 class NotPatchedError(ValueError):

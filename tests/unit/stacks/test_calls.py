@@ -9,7 +9,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
-from oomdoctor.stacks.writing.calls import said_in_calls
+from oomdoctor.stacks.writing.changed_lines import said_in_calls
 
 SAID = [key for key, row in TABLE.items() if said_in_calls(row.settings)]
 

@@ -19,8 +19,7 @@ from stack_rungs import RUNGS
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
-from oomdoctor.stacks.names.flatten import flat
-from oomdoctor.stacks.names.row import by_name, listed, published_data, settings_data
+from oomdoctor.stacks.names.row import by_name, flat, listed, published_data, settings_data
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.torchtune import builder_of
