@@ -6,6 +6,7 @@ always use binary units; typed sizes may use either.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Sequence
 
@@ -193,3 +194,8 @@ def format_seconds(seconds: float | None) -> str:
 def names_or_count(names: Sequence[str], kind: str) -> str:
     """Up to three names, or how many there are: `24 cards`."""
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
+
+
+def timestamp() -> str:
+    """The current time in UTC, ISO 8601 to the second."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()

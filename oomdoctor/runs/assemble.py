@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 from dataclasses import replace
 from importlib.util import find_spec
@@ -33,11 +32,6 @@ from oomdoctor.system.store.run_folders import RunFolder
 
 # Where a plan was given a size instead of a card.
 SIZE_SOURCE = "as requested"
-
-
-def timestamp() -> str:
-    """The current time in UTC, ISO 8601 to the second."""
-    return datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()
 
 
 def report(

@@ -26,14 +26,13 @@ from typing import Self, TypeVar
 
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
-from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import attempt_of, launch
 from oomdoctor.runs.jobs.remembered import Memory
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.units import MIB
+from oomdoctor.units import MIB, timestamp
 
 _MOST_HOSTS = 2
 # Measured for models from 124M to 405B parameters: all processes of a plan take 0.9 to 1.3 GiB with

@@ -27,7 +27,6 @@ from oomdoctor.records.warnings import (
     smallest_variant,
     unusual_sizes,
 )
-from oomdoctor.runs.assemble import timestamp
 from oomdoctor.runs.dataset import count_rows, other_shapes
 from oomdoctor.runs.devices import emulated, startup_errors
 from oomdoctor.runs.devices.cards import Card, card_named, cards_of
@@ -59,6 +58,7 @@ from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
+from oomdoctor.units import timestamp
 
 # A plan of many cards has a large report.
 _KEPT_EVERY_S = 5.0

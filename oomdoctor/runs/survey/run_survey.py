@@ -39,6 +39,7 @@ from oomdoctor.system.machine.devices import (
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
+from oomdoctor.units import timestamp
 
 _SAME_BUDGET = 0.97  # free memory differs a little from hour to hour
 
@@ -60,7 +61,7 @@ def run_survey(
         OomDoctorError: the model or the machine cannot be used (exit 4, 5), or the folder cannot
             be written.
     """
-    started_at = assemble.timestamp()
+    started_at = timestamp()
     ending = Ending(stop, request.time_limit_s, time.monotonic())
     folder.write_request(request)
     setup = _setup(request, folder)
