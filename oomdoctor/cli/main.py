@@ -18,7 +18,7 @@ import typer
 from oomdoctor import __version__
 from oomdoctor.cli.commands import Command, Commands, Wrapper, interrupted
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.signals import stop_on_signals
+from oomdoctor.cli.streams.running import stop_on_signals
 from oomdoctor.cli.verbs import (
     diff,
     env,

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.render.blocks import Look, Part, Section
-from oomdoctor.render.messages import error_sections, next_sections, warning_sections
+from oomdoctor.render.blocks import (
+    Look,
+    Part,
+    Section,
+    error_sections,
+    next_sections,
+    warning_sections,
+)
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report

@@ -89,7 +89,6 @@ OURS = {
     "oomdoctor.cli.verbs.watch",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
-    "oomdoctor.cli.streams.signals",
     "oomdoctor.cli.streams.running",
     "oomdoctor.errors",
     "oomdoctor.package_data",

@@ -10,9 +10,8 @@ import sys
 import pytest
 
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.moving_line import MovingLine
+from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of
 from oomdoctor.cli.streams.progress import Progress
-from oomdoctor.cli.streams.status import Status, columns, line_of
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import Attempt, Failure
@@ -345,7 +344,7 @@ def test_a_terminal_that_became_narrower_is_cleared(monkeypatch):
 def test_a_signal_takes_the_place_of_the_moving_line(quiet):
     code = (
         "import io, os, signal, sys\n"
-        "from oomdoctor.cli.streams.signals import stop_on_signals\n"
+        "from oomdoctor.cli.streams.running import stop_on_signals\n"
         f"with stop_on_signals(moving={not quiet}) as stop:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print(int(stop()))\n"

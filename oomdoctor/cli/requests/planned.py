@@ -17,10 +17,14 @@ from oomdoctor.cli.requests.chosen_cards import (
     prices,
 )
 from oomdoctor.cli.requests.from_files import with_files
-from oomdoctor.cli.requests.gpus import read_gpus
 from oomdoctor.cli.requests.reader import Reader
-from oomdoctor.cli.requests.rungs import check_snapshot, only
-from oomdoctor.cli.requests.survey import USUAL_SHAPES, common_request
+from oomdoctor.cli.requests.survey import (
+    USUAL_SHAPES,
+    check_snapshot,
+    common_request,
+    only,
+    read_gpus,
+)
 from oomdoctor.errors import usage_error
 from oomdoctor.records.planned.plan import (
     Interconnect,

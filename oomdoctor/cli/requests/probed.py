@@ -1,4 +1,4 @@
-"""From the options of `probe` to a `SurveyRequest`."""
+"""From the options of `probe` to a `SurveyRequest`: a new one, or the stored one of --resume."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
+from oomdoctor.analysis.command_line import command_line
 from oomdoctor.cli.options.surveys import ProbeOptions
-from oomdoctor.cli.requests.from_files import with_files
-from oomdoctor.cli.requests.gpus import read_gpus
+from oomdoctor.cli.requests.from_files import training_request, with_files
 from oomdoctor.cli.requests.reader import Reader
-from oomdoctor.cli.requests.rungs import recorded_only
-from oomdoctor.cli.requests.survey import USUAL_SHAPES, common_request
+from oomdoctor.cli.requests.survey import (
+    USUAL_SHAPES,
+    common_request,
+    model_name,
+    option_name,
+    read_gpus,
+    recorded_only,
+)
 from oomdoctor.emulator.card import MAX_DEVICES, split_count
-from oomdoctor.errors import OomDoctorError
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.dataset import TrainingRequest
 from oomdoctor.records.planned.searched import GpuRange
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.report import RankBy, SurveyRequest
 from oomdoctor.records.result import WeightsChoice
 from oomdoctor.records.rung.faults import MOST_GPUS
 from oomdoctor.runs.devices.emulated import emulated_gpus
@@ -132,3 +139,65 @@ def time_limit(reader: Reader, options: ProbeOptions) -> float | None:
         return reader.duration("--time-limit", text)
     ends_at = slurm().ends_at
     return None if ends_at is None else max(1.0, ends_at - time.time() - _WRITING_S)
+
+
+# These may change, because they do not affect what a rung measures ...
+_FREE = frozenset({"rank_by", "tokens", "rows", "epochs", "time_limit", "rung_timeout"})
+# ... and these are not part of a request. MODEL is checked against the run.
+_NOT_IN_REQUEST = frozenset(
+    {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
+)
+
+
+def resumed_request(
+    stored: SurveyRequest, options: ProbeOptions, typed: frozenset[str]
+) -> SurveyRequest:
+    """The stored request, updated with the options in `typed` that may change.
+
+    Raises:
+        OomDoctorError: the run is a plan, or an option in `typed` would change what is measured
+            (exit 2).
+    """
+    if stored.plan is not None:
+        raise usage_error(
+            "not_a_survey",
+            "this run is a plan; only probes can be resumed",
+            f"make it again: {command_line(stored)}",
+        )
+    reader = Reader("probe", quiet=options.quiet)
+    for name in sorted(typed - _FREE - _NOT_IN_REQUEST):
+        reader.fault(option_name(name), "cannot change when a run is resumed")
+    model = options.ladder.model
+    if model is not None and stored.model.name not in (model, model_name(model)):
+        reader.fault("MODEL", f"this run is about {stored.model.name}, not {model}")
+    rank_by: RankBy = reader.choice("--rank-by", options.ranking.rank_by, get_args(RankBy))
+    tokens = reader.count("--tokens", options.ranking.tokens)
+    time_limit_s = time_limit(reader, options)
+    rung_limit_s = reader.duration("--rung-timeout", options.rung_timeout)
+    training = _resumed_training(reader, stored, options, typed)
+    reader.check()
+    return replace(
+        stored,
+        rank_by=rank_by if "rank_by" in typed else stored.rank_by,
+        tokens=tokens if "tokens" in typed else stored.tokens,
+        time_limit_s=stored.time_limit_s if time_limit_s is None else time_limit_s,
+        rung_limit_s=rung_limit_s if "rung_timeout" in typed else stored.rung_limit_s,
+        training=training,
+    )
+
+
+def _resumed_training(
+    reader: Reader, stored: SurveyRequest, options: ProbeOptions, typed: frozenset[str]
+) -> TrainingRequest | None:
+    """The stored rows and epochs, with those that were typed now."""
+    before = stored.training
+    known = stored.lengths is not None or before is not None
+    now = training_request(reader, options.ladder, lengths=known)
+    if now is None or not typed & {"rows", "epochs"}:
+        return before
+    if before is None:
+        return now
+    return TrainingRequest(
+        rows=now.rows if "rows" in typed else before.rows,
+        epochs=now.epochs if "epochs" in typed else before.epochs,
+    )

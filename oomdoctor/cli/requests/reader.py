@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, ListOptions
+from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import SIZES
+from oomdoctor.render.formats import format_of_file
 from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
 
 T = TypeVar("T")
@@ -145,3 +148,36 @@ def parse_share(text: str) -> float:
     if not 0.0 <= share < 1.0:
         raise ValueError(f"{text!r} is not a percentage below 100%; write 2% or 0.02")
     return share
+
+
+def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
+    """The output format; `--json` is short for `--format json`.
+
+    Raises:
+        OomDoctorError: the format is unknown, the two options contradict each other, or the output
+            file cannot be written (exit 2); or a package for a page is missing (exit 5).
+    """
+    reader = Reader(command)
+    reader.choice("--format", answer.format_, FORMATS)
+    if answer.json_ and answer.format_ not in ("table", "json"):
+        reader.fault("--format", f"{answer.format_} and --json contradict each other")
+    file = answer.output_file
+    page = _asks_for_page(answer)
+    if page is not None and isinstance(answer, ListOptions):
+        reader.fault(page, f"{command} has no page for a browser")
+    reader.check()
+    if file is not None:
+        output.check_writable(file)
+    if page is not None:
+        from oomdoctor.render.formats.html_page import need_page
+
+        need_page(page)
+    return "json" if answer.json_ else answer.format_
+
+
+def _asks_for_page(answer: AnswerOptions | ListOptions) -> str | None:
+    """The option that asks for HTML."""
+    if answer.format_ == "html":
+        return "--format html"
+    file = answer.output_file
+    return "--output" if file is not None and format_of_file(file.name) == "html" else None

@@ -1,29 +1,35 @@
-"""The part of a request that `probe` and `plan` share: model, ladder, data.
+"""The part of a request that `probe` and `plan` share: model, ladder, GPUs, the rungs it names.
 
 All errors of a command line are reported together.
 """
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import get_args
 
+from oomdoctor.analysis.command_line import command_line
+from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.options.flatten import leaves
-from oomdoctor.cli.options.surveys import PlanOptions, ProbeOptions
-from oomdoctor.cli.requests.dataset import lengths_request, training_request
-from oomdoctor.cli.requests.gpus import check_sharded, effective_batch, ladder_name
+from oomdoctor.cli.options.surveys import LadderOptions, PlanOptions, ProbeOptions
+from oomdoctor.cli.requests.from_files import lengths_request, training_request
 from oomdoctor.cli.requests.reader import Reader, hub_id
-from oomdoctor.errors import usage_error
+from oomdoctor.cli.streams.output import say
+from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
+from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.planned.searched import GpuRange
 from oomdoctor.records.report import RankBy, SurveyRequest
+from oomdoctor.records.rung.faults import MOST_GPUS
 from oomdoctor.records.user_training import YOURS, UserTraining
+from oomdoctor.runs.devices.cards import card_named
 from oomdoctor.runs.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.system.interpreters.kept import interpreter_with
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
@@ -181,3 +187,136 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def recorded_only(request: SurveyRequest) -> SurveyRequest:
+    """The request with only the rungs to record, if there are any.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    asked = {"--snapshot": request.snapshot, "--trace": request.trace}
+    wanted = {label for label in asked.values() if label is not None}
+    if not wanted:
+        return request
+    labels = [rung.label for rung in request.recipe.rungs]
+    for option, label in asked.items():
+        if label is not None and label not in labels:
+            raise unknown_rung(option, label, request.recipe.name, labels)
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.label in wanted)
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def unknown_rung(option: str, label: str, recipe: str, labels: Sequence[str]) -> OomDoctorError:
+    """The error that no rung has a label, with those that look like it."""
+    near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
+    return usage_error(
+        "unknown_rung",
+        f"{option}: the recipe {recipe} has no rung {label!r}",
+        f"use one of its rungs: {', '.join(near)}; or add one with --rung",
+    )
+
+
+def only(request: SurveyRequest, option: str, label: str) -> SurveyRequest:
+    """The request with only the rung of that label, as the recipe or the card names it.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    assert request.plan is not None
+    facts = card_named(request.plan.gpus[0], 0.0).facts
+    capability = facts.compute_capability if facts is not None else None
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.label == label)
+    ladder = ladder_for(rungs or request.recipe.rungs, capability)
+    rungs = ladder if rungs else tuple(rung for rung in ladder if rung.label == label)
+    if not rungs:
+        labels = [rung.label for rung in ladder]
+        raise unknown_rung(option, label, request.recipe.name, labels)
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def check_snapshot(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
+    """A snapshot is of one rung on one card."""
+    if options.snapshot is None:
+        return
+    if plan.all_gpus or len(plan.gpus) > 1:
+        reader.fault("--snapshot", "needs exactly one card: give one --gpu, without --all-gpus")
+
+
+_SEVERAL = 8  # to show in hints: the GPUs of a usual machine
+
+
+def read_gpus(reader: Reader, options: LadderOptions) -> GpuRange:
+    """The range of `--gpus A..B`; one number is a range of one."""
+    if options.gpus is None:
+        return GpuRange(1, 1)
+    parts = options.gpus.split("..")
+    if len(parts) > 2:
+        reader.fault("--gpus", f"{options.gpus!r} is neither a number nor a range such as 1..64")
+        return GpuRange(1, 1)
+    low, *rest = (reader.integer("--gpus", part, 1, MOST_GPUS) for part in parts)
+    high = rest[0] if rest else low
+    if low > high:
+        reader.fault("--gpus", f"{options.gpus!r} is empty; write the smaller number first")
+    return GpuRange(min(low, high), high)
+
+
+def effective_batch(
+    reader: Reader, options: LadderOptions, usual: int, span: GpuRange, micro: int | None
+) -> int:
+    """The effective batch size: as typed, or the smallest usual one that the GPUs share equally.
+
+    A range of GPUs takes any size, which is rounded up for each number of GPUs.
+    """
+    gpus = span.high if span.low == span.high else 1
+    whole = gpus * (micro or 1)
+    if options.effective_batch is None:
+        effective = usual if gpus == 1 else -(-usual // whole) * whole
+    else:
+        effective = reader.sized("--effective-batch", options.effective_batch)
+    if effective % gpus:
+        below, above = effective // gpus * gpus, -(-effective // gpus) * gpus
+        near = f"{below} or {above}" if below else str(above)
+        reader.fault(
+            "--effective-batch", f"{effective} is not a multiple of the {gpus} GPUs; use {near}"
+        )
+    elif micro is not None and effective % whole:
+        shared = f" on each of {gpus} GPUs" if gpus > 1 else ""
+        reader.fault(
+            "--micro-batch", f"{micro} does not divide the effective batch size {effective}{shared}"
+        )
+    return effective
+
+
+def ladder_name(options: LadderOptions, gpus: int, *, quiet: bool) -> str:
+    """The recipe: the one that was asked for, else the one for one GPU or for several."""
+    if options.recipe is not None:
+        return options.recipe
+    if gpus == 1:
+        return "default"
+    if not quiet:
+        say("note: with --gpus the recipe is sharded; --recipe names another")
+    return "sharded"
+
+
+def check_sharded(request: SurveyRequest) -> None:
+    """Check that rungs for several GPUs have them.
+
+    Raises:
+        OomDoctorError: --gpus is missing (exit 2).
+    """
+    fewest = request.plan.fewest if request.plan is not None else None
+    rungs = request.recipe.rungs
+    if request.gpus > 1 or fewest is not None or all(map(_has_its_gpus, rungs)):
+        return
+    name = request.recipe.name
+    what = "the rung trains" if name == "none" else f"the recipe {name} trains"
+    raise usage_error(
+        "needs_gpus",
+        f"{what} on several GPUs, and --gpus is missing",
+        command_line(request, {"--gpus": str(_SEVERAL)}),
+    )
+
+
+def _has_its_gpus(rung: Rung) -> bool:
+    return rung.config.sharding == "none" or rung.config.world_size > 1

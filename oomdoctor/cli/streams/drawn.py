@@ -111,9 +111,9 @@ class Pictures:
             OomDoctorError: matplotlib is missing (exit 5).
         """
         if self.png is not None:
-            from oomdoctor.render.timeline.png import need_matplotlib
+            from oomdoctor.render.timeline.png import need_picture
 
-            need_matplotlib()
+            need_picture()
 
     def write(
         self, source: str, histories: Iterable[History], written_by: str | None, *, quiet: bool

@@ -1,6 +1,8 @@
 """The line that moves at the bottom of a terminal. Used only where the cursor can move.
 
-The cursor is never hidden, so that a terminal is usable whichever way the process ends.
+The cursor is never hidden, so that a terminal is usable whichever way the process ends. The line
+says the rung, its phase, what is left and about how long that takes. It never wraps: where it is
+too long, details go first, and then the end of the rung's label.
 """
 
 from __future__ import annotations
@@ -8,11 +10,122 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 from oomdoctor.cli.streams.output import progress_text, write_patiently
-from oomdoctor.cli.streams.status import columns
 from oomdoctor.render.text import escape
+from oomdoctor.render.words import counted
+
+_LEAST_NAME = 20  # a label is cut to this before something else is left out
+_CUT = ".."
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One moment of a survey or a plan.
+
+    `doing` is before the name of the rung and `details` after it, the last the most important.
+    `left` counts what has not ended, in units of `unit`; None if nothing is counted. `until` says
+    what the estimated time leads to.
+    """
+
+    doing: str
+    name: str
+    details: tuple[str, ...]
+    unit: Literal["rung", "simulation"] = "rung"
+    left: int | None = None
+    until: str = "left"
+
+
+def line_of(status: Status, elapsed_s: float, remaining_s: float | None, width: int) -> str:
+    """The status in at most `width` columns; without `remaining_s` there is no estimate."""
+    left = status.left
+    rest = "" if remaining_s is None else f"{_rounded(remaining_s)} {status.until}"
+    long = (
+        "" if left is None else f"{counted(left, status.unit)} left",
+        _clock(elapsed_s),
+        f"about {rest}" if rest else "",
+    )
+    short = (
+        "" if left is None else f"{left:,} left",
+        _brief_clock(elapsed_s),
+        f"~{rest}" if rest else "",
+    )
+    versions = (
+        (status.doing, status.details, long),
+        (status.doing, status.details[-1:], long),
+        (status.doing, status.details[-1:], short),
+        ("", status.details[-1:], short),
+    )
+    for doing, details, facts in versions:
+        line = _fitted(doing, status.name, (*details, *facts), width, _LEAST_NAME)
+        if line is not None:
+            return line
+    line = _fitted("", status.name, short, width, 4)
+    return _cut("  ".join(filter(None, short)), width) if line is None else line
+
+
+def _fitted(doing: str, name: str, facts: tuple[str, ...], width: int, least: int) -> str | None:
+    """The line with its name cut to the room there is; None if that is less than `least`."""
+    before = f"{doing} " if doing and name else doing
+    after = "".join(f"  {fact}" for fact in facts if fact)
+    room = width - columns(before) - columns(after)
+    if room < min(columns(name), least):
+        return None
+    return before + _cut(name, room) + after
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns_of, text))
+
+
+def _columns_of(sign: str) -> int:
+    if unicodedata.combining(sign):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+
+
+def _cut(text: str, room: int) -> str:
+    """The start of a text, with two dots where its end is left out."""
+    if columns(text) <= room:
+        return text
+    kept = text
+    while kept and columns(kept) > room - len(_CUT):
+        kept = kept[:-1]
+    return (kept + _CUT)[: max(room, 0)]
+
+
+def _clock(seconds: float) -> str:
+    """`12 s`, `1 min 12 s`, `2 h 05 min`: whole seconds, because the line is redrawn."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole // 60 % 60:02d} min"
+
+
+def _brief_clock(seconds: float) -> str:
+    """`0:12`, `1:12`, `2:05:12`."""
+    hours, rest = divmod(int(seconds), 3600)
+    minutes = f"{hours}:{rest // 60:02d}" if hours else str(rest // 60)
+    return f"{minutes}:{rest % 60:02d}"
+
+
+def _rounded(seconds: float) -> str:
+    """An estimate, no finer than it is good: `20 s`, `3 min`, `2 h`."""
+    if seconds < 55:
+        return f"{max(1, round(seconds / 10)) * 10} s"
+    if seconds < 90 * 60:
+        return f"{max(1, round(seconds / 60))} min"
+    return f"{round(seconds / 3600):,} h"
+
 
 REFRESHES_PER_S = 2.0
 _FREE = 3  # columns for the cursor, and for the ^C that a terminal shows

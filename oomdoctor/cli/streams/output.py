@@ -28,7 +28,7 @@ INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and 
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report, Status
-    from oomdoctor.render.lists.listing import ListingFormat
+    from oomdoctor.render.lists.listing import Listing
 
 PAGE_WIDTH = 120
 _SIGNS = "±─·"  # the characters beyond ASCII on our pages; each has a replacement
@@ -130,17 +130,13 @@ def publish_report(report: Report, chosen: str, answer: Answer, *, verbose: bool
     publish(partial(rendered, report, verbose=verbose), chosen, answer.output_file)
 
 
-class Listing(Protocol):
-    """A listing function of `render`, with its content already bound."""
+def publish_listing(listing: Listing, chosen: str, file: Path | None = None) -> None:
+    """Print a list in the chosen format, and also write it to `file` if there is one."""
 
-    def __call__(self, format: ListingFormat, *, width: int, color: bool) -> str: ...
+    def render(name: str, screen: Screen) -> str:
+        return listing.text(name, terminal=screen.terminal, width=screen.width, color=screen.color)
 
-
-def publish_listing(listing: Listing, as_json: bool) -> None:
-    """Print a listing: as JSON, as a table on a terminal, or as plain full-width rows in a pipe."""
-    style = screen(sys.stdout)
-    chosen: ListingFormat = "json" if as_json else "table" if style.terminal else "plain"
-    print_answer(listing(chosen, width=style.width, color=style.color), utf8=as_json)
+    publish(render, chosen, file)
 
 
 def print_answer(text: str, *, utf8: bool = False) -> None:

@@ -11,8 +11,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from oomdoctor.cli.streams.moving_line import Status, line_of
 from oomdoctor.cli.streams.output import say_progress, screen
-from oomdoctor.cli.streams.status import Status, line_of
 from oomdoctor.records.result import OUTCOME_WORDS
 from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_seconds

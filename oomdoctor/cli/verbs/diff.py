@@ -44,7 +44,7 @@ def diff(options: DiffOptions) -> None:
     fits, its peaks, its speed. A difference counts if it is more than the uncertainty. Exit code 0
     if nothing got worse, 3 if something did, 6 if no rung is in both runs.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.runs.history.pair import difference
 
     started = Started()

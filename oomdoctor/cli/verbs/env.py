@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 from oomdoctor.cli.options import answer
 from oomdoctor.cli.streams import output
@@ -22,7 +21,7 @@ def env(json_: answer.ListJson = False) -> None:
     Also says what each library makes possible, and whether a GPU can be emulated. Loads neither
     torch nor CUDA.
     """
-    from oomdoctor.render.lists.environment import Emulation, Environment, render_environment
+    from oomdoctor.render.lists.environment import Emulation, Environment, environment_page
     from oomdoctor.runs.devices.emulated import why_not, without_values
     from oomdoctor.system import environment
     from oomdoctor.system.interpreters.kept import kept_environments
@@ -49,4 +48,4 @@ def env(json_: answer.ListJson = False) -> None:
             without_values=without_values(sys.executable) if reason is None else None,
         ),
     )
-    output.publish_listing(partial(render_environment, found), json_)
+    output.publish_listing(environment_page(found), "json" if json_ else "table")

@@ -45,7 +45,6 @@ def explain(options: ExplainOptions) -> None:
     cause was found, 3 if lack of memory did not end the run, or if --apply finds no remedy for its
     file.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.explained import (
         applied_to,
         next_lines,
@@ -54,7 +53,7 @@ def explain(options: ExplainOptions) -> None:
         remedy_number,
         typed_options,
     )
-    from oomdoctor.cli.requests.reader import Reader
+    from oomdoctor.cli.requests.reader import Reader, chosen_format
     from oomdoctor.cli.requests.sources import STDIN, missing
     from oomdoctor.explain.diagnose import exit_of
     from oomdoctor.records.warnings import not_exact, quoted, snapshot_unused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -41,14 +40,14 @@ def gpus(
 
     Peak speeds are dense rates. Exit code 3 if no name has all words.
     """
-    from oomdoctor.render.lists.listing import render_gpus
+    from oomdoctor.render.lists.listing import gpu_list
     from oomdoctor.system import catalogue
 
     text = " ".join(words or ())
     found = catalogue.search_gpus(text) if words else catalogue.gpus()
     if not found:
         raise _no_match("GPU", text, catalogue.nearest_gpus(text))
-    output.publish_listing(partial(render_gpus, found), json_)
+    output.publish_listing(gpu_list(found), "json" if json_ else "table")
 
 
 def models(
@@ -68,14 +67,14 @@ def models(
     Their configurations come with oomdoctor, so they need no network. Exit code 3 if no model has
     all words.
     """
-    from oomdoctor.render.lists.listing import render_models
+    from oomdoctor.render.lists.listing import model_list
     from oomdoctor.system import catalogue
 
     text = " ".join(words or ())
     found = catalogue.search_models(text) if words else catalogue.models()
     if not found:
         raise _no_match("model", text, catalogue.nearest_models(text))
-    output.publish_listing(partial(render_models, found), json_)
+    output.publish_listing(model_list(found), "json" if json_ else "table")
 
 
 def _no_match(kind: str, text: str, nearest: tuple[str, ...]) -> OomDoctorError:

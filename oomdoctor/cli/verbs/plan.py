@@ -28,8 +28,8 @@ def plan(options: PlanOptions) -> None:
     the model's own code, and its allocations are replayed through a model of PyTorch's allocator.
     Exit code 0 if something fits, 3 if nothing does.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.planned import plan_request
+    from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.cli.streams.running import make_environment
     from oomdoctor.runs.plan.run_plan import run_plan
     from oomdoctor.system.store import run_folders

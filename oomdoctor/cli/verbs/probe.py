@@ -32,7 +32,7 @@ def probe(context: typer.Context, options: ProbeOptions) -> None:
     Runs real training steps of each configuration in its own process, on the GPU or the CPU, and
     ranks the results. Exit code 0 if something fits, 3 if nothing does.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.runs.survey.run_survey import run_survey
 
     chosen = chosen_format("probe", options.answer)
@@ -58,7 +58,7 @@ def _new(options: ProbeOptions) -> tuple[RunFolder, SurveyRequest]:
 def _resumed(
     run: str, options: ProbeOptions, typed: frozenset[str]
 ) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.requests.resumed import resumed_request
+    from oomdoctor.cli.requests.probed import resumed_request
     from oomdoctor.system.store import run_list
 
     folder = run_list.open_run(run, probes_only=True)

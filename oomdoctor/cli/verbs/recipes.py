@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -66,11 +65,11 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
     """List the recipes; show, copy or check one."""
     if context.invoked_subcommand is not None:
         return
-    from oomdoctor.render.lists.listing import render_recipes
+    from oomdoctor.render.lists.listing import recipe_list
     from oomdoctor.system.recipes.recipes import recipe_names
 
     recipes = tuple(_load(name) for name in recipe_names())
-    output.publish_listing(partial(render_recipes, recipes), json_)
+    output.publish_listing(recipe_list(recipes), "json" if json_ else "table")
 
 
 @app.command("show", cls=Command, epilog=_SHOW_EPILOG)
@@ -79,13 +78,13 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
 
     With --json, prints every key of every rung.
     """
-    from oomdoctor.render.lists.listing import render_recipe
+    from oomdoctor.render.lists.listing import recipe_page
     from oomdoctor.system.recipes.recipes import recipe_text
 
     name = _given("show", "NAME", name)
     text = recipe_text(name)
     if json_:
-        output.publish_listing(partial(render_recipe, _load(name)), as_json=True)
+        output.publish_listing(recipe_page(_load(name)), "json")
     else:
         output.print_answer(text, utf8=True)
 

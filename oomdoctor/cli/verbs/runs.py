@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oomdoctor.records.earlier_runs import StoredRun
-    from oomdoctor.render.lists.runs import RunsPage
 
 EPILOG = """\b
 Examples:
@@ -37,9 +36,9 @@ def runs(options: RunsOptions) -> None:
     Nothing is deleted without --prune, unless OOMDOCTOR_RUNS_LIMIT is set. The list has no page in
     HTML. Exit code 0; 3 if no run matches the filters.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.history import runs_request
-    from oomdoctor.render.lists.runs import RunsPage
+    from oomdoctor.cli.requests.reader import chosen_format
+    from oomdoctor.render.lists.runs import run_list
     from oomdoctor.runs.history.choosing import chosen
     from oomdoctor.system.store.stored import stored_runs
 
@@ -59,27 +58,15 @@ def runs(options: RunsOptions) -> None:
         note = "Older runs are not shown; --limit 0 shows all."
     elif not shown and not request.wanted.all:
         note = "no run matches"
-    publish(RunsPage("runs", shown, note), options, format)
+    output.publish_listing(run_list("runs", shown, note), format, options.answer.output_file)
     if not shown and not request.wanted.all:
         raise typer.Exit(ExitCode.NO)
-
-
-def publish(page: RunsPage, options: RunsOptions, format: str) -> None:
-    """Print the list, and also write it to the file of --output if there is one."""
-    from oomdoctor.render.lists.runs import render_runs
-
-    def render(name: str, screen: output.Screen) -> str:
-        return render_runs(
-            page, name, terminal=screen.terminal, width=screen.width, color=screen.color
-        )
-
-    output.publish(render, format, options.answer.output_file)
 
 
 def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: str) -> None:
     """Delete the runs after a question, and print which are gone."""
     from oomdoctor.records.codec import to_json
-    from oomdoctor.render.lists.runs import RunsPage
+    from oomdoctor.render.lists.runs import run_list
     from oomdoctor.render.words import counted
     from oomdoctor.runs.history.choosing import prune
     from oomdoctor.units import format_bytes
@@ -103,7 +90,8 @@ def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: s
         "kept": rest + len(refused),
         "refused": [{"name": run.name, "reason": why} for run, why in refused],
     }
-    publish(RunsPage("runs", gone, note, content), options, format)
+    found = run_list("runs", gone, note, content)
+    output.publish_listing(found, format, options.answer.output_file)
     for run, why in refused:
         output.say(f"warning: {run.name} is left alone: {why}")
     if refused:

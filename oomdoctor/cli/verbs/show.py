@@ -58,18 +58,12 @@ def _case(options: ShowOptions) -> Report | None:
 
 
 def _list(chosen: str) -> None:
-    from oomdoctor.render.lists.runs import RunsPage, listed_as_before, render_runs
+    from oomdoctor.render.lists.runs import listed_as_before, run_list
     from oomdoctor.system.store.stored import stored_runs
 
     found = tuple(stored_runs())
-    page = RunsPage("show --list", found, content=listed_as_before(found))
-
-    def render(name: str, screen: output.Screen) -> str:
-        return render_runs(
-            page, name, terminal=screen.terminal, width=screen.width, color=screen.color
-        )
-
-    output.publish(render, chosen)
+    content = listed_as_before(found)
+    output.publish_listing(run_list("show --list", found, content=content), chosen)
 
 
 @flatten
@@ -79,8 +73,8 @@ def show(options: ShowOptions) -> None:
     A run that has not ended shows its rungs so far. A case is what `oomdoctor run` kept of a
     command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
     from oomdoctor.cli.requests.drawn import drawn_of
+    from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.runs.unfinished import stored_report
     from oomdoctor.system.store import run_list
 

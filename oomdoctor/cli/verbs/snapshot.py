@@ -41,7 +41,7 @@ def snapshot(options: SnapshotOptions) -> None:
     torch.cuda.memory._record_memory_history() at the start of the script and
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
+    from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.cli.requests.snapshots import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.evidence import evidence_of

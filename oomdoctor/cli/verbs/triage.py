@@ -55,8 +55,7 @@ def triage(options: TriageOptions) -> None:
     for the jobs that died and finds their logs. Exit code 0 if memory ran out in at least one job,
     3 if in none, 6 if in none and some jobs do not say why they ended.
     """
-    from oomdoctor.cli.requests.answer import chosen_format
-    from oomdoctor.cli.requests.reader import Reader
+    from oomdoctor.cli.requests.reader import Reader, chosen_format
     from oomdoctor.records.triage import TRIAGE_KEYS
     from oomdoctor.runs import triage as runs
 

@@ -1,5 +1,5 @@
 "use strict";
-// From the text that the page holds to typed arrays: what render/timeline/packed.py wrote.
+// From the text that the page holds to typed arrays: what render/timeline/timeline_page.py wrote.
 
 const KINDS = { b: Int8Array, h: Int16Array, i: Int32Array, d: Float64Array };
 

@@ -5,21 +5,194 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from oomdoctor.records.earlier_runs import DiffAnswer, DiffSide, QuantityChange, RungDiff
-from oomdoctor.records.report import Report
-from oomdoctor.render.answers.diff_headline import (
-    amount,
-    by_importance,
-    changed,
-    headline,
-    outcomes,
-    signed,
-    uncertainty,
+from oomdoctor.records.earlier_runs import (
+    DiffAnswer,
+    DiffSide,
+    QuantityChange,
+    RungDiff,
+    ValueChange,
 )
+from oomdoctor.records.report import Report
+from oomdoctor.records.result import OUTCOME_WORDS
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.formats.csv_rows import named, record_rows
+from oomdoctor.render.text import one_line
 from oomdoctor.render.words import card_name, counted
-from oomdoctor.units import DASH, format_bytes
+from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate
+
+QUANTITIES = {
+    "peak_allocated_bytes": "allocated peak",
+    "peak_reserved_bytes": "reserved peak",
+    "peak_device_bytes": "peak",
+    "tokens_per_s": "throughput",
+    "max_micro_batch_size": "largest micro-batch",
+    "micro_batch_size": "micro-batch",
+    "largest_value": "largest value",
+    "fewest_gpus": "fewest GPUs",
+}
+_COUNTS = ("max_micro_batch_size", "micro_batch_size", "largest_value", "fewest_gpus")
+# What people upgrade, the most telling first.
+_FIRST = ("torch", "driver", "transformers", "peft", "bitsandbytes", "accelerate")
+_LAST = ("cuda", "python", "oomdoctor")  # the first comes with torch
+
+
+def headline(diff: DiffAnswer, plus_minus: str) -> tuple[str, str]:
+    """Two sentences."""
+    return f"{_subject(diff)}: {_consequence(diff)}.", f"{_most(diff, plus_minus)}."
+
+
+def changed(one: ValueChange) -> str:
+    """`torch 2.12.1 -> 2.13.0`."""
+    return f"{one.name} {one.before or 'none'} -> {one.after or 'none'}"
+
+
+def by_importance(changes: tuple[ValueChange, ...]) -> list[ValueChange]:
+    """What people upgrade goes first."""
+    place = {name: number for number, name in enumerate(_FIRST)}
+    place |= {name: len(place) + 1 for name in _LAST}
+    return sorted(changes, key=lambda one: place.get(one.name, len(_FIRST)))
+
+
+def outcome(word: str) -> str:
+    """An outcome as people see it."""
+    return next((text for name, text in OUTCOME_WORDS.items() if name == word), word)
+
+
+def outcomes(rung: RungDiff) -> str:
+    """`fits`, or `fits -> out of memory, short by 1.20 GiB`."""
+    both = dict.fromkeys((outcome(rung.outcome_before), outcome(rung.outcome_after)))
+    short = rung.missed_by_bytes if rung.outcome_after != "fits" else None
+    return " -> ".join(both) + (f", short by {format_bytes(short)}" if short else "")
+
+
+def amount(one: QuantityChange, value: float | None) -> str:
+    """A value of a quantity in its unit."""
+    if one.quantity.endswith("_bytes"):
+        return format_bytes(None if value is None else int(value))
+    if one.quantity == "tokens_per_s":
+        return format_rate(value)
+    if one.quantity == "largest_value" and value is not None:
+        return f"{int(value):,}"
+    return format_count(None if value is None else int(value))
+
+
+def signed(one: QuantityChange) -> str:
+    """The difference with its sign, absolute and relative: `+1.20 GiB (+14.8%)`."""
+    if one.difference is None:
+        return ""
+    sign = "+" if one.difference > 0 else "-" if one.difference < 0 else ""
+    text = sign + amount(one, abs(one.difference))
+    return text if one.relative is None else f"{text} ({one.relative:+.1%})"
+
+
+def main_quantity(rung: RungDiff) -> QuantityChange | None:
+    """The number that tells most about a rung: one with its verdict, memory before speed."""
+    order = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "tokens_per_s")
+    ranked = sorted(
+        (one for one in rung.quantities if one.difference is not None),
+        key=lambda one: (
+            one.verdict != rung.verdict,
+            order.index(one.quantity) if one.quantity in order else len(order),
+        ),
+    )
+    return next(iter(ranked), None)
+
+
+def _subject(diff: DiffAnswer) -> str:
+    before, after = diff.before, diff.after
+    parts = []
+    if before.model != after.model:
+        parts.append(f"{before.model} -> {after.model}")
+    if before.device != after.device:
+        names = [card_name(side.device or "no device") for side in (before, after)]
+        parts.append(" -> ".join(names))
+    if before.evidence != after.evidence:
+        parts.append(f"{before.evidence} -> {after.evidence}")
+    changes = [*by_importance(diff.environment), *diff.settings]
+    room = max(0, 2 - len(parts))
+    parts += [changed(one) for one in changes[:room]]
+    if len(changes) > room:
+        parts.append(f"{len(changes) - room} more changes" if parts else "")
+    return ", ".join(filter(None, parts)) or "Same environment and settings"
+
+
+def _consequence(diff: DiffAnswer) -> str:
+    rungs = diff.rungs
+    fits = [(one.outcome_before == "fits", one.outcome_after == "fits") for one in rungs]
+    tried = [one.verdict != "different" for one in rungs]
+    lost = [
+        one
+        for one, pair, known in zip(rungs, fits, tried, strict=True)
+        if pair == (True, False) and known
+    ]
+    short = sum(one.outcome_after in ("oom", "host_oom") for one in lost)
+    won = sum(pair == (False, True) and known for pair, known in zip(fits, tried, strict=True))
+    counts = [
+        (short, "no longer fits" if short == 1 else "no longer fit"),
+        (len(lost) - short, "no longer runs" if len(lost) - short == 1 else "no longer run"),
+        (won, "fits now" if won == 1 else "fit now"),
+        (_count(rungs, "peak", "worse"), "with a higher peak"),
+        (_count(rungs, "peak", "better"), "with a lower peak"),
+        (_count(rungs, "tokens", "worse"), "slower"),
+        (_count(rungs, "tokens", "better"), "faster"),
+        (_count(rungs, "max_micro", "worse"), "with a smaller largest micro-batch"),
+        (_count(rungs, "max_micro", "better"), "with a larger largest micro-batch"),
+        (_count(rungs, "largest", "worse"), "with a smaller largest value"),
+        (_count(rungs, "largest", "better"), "with a larger largest value"),
+        (_count(rungs, "fewest", "worse"), "on more GPUs"),
+        (_count(rungs, "fewest", "better"), "on fewer GPUs"),
+    ]
+    said = [f"{count} {words}" for count, words in counts if count]
+    if not rungs:
+        return "no rung is in both runs"
+    if not said:
+        return f"no change that matters in {counted(len(rungs), 'rung')}"
+    return f"{diff.verdict}; of {counted(len(rungs), 'rung')} {', '.join(said)}"
+
+
+def _count(rungs: tuple[RungDiff, ...], start: str, verdict: str) -> int:
+    return sum(
+        any(q.quantity.startswith(start) and q.verdict == verdict for q in one.quantities)
+        for one in rungs
+    )
+
+
+def _most(diff: DiffAnswer, plus_minus: str) -> str:
+    if not diff.rungs:
+        return "Nothing can be compared"
+    rung = diff.rungs[0]
+    one = main_quantity(rung)
+    text = [f"Most: {rung.label}"]
+    if rung.outcome_before != rung.outcome_after:
+        text.append(outcomes(rung))
+    if one is not None and one.difference and one.quantity in _COUNTS:
+        both = f"{amount(one, one.before)} -> {amount(one, one.after)}"
+        text.append(f"{QUANTITIES[one.quantity]} {both}")
+    elif one is not None and one.difference:
+        at = f" at micro-batch {one.at_micro_batch}" if one.at_micro_batch else ""
+        both = f"{amount(one, one.before)} -> {amount(one, one.after)}"
+        text.append(f"{QUANTITIES[one.quantity]} {both}{at}, {signed(one)}")
+        if one.verdict == "within":
+            text.append(f"within the uncertainty of {plus_minus}{uncertainty(one)}")
+    grown = sorted(rung.categories, key=lambda c: -abs(c.after_bytes - c.before_bytes))
+    if rung.outcome_before != rung.outcome_after and rung.reason and not rung.missed_by_bytes:
+        text.append(one_line(rung.reason))
+    if grown and rung.verdict in ("worse", "better"):
+        size = grown[0].after_bytes - grown[0].before_bytes
+        text.append(f"{grown[0].category} {'+' if size > 0 else ''}{format_bytes(size)}")
+    if len(text) == 1:
+        return f"Every number of {counted(len(diff.rungs), 'rung')} is the same"
+    return f"{text[0]}: {'; '.join(text[1:])}"
+
+
+def uncertainty(one: QuantityChange) -> str:
+    """The uncertainty of a difference; a percentage for speeds."""
+    if one.uncertainty is None:
+        return ""
+    if one.quantity == "tokens_per_s" and one.before:
+        return format_percent(one.uncertainty / one.before, 1)
+    return amount(one, one.uncertainty)
+
 
 _SHOWN = 20  # rungs without --verbose
 _QUIET = ("same", "within")

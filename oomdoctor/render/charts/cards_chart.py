@@ -11,10 +11,8 @@ from oomdoctor.records.planned.plan import CardPick, CardPlan
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import elided, frame, legend
-from oomdoctor.render.charts.frontier_chart import rate_text
-from oomdoctor.render.charts.look import SMALL, TEXT, ink
-from oomdoctor.render.charts.points import METHODS
+from oomdoctor.render.charts.axes import SMALL, TEXT, elided, frame, ink, legend
+from oomdoctor.render.charts.frontier_chart import METHODS, rate_text
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import card_name, counted
 from oomdoctor.units import DASH, format_bytes, format_rate

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from oomdoctor.errors import machine_error
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.look import COLORS, FONT, Palette, ink, palette
+from oomdoctor.render.charts.axes import COLORS, FONT, Palette, ink, palette
 
 _DOTS = 72  # an inch: a unit of the picture is a pixel of the page
 _PNG_SCALE = 2
@@ -40,8 +40,8 @@ _DIGITS = 1  # after the point: a tenth of a pixel
 Point = tuple[str, str]
 
 
-def need_matplotlib(option: str) -> None:
-    """Check that charts can be drawn.
+def need_matplotlib(option: str, hint: str = 'run `pip install "oomdoctor[report]"`') -> None:
+    """Check that charts can be drawn; `option` is what asks for them.
 
     Raises:
         OomDoctorError: matplotlib is missing (exit 5).
@@ -52,7 +52,7 @@ def need_matplotlib(option: str) -> None:
         raise machine_error(
             "matplotlib_missing",
             f"{option} needs the Python package matplotlib, which is not installed",
-            'run `pip install "oomdoctor[report]"`',
+            hint,
         ) from None
 
 

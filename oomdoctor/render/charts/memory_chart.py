@@ -9,8 +9,18 @@ from typing import Any
 from oomdoctor.records.report import Budget, Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, patch, tick_text
-from oomdoctor.render.charts.look import SMALL, TEXT, Role, ink
+from oomdoctor.render.charts.axes import (
+    SMALL,
+    TEXT,
+    Role,
+    byte_ticks,
+    elided,
+    frame,
+    ink,
+    legend,
+    patch,
+    tick_text,
+)
 from oomdoctor.render.charts.parts import (
     PART_WORDS,
     Peak,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
-from oomdoctor.render.charts.look import Role
+from oomdoctor.render.charts.axes import Role
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results
 from oomdoctor.units import format_bytes

@@ -11,8 +11,16 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, tick_text
-from oomdoctor.render.charts.look import SMALL, TEXT, ink
+from oomdoctor.render.charts.axes import (
+    SMALL,
+    TEXT,
+    byte_ticks,
+    elided,
+    frame,
+    ink,
+    legend,
+    tick_text,
+)
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import counted, ranked_results
 from oomdoctor.units import format_bytes, format_percent

@@ -15,8 +15,16 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import byte_ticks, frame, legend, patch, tick_text
-from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.render.charts.axes import (
+    SMALL,
+    Role,
+    byte_ticks,
+    frame,
+    ink,
+    legend,
+    patch,
+    tick_text,
+)
 from oomdoctor.render.charts.parts import PART_WORDS
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results

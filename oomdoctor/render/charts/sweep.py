@@ -10,8 +10,16 @@ from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, SweepLine, Swe
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import byte_ticks, elided, frame, legend, tick_text
-from oomdoctor.render.charts.look import SMALL, Role, ink
+from oomdoctor.render.charts.axes import (
+    SMALL,
+    Role,
+    byte_ticks,
+    elided,
+    frame,
+    ink,
+    legend,
+    tick_text,
+)
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes

@@ -17,9 +17,9 @@ from oomdoctor.records.report import Report
 from oomdoctor.render import pages
 from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
 from oomdoctor.render.charts import Chart
+from oomdoctor.render.charts.axes import COLORS
 from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
-from oomdoctor.render.charts.look import COLORS
 from oomdoctor.render.formats import Style
 from oomdoctor.render.text import escape, one_line
 from oomdoctor.render.tones import tone

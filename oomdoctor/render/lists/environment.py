@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oomdoctor.render.blocks import Block, Column, Facts, Note, Section, table_of
-from oomdoctor.render.lists.listing import ListingFormat, listed, render_listing
+from oomdoctor.render.lists.listing import Listing, listed
 from oomdoctor.units import DASH, format_bytes
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ class Environment:
     emulation: Emulation | None = None
 
 
-def render_environment(
-    environment: Environment, format: ListingFormat, *, width: int = 100, color: bool = False
-) -> str:
+def environment_page(environment: Environment) -> Listing:
     """GPUs and the processes on them, library versions and what they enable, Slurm, settings."""
     able = listed(
         environment.capabilities,
@@ -68,15 +66,15 @@ def render_environment(
             (Column("source", 2, detail="from {}"), lambda one: one.origin),
         ),
     )
-    page = [
+    page = (
         Section("GPUs", tuple(_gpu_blocks(environment))),
         Section("Capabilities", (able,)),
         *_emulation(environment.emulation),
         *_environments(environment.environments),
         Section("Slurm", (_slurm(environment.slurm),)),
         Section("Settings", (settings,)),
-    ]
-    return render_listing("env", {"environment": environment}, page, format, width, color)
+    )
+    return Listing("env", {"environment": environment}, page)
 
 
 def _emulation(found: Emulation | None) -> tuple[Section, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from oomdoctor.render.blocks import Block, Column, Note, Section, T, table_of
 from oomdoctor.render.formats.table import to_plain, to_terminal
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
 
-ListingFormat = Literal["table", "plain", "json"]
 _RUNG_COLUMNS = {
     "method": Column("method", 1, detail="method {}"),
     "weights_dtype": Column("weights", 2, detail="weights {}"),
@@ -26,9 +25,38 @@ _RUNG_COLUMNS = {
 }
 
 
-def render_gpus(
-    facts: Sequence[GpuFacts], format: ListingFormat, *, width: int = 100, color: bool = False
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a command lists: its page, the `content` of its JSON, and its rows of CSV if any."""
+
+    command: str
+    content: Mapping[str, Any]
+    page: tuple[Section, ...]
+    rows: tuple[tuple[Any, ...], ...] = ()
+
+    def text(
+        self, format: str, *, terminal: bool = False, width: int = 100, color: bool = False
+    ) -> str:
+        """The list in a format; a table is drawn for a terminal, or has plain rows for a pipe."""
+        if format == "json":
+            from oomdoctor.records.report import SCHEMA
+            from oomdoctor.render.formats.json_document import to_json
+
+            return to_json({"schema": SCHEMA, "command": self.command, **self.content})
+        if format == "csv":
+            from oomdoctor.render.formats.csv_rows import as_csv
+
+            return as_csv(self.rows)
+        if format == "markdown":
+            from oomdoctor.render.formats.markdown import to_markdown
+
+            return to_markdown(self.page)
+        if terminal:
+            return to_terminal(self.page, width=width, color=color)
+        return to_plain(self.page, color=color)
+
+
+def gpu_list(facts: Sequence[GpuFacts]) -> Listing:
     """Published facts of cards. Rates are dense peaks; a dash is a number that is not verified."""
     table = listed(
         facts,
@@ -52,17 +80,10 @@ def render_gpus(
         "reported: memory that PyTorch or the driver sees. TB/s: memory bandwidth. bf16 to fp8: "
         "dense TFLOP/s."
     )
-    page = [Section("", (table, legend))]
-    return render_listing("gpus", {"gpus": tuple(facts)}, page, format, width, color)
+    return Listing("gpus", {"gpus": tuple(facts)}, (Section("", (table, legend)),))
 
 
-def render_models(
-    models: Sequence[CatalogueModel],
-    format: ListingFormat,
-    *,
-    width: int = 100,
-    color: bool = False,
-) -> str:
+def model_list(models: Sequence[CatalogueModel]) -> Listing:
     """The models whose architecture is built in, so that they need no network."""
     table = listed(
         models,
@@ -74,13 +95,10 @@ def render_models(
         ),
         spill=False,
     )
-    page = [Section("", (table,))]
-    return render_listing("models", {"models": tuple(models)}, page, format, width, color)
+    return Listing("models", {"models": tuple(models)}, (Section("", (table,)),))
 
 
-def render_recipes(
-    recipes: Sequence[Recipe], format: ListingFormat, *, width: int = 100, color: bool = False
-) -> str:
+def recipe_list(recipes: Sequence[Recipe]) -> Listing:
     """Recipes and how many rungs each has."""
     table = listed(
         recipes,
@@ -91,13 +109,10 @@ def render_recipes(
             (Column("description", 1, wraps=True), lambda recipe: recipe.description),
         ),
     )
-    page = [Section("", (table,))]
-    return render_listing("recipes", {"recipes": tuple(recipes)}, page, format, width, color)
+    return Listing("recipes", {"recipes": tuple(recipes)}, (Section("", (table,)),))
 
 
-def render_recipe(
-    recipe: Recipe, format: ListingFormat, *, width: int = 100, color: bool = False
-) -> str:
+def recipe_page(recipe: Recipe) -> Listing:
     """The rungs of one recipe, each with the settings that differ from the defaults."""
     table = listed(
         list(enumerate(recipe.rungs, 1)),
@@ -109,8 +124,7 @@ def render_recipe(
         ),
     )
     title = f"{recipe.name} ({recipe.source}): {recipe.description}"
-    page = [Section(title, (table,))]
-    return render_listing("recipes show", {"recipe": recipe}, page, format, width, color)
+    return Listing("recipes show", {"recipe": recipe}, (Section(title, (table,)),))
 
 
 def _other_settings(config: TrainConfig) -> str:
@@ -141,22 +155,3 @@ def listed(
 
 def _tera(rate: float | None) -> str:
     return format_rate(rate / 1e12 if rate is not None else None)
-
-
-def render_listing(
-    command: str,
-    content: Mapping[str, Any],
-    page: list[Section],
-    format: ListingFormat,
-    width: int,
-    color: bool,
-) -> str:
-    """The content as a JSON envelope, or the page as a table."""
-    if format == "json":
-        from oomdoctor.records.report import SCHEMA
-        from oomdoctor.render.formats.json_document import to_json
-
-        return to_json({"schema": SCHEMA, "command": command, **content})
-    if format == "plain":
-        return to_plain(page, color=color)
-    return to_terminal(page, width=width, color=color)

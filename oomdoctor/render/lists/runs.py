@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.records.codec import to_json
 from oomdoctor.records.earlier_runs import StoredRun
 from oomdoctor.render.blocks import Block, Column, Note, Section, table_of
-from oomdoctor.render.formats.csv_rows import CsvColumn, as_csv, record_rows
-from oomdoctor.render.formats.table import to_plain, to_terminal
+from oomdoctor.render.formats.csv_rows import CsvColumn, record_rows
+from oomdoctor.render.lists.listing import Listing
 from oomdoctor.render.words import card_name, counted
 from oomdoctor.units import DASH, format_bytes
 
@@ -24,32 +24,16 @@ _CSV: tuple[CsvColumn, ...] = tuple(
 _SCRIPTS = (".py", ".ipynb", ".sh")
 
 
-@dataclass(frozen=True, slots=True)
-class RunsPage:
-    """What to list. `total` runs match, and `note` says what was left out or what happened."""
-
-    command: str
-    runs: Sequence[StoredRun]
-    note: str = ""
-    content: Mapping[str, Any] | None = None
-
-
-def render_runs(
-    page: RunsPage, format: str, *, terminal: bool, width: int = 100, color: bool = False
-) -> str:
-    """The runs in a format of `--format`: a line each, latest first."""
-    if format == "json":
-        return _document(page)
-    if format == "csv":
-        return as_csv(record_rows(_CSV, page.runs))
-    sections = [Section("", _blocks(page))]
-    if format == "markdown":
-        from oomdoctor.render.formats.markdown import to_markdown
-
-        return to_markdown(sections)
-    if terminal:
-        return to_terminal(sections, width=width, color=color)
-    return to_plain(sections, color=color)
+def run_list(
+    command: str,
+    runs: Sequence[StoredRun],
+    note: str = "",
+    content: Mapping[str, Any] | None = None,
+) -> Listing:
+    """The runs, a line each, latest first; `note` says what was left out or what happened."""
+    rows = tuple(map(tuple, record_rows(_CSV, runs)))
+    page = Section("", _blocks(runs, note))
+    return Listing(command, content or {"runs": [to_json(run) for run in runs]}, (page,), rows)
 
 
 def listed_as_before(runs: Sequence[StoredRun]) -> dict[str, Any]:
@@ -70,17 +54,9 @@ def listed_as_before(runs: Sequence[StoredRun]) -> dict[str, Any]:
     return {"runs": listed, "cases": cases}
 
 
-def _document(page: RunsPage) -> str:
-    from oomdoctor.records.report import SCHEMA
-    from oomdoctor.render.formats.json_document import to_json as document
-
-    content = page.content or {"runs": [to_json(run) for run in page.runs]}
-    return document({"schema": SCHEMA, "command": page.command, **content})
-
-
-def _blocks(page: RunsPage) -> tuple[Block, ...]:
+def _blocks(runs: Sequence[StoredRun], note: str) -> tuple[Block, ...]:
     table = table_of(
-        page.runs,
+        runs,
         (
             (Column("name"), lambda run: run.name),
             (Column("when", 3, detail="started {}"), lambda run: _minute(run.started_at)),
@@ -91,12 +67,12 @@ def _blocks(page: RunsPage) -> tuple[Block, ...]:
             (Column("outcome", 1, wraps=True), lambda run: run.outcome),
         ),
     )
-    blocks: list[Block] = [table] if page.runs else []
-    if page.runs and len(page.runs) > 1:
-        size = format_bytes(sum(run.size_bytes for run in page.runs))
-        blocks.append(Note(f"{counted(len(page.runs), 'run')}, {size}."))
-    if page.note:
-        blocks.append(Note(page.note, "normal"))
+    blocks: list[Block] = [table] if runs else []
+    if runs and len(runs) > 1:
+        size = format_bytes(sum(run.size_bytes for run in runs))
+        blocks.append(Note(f"{counted(len(runs), 'run')}, {size}."))
+    if note:
+        blocks.append(Note(note, "normal"))
     return tuple(blocks) or (Note("nothing to list"),)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Column, Grid, Look, Note, Section, Sized
-from oomdoctor.render.charts.look import Role
+from oomdoctor.render.charts.axes import Role
 from oomdoctor.render.charts.parts import PART_WORDS, Peak, parts_in, peaks_of
 from oomdoctor.units import DASH, format_bytes
 

@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.records.machine import Machine
 from oomdoctor.records.report import Report
-from oomdoctor.render.blocks import Facts, Look, Note, Part, Section
-from oomdoctor.render.messages import error_sections, next_sections, warning_sections
+from oomdoctor.render.blocks import (
+    Facts,
+    Look,
+    Note,
+    Part,
+    Section,
+    error_sections,
+    next_sections,
+    warning_sections,
+)
 from oomdoctor.render.report.bars import bar_sections
 from oomdoctor.render.report.details import detail_sections, version_sections
 from oomdoctor.render.report.header import header, headline, is_plan

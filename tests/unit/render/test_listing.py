@@ -11,7 +11,7 @@ from example_gpu import gpu_report
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
 from oomdoctor.render.lists import listing
-from oomdoctor.render.lists.environment import Environment, render_environment
+from oomdoctor.render.lists.environment import Environment, environment_page
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.units import GIB
@@ -74,48 +74,48 @@ def _row(text: str, start: str) -> str:
 
 
 def test_gpus() -> None:
-    row = _row(listing.render_gpus((CARD,), "plain"), CARD.name)
+    row = _row(listing.gpu_list((CARD,)).text("table"), CARD.name)
     assert re.search(r"24.0 GiB\s+23.0 GiB\s+1.01\s+165\s+165\s+82.6\s+-\s+9.0$", row)
-    value = json.loads(listing.render_gpus((CARD,), "json"))
+    value = json.loads(listing.gpu_list((CARD,)).text("json"))
     assert value["command"] == "gpus"
     assert value["gpus"][0]["memory_bytes"] == 24 * GIB
     assert value["gpus"][0]["fp8_flops"] is None
 
 
 def test_a_narrow_list_says_what_it_leaves_out() -> None:
-    narrow = listing.render_gpus((CARD,), "table", width=60)
+    narrow = listing.gpu_list((CARD,)).text("table", terminal=True, width=60)
     assert "not shown at this width: fp16, fp32" in " ".join(narrow.split())
     assert max(map(len, narrow.splitlines())) <= 60
-    assert "not shown" not in listing.render_gpus((CARD,), "table", width=100)
+    assert "not shown" not in listing.gpu_list((CARD,)).text("table", terminal=True, width=100)
 
 
 def test_models() -> None:
-    row = _row(listing.render_models((MODEL,), "plain"), MODEL.id)
+    row = _row(listing.model_list((MODEL,)).text("table"), MODEL.id)
     assert re.search(r"1.23B\s+llama\s+AutoModelForCausalLM$", row)
-    value = json.loads(listing.render_models((MODEL,), "json"))
+    value = json.loads(listing.model_list((MODEL,)).text("json"))
     assert value["models"][0]["parameters"] == 1_234_000_000
 
 
 def test_recipes() -> None:
     recipe = _recipe()
-    row = _row(listing.render_recipes((recipe,), "plain"), "default")
+    row = _row(listing.recipe_list((recipe,)).text("table"), "default")
     assert re.search(r"10\s+built-in\s+From the fp32 baseline to QLoRA$", row)
-    value = json.loads(listing.render_recipes((recipe,), "json"))
+    value = json.loads(listing.recipe_list((recipe,)).text("json"))
     assert len(value["recipes"][0]["rungs"]) == 10
 
 
 def test_one_recipe() -> None:
-    text = listing.render_recipe(_recipe(), "plain")
+    text = listing.recipe_page(_recipe()).text("table")
     assert text.startswith("default (built-in): From the fp32 baseline to QLoRA\n")
     row = _row(text, "4  ")
     words = r"qlora bfloat16 bfloat16 paged_adamw_8bit full quantization=nf4$"
     assert re.search(words.replace(" ", r"\s+"), row)
-    value = json.loads(listing.render_recipe(_recipe(), "json"))
+    value = json.loads(listing.recipe_page(_recipe()).text("json"))
     assert value["recipe"]["rungs"][3]["config"]["optimizer"] == "paged_adamw_8bit"
 
 
 def test_environment() -> None:
-    text = render_environment(ENVIRONMENT, "plain")
+    text = environment_page(ENVIRONMENT).text("table")
     assert "driver 570.86.15; 100 GiB of host memory available" in text
     assert re.search(r"0\s+77\s+python3\s+2.00 GiB", text)
     assert re.search(r"0\s+78\s+-\s+-$", text, re.MULTILINE)
@@ -123,7 +123,7 @@ def test_environment() -> None:
     assert re.search(r"flash-attn\s+-\s+missing\s+pip install flash-attn for it", text)
     assert re.search(r"HF_HOME\s+/data/hf\s+environment", text)
     assert re.search(r"partition\s+gpu", text)
-    value = json.loads(render_environment(ENVIRONMENT, "json"))
+    value = json.loads(environment_page(ENVIRONMENT).text("json"))
     assert value["environment"]["gpus"][0]["processes"][0]["pid"] == 77
     assert value["environment"]["settings"][1] == {
         "name": "HF_TOKEN",
@@ -134,6 +134,6 @@ def test_environment() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_environment_fits_the_terminal(width: int) -> None:
-    text = render_environment(ENVIRONMENT, "table", width=width)
+    text = environment_page(ENVIRONMENT).text("table", terminal=True, width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "GPU-00000000-0000-0000-0000-000000000001" in text

@@ -9,8 +9,7 @@ from example_gpu import gpu_report
 from example_plans import plan_report
 
 from oomdoctor.records.result import Try
-from oomdoctor.render.charts.frontier_chart import frontier_chart
-from oomdoctor.render.charts.points import Point, front, points_of
+from oomdoctor.render.charts.frontier_chart import Point, front, frontier_chart, points_of
 from oomdoctor.units import GIB
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import fields, replace
 
 from oomdoctor.records.earlier_runs import StoredRun
-from oomdoctor.render.lists.runs import RunsPage, listed_as_before, render_runs
+from oomdoctor.render.lists.runs import listed_as_before, run_list
 
 RUN = StoredRun(
     name="20260102-030405-model-a7b1",
@@ -44,8 +44,7 @@ BROKEN = replace(
 
 
 def listed(*runs: StoredRun, format: str = "table", width: int = 0) -> str:
-    page = RunsPage("runs", runs)
-    return render_runs(page, format, terminal=bool(width), width=width or 100)
+    return run_list("runs", runs).text(format, terminal=bool(width), width=width or 100)
 
 
 def test_a_line_has_what_one_looks_for() -> None:

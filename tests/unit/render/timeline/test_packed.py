@@ -14,7 +14,7 @@ import pytest
 from timelines import crowded
 
 from oomdoctor.records.measurement import CATEGORY_WORDS
-from oomdoctor.render.timeline.packed import packed
+from oomdoctor.render.timeline.timeline_page import packed
 
 
 def unpacked(text: str) -> tuple[dict[str, Any], dict[str, list[int]]]:

@@ -9,7 +9,7 @@ import pytest
 from snapshots import Writer, training
 
 from oomdoctor.records.inside.timeline import CATEGORIES, Timeline
-from oomdoctor.render.timeline.shapes import Area, areas, columns_of
+from oomdoctor.render.timeline.png import Area, areas, columns_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of
