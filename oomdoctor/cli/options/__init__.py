@@ -71,6 +71,11 @@ def option_rows() -> dict[str, dict[str, dict[str, Any]]]:
     return rows
 
 
+def option_named(table: str, name: str) -> Any:
+    """The option or argument in a row of `data/options.toml`."""
+    return option_of(option_rows()[table][name])
+
+
 def option_of(row: Mapping[str, Any]) -> Any:
     """What a row says, as typer reads it."""
     words = row.get("completion")

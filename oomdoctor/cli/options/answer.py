@@ -13,8 +13,9 @@ FORMATS = format_names()
 
 
 def either(words: tuple[str, ...]) -> str:
-    """`one, two or three`."""
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+    """`one`, or `one, two or three`."""
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 Quiet = Annotated[bool, option("--quiet, -q", OUTPUT, "Print no progress on stderr.")]

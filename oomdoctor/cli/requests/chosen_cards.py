@@ -62,11 +62,6 @@ def _gpu_here() -> str | None:
     return known.name if known is not None else f"{gpu.total_bytes}B"
 
 
-def min_memory(reader: Reader, options: PlanOptions) -> int | None:
-    """--min-vram, in bytes."""
-    return None if options.min_vram is None else reader.size("--min-vram", options.min_vram)
-
-
 def card_order(reader: Reader, options: PlanOptions) -> CardOrder | None:
     """The order of several cards; None for one card, and for a sweep."""
     if options.sort is not None:

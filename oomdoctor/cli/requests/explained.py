@@ -41,11 +41,8 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     from oomdoctor.explain.training.known import Given
 
     model, config = options.model, options.config or options.apply
-    length = batch = None
-    if options.seq_len is not None:
-        length = reader.sized("--seq-len", options.seq_len)
-    if options.micro_batch is not None:
-        batch = reader.sized("--micro-batch", options.micro_batch)
+    length = reader.given(reader.sized, "--seq-len", options.seq_len)
+    batch = reader.given(reader.sized, "--micro-batch", options.micro_batch)
     reader.check()
     settings: Mapping[str, Any] = {}
     if config is not None:

@@ -35,9 +35,11 @@ def with_files(
 
     overrides = Overrides(
         gpus=_gpus(reader, ladder.gpus, emulate),
-        sequence_length=_sized(reader, "--seq-len", ladder.seq_len),
-        effective_batch_size=_sized(reader, "--effective-batch", ladder.effective_batch),
-        micro_batch_size=_sized(reader, "--micro-batch", ladder.micro_batch),
+        sequence_length=reader.given(reader.sized, "--seq-len", ladder.seq_len),
+        effective_batch_size=reader.given(
+            reader.sized, "--effective-batch", ladder.effective_batch
+        ),
+        micro_batch_size=reader.given(reader.sized, "--micro-batch", ladder.micro_batch),
     )
     reader.check()
     typed = ladder.model
@@ -71,10 +73,6 @@ def _gpus(reader: Reader, text: str | None, emulate: str | None) -> int | None:
     return reader.integer("--gpus", text.rpartition("..")[2], 1, MOST_GPUS)
 
 
-def _sized(reader: Reader, option: str, text: str | None) -> int | None:
-    return None if text is None else reader.sized(option, text)
-
-
 _MOST_EPOCHS = 100_000
 
 
@@ -105,7 +103,7 @@ def training_request(
     reader: Reader, options: LadderOptions, *, lengths: bool
 ) -> TrainingRequest | None:
     """How much the user trains; `lengths` says that a data file counts the rows."""
-    rows = None if options.rows is None else reader.count("--rows", options.rows)
+    rows = reader.given(reader.count, "--rows", options.rows)
     if rows == 0:
         reader.fault("--rows", f"{options.rows!r} is less than one row")
     epochs = 1.0

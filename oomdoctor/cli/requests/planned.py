@@ -12,7 +12,6 @@ from oomdoctor.cli.options.surveys import LadderOptions, PlanOptions
 from oomdoctor.cli.requests.chosen_cards import (
     card_order,
     check_several,
-    min_memory,
     named_gpus,
     prices,
 )
@@ -78,14 +77,14 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         all_gpus=options.all_gpus,
         sweep=_sweep(reader, options, typed),
         why=options.why,
-        min_memory_bytes=min_memory(reader, options),
+        min_memory_bytes=reader.given(reader.size, "--min-vram", options.min_vram),
         sort=card_order(reader, options),
         prices=prices(reader, options),
         solve=_solve(reader, options, typed),
         verify=options.verify,
         fewest=span if options.fewest else None,
         interconnect=reader.choice("--interconnect", options.interconnect, _LINKS),
-        host_memory_bytes=_host_memory(reader, options),
+        host_memory_bytes=reader.given(reader.size, "--host-memory", options.host_memory),
     )
     _check_gpus(reader, options, span)
     _check_verify(reader, options, plan)
@@ -164,11 +163,6 @@ def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
     for text in untested(versions, minimum_versions()):
         reader.note("--with", text)
     return versions
-
-
-def _host_memory(reader: Reader, options: PlanOptions) -> int | None:
-    text = options.host_memory
-    return None if text is None else reader.size("--host-memory", text)
 
 
 def _check_verify(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:

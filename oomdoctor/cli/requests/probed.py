@@ -56,7 +56,7 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
     make = partial(
         SurveyRequest,
         device=device,
-        vram_bytes=None if options.vram is None else reader.size("--vram", options.vram),
+        vram_bytes=reader.given(reader.size, "--vram", options.vram),
         weights=weights,
         evaluate=options.evaluate,
         eval_batch_size=reader.sized("--eval-batch", options.eval_batch),

@@ -55,6 +55,10 @@ class Reader:
             self.fault(option, str(error))
             return default
 
+    def given(self, read: Callable[[str, str], T], option: str, text: str | None) -> T | None:
+        """What one of these functions reads; None if the option was not given."""
+        return None if text is None else read(option, text)
+
     def size(self, option: str, text: str) -> int:
         """A size in bytes."""
         if (note := size_note(text)) is not None:

@@ -70,9 +70,7 @@ def common_request(
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
             reader.fault(option_name(name), f"{value!r} is not UTF-8 text")
     sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
-    micro: int | None = None
-    if ladder.micro_batch is not None:
-        micro = reader.sized("--micro-batch", ladder.micro_batch)
+    micro = reader.given(reader.sized, "--micro-batch", ladder.micro_batch)
     effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro)
     if versions:
         python: str | None = interpreter_with(versions)  # may not exist yet

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from oomdoctor.cli.options import answer, completion
+from oomdoctor.cli.options import answer, option_named
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError
 
@@ -24,18 +22,11 @@ Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu L4`
 """
 
 
-def gpus(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORD",
-            help="List only cards with these words in their names, such as H100.",
-            show_default=False,
-            autocompletion=completion.gpus,
-        ),
-    ] = None,
-    json_: answer.ListJson = False,
-) -> None:
+_Cards = Annotated[list[str] | None, option_named("gpus", "words")]
+_Models = Annotated[list[str] | None, option_named("models", "words")]
+
+
+def gpus(words: _Cards = None, json_: answer.ListJson = False) -> None:
     """Show the memory, bandwidth and peak speed of known GPUs.
 
     Peak speeds are dense rates. Exit code 3 if no name has all words.
@@ -50,18 +41,7 @@ def gpus(
     output.publish_listing(gpu_list(found), "json" if json_ else "table")
 
 
-def models(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORD",
-            help="List only models with these words in their id or type, such as llama.",
-            show_default=False,
-            autocompletion=completion.models,
-        ),
-    ] = None,
-    json_: answer.ListJson = False,
-) -> None:
+def models(words: _Models = None, json_: answer.ListJson = False) -> None:
     """Show the built-in models.
 
     Their configurations come with oomdoctor, so they need no network. Exit code 3 if no model has
@@ -79,12 +59,7 @@ def models(
 
 def _no_match(kind: str, text: str, nearest: tuple[str, ...]) -> OomDoctorError:
     verb = f"oomdoctor {kind.lower()}s"
-    hint = f"did you mean {_either(nearest)}?" if nearest else f"list all: {verb}"
+    hint = f"did you mean {answer.either(nearest)}?" if nearest else f"list all: {verb}"
     return OomDoctorError(
         f"unknown_{kind.lower()}", f"no known {kind} matches {text!r}", hint, ExitCode.NO
     )
-
-
-def _either(names: tuple[str, ...]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from oomdoctor.cli.commands import Command, Commands
-from oomdoctor.cli.options import answer, completion
+from oomdoctor.cli.options import answer, option_named
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import usage_error
 
@@ -40,15 +40,7 @@ Examples:
 {_NEXT}"""
 # A missing argument is None and is reported here, because typer's message depends on the version of
 # click.
-_Name = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="A recipe from `oomdoctor recipes`.",
-        show_default=False,
-        autocompletion=completion.recipes,
-    ),
-]
+_Name = Annotated[str | None, option_named("recipes", "name")]
 
 app = typer.Typer(
     cls=Commands,
@@ -92,11 +84,8 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
 @app.command("copy", cls=Command, epilog=_COPY_EPILOG)
 def copy_recipe(
     name: _Name = None,
-    path: Annotated[
-        Path | None,
-        typer.Argument(metavar="PATH", help="A new file, or a folder for it.", show_default=False),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    path: Annotated[Path | None, option_named("recipes", "path")] = None,
+    force: Annotated[bool, option_named("recipes", "force")] = False,
 ) -> None:
     """Copy a recipe to a file that you can edit."""
     from oomdoctor.system.recipes.recipes import recipe_text
@@ -115,10 +104,7 @@ def copy_recipe(
 
 @app.command("check", cls=Command, epilog=_CHECK_EPILOG)
 def check_recipe_file(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="Your recipe file.", show_default=False),
-    ] = None,
+    file: Annotated[Path | None, option_named("recipes", "file")] = None,
 ) -> None:
     """Check a recipe file.
 
