@@ -39,7 +39,7 @@ def with_files(
         effective_batch_size=reader.given(
             reader.sized, "--effective-batch", ladder.effective_batch
         ),
-        micro_batch_size=reader.given(sized, "--micro-batch", ladder.micro_batch),
+        micro_batch_size=reader.given(reader.sized, "--micro-batch", ladder.micro_batch),
     )
     reader.check()
     typed = ladder.model
