@@ -21,12 +21,12 @@ from build_schema import SUFFIXES, build, field_docs
 
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
+from oomdoctor.package_data import data_of
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.interconnects import interconnects as known_interconnects
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
-from oomdoctor.records.inside.snapshot import GROWTH
 from oomdoctor.records.rung.keys import KEYS, Group
-from oomdoctor.records.rung.unsupported import UNSUPPORTED
+from oomdoctor.records.rung.unsupported import unsupported_rows
 from oomdoctor.records.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.system import catalogue, environment
@@ -146,7 +146,7 @@ def unsupported() -> str:
     """What is never supported somewhere, and why."""
     where = {"anywhere": "`probe`, `plan`", "simulated": "`plan`", "cpu": "`probe` on the CPU"}
     rows = []
-    for row in UNSUPPORTED:
+    for row in unsupported_rows():
         values = _codes(row.values) if row.values else "any but the default"
         reason = row.text("it" if row.values else "")
         rows.append((f"`{row.key}`", values, where[row.where], reason))
@@ -220,7 +220,8 @@ def _type(field: dict[str, Any]) -> str:
 
 def growth_kinds() -> str:
     """What growth in a snapshot may look like, and what helps."""
-    rows = [(f"`{kind}`", one.looks_like, one.remedy) for kind, one in GROWTH.items()]
+    words = data_of("growth.toml")
+    rows = [(f"`{kind}`", said["looks_like"], said["remedy"]) for kind, said in words.items()]
     return table(("kind", "looks like", "what helps"), rows)
 
 

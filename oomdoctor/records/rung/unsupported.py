@@ -1,16 +1,14 @@
-"""Values of a rung's keys that are never supported somewhere, with the reason and what to do.
-
-Only what no installation changes is listed. Missing packages and libraries that are too old are
-reported by the worker, which knows them.
-"""
+"""Values of a rung's keys that are never supported somewhere, from `data/unsupported.toml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.facts.optimizers import OPTIMIZERS, Library
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
 
 Where = Literal["anywhere", "simulated", "cpu"]
 
@@ -44,103 +42,22 @@ class Unsupported:
 _PLAIN = TrainConfig()
 
 
-def _of(*libraries: Library) -> tuple[str, ...]:
-    return tuple(name for name, row in OPTIMIZERS.items() if row.library in libraries)
+@cache
+def unsupported_rows() -> tuple[Unsupported, ...]:
+    """The rows of `data/unsupported.toml`."""
+    return tuple(map(_row, data_of("unsupported.toml")["rows"]))
 
 
-_EMULATE = "use probe --emulate, which runs the engine itself"
-UNSUPPORTED = (
-    Unsupported(
-        "sharding",
-        ("tensor_parallel", "context_parallel", "pipeline_parallel"),
-        "anywhere",
-        "{value} splits the model itself, which depends on its code",
-        "run your own script on GPUs that are not there: oomdoctor run --emulate 8xH100 -- "
-        "torchrun --nproc-per-node 8 train.py",
-    ),
-    Unsupported(
-        "sharding",
-        ("zero1", "zero2", "zero3"),
-        "cpu",
-        "DeepSpeed needs a GPU",
-        "use fsdp or ddp on the CPU, or --emulate",
-    ),
-    Unsupported("fsdp_version", (1,), "cpu", "FSDP 1 needs a GPU", "use fsdp_version = 2"),
-    Unsupported(
-        "optimizer",
-        _of("torch_xla", "torch_npu"),
-        "anywhere",
-        "{value} runs on XLA or NPU devices only",
-        "use adamw_torch_fused",
-    ),
-    Unsupported(
-        "autocast_dtype",
-        ("float16",),
-        "cpu",
-        "float16 autocast uses the gradient scaler, which needs a GPU",
-        "use bfloat16 on the CPU",
-    ),
-    Unsupported(
-        "allocator",
-        (),
-        "cpu",
-        "allocator settings need a GPU: the CPU has no caching allocator",
-    ),
-    Unsupported(
-        "optimizer",
-        ("galore_adamw_8bit", "galore_adamw_8bit_layerwise"),
-        "cpu",
-        "{value} needs a GPU",
-        "use galore_adamw on the CPU",
-    ),
-    Unsupported(
-        "attention",
-        ("flex_attention",),
-        "cpu",
-        "{value} has no backward pass on the CPU",
-        "use sdpa, or --emulate",
-    ),
-    Unsupported("fsdp_version", (1,), "simulated", "FSDP 1 cannot be simulated", _EMULATE),
-    Unsupported(
-        "offload",
-        ("parameters",),
-        "simulated",
-        "with FSDP, weights in host memory cannot be simulated yet",
-        _EMULATE,
-        unless=("zero1", "zero2", "zero3"),
-    ),
-    Unsupported(
-        "fp8",
-        ("transformer_engine",),
-        "simulated",
-        "Transformer Engine has its own kernels, so it cannot be simulated",
-        "a plain plan and probe --emulate run Transformer Engine itself, if --python has it and a "
-        "CUDA build of torch; or use fp8 = torchao",
-    ),
-    Unsupported("fp8", (), "cpu", "FP8 products need a GPU", "use --emulate or plan"),
-    Unsupported("loss", ("liger",), "cpu", "Liger kernels need a GPU"),
-    Unsupported("vllm_gpu_memory_utilization", (), "cpu", "vLLM beside the training needs a GPU"),
-    Unsupported(
-        "library",
-        ("unsloth",),
-        "simulated",
-        "Unsloth compiles its layers for the card, so it cannot be simulated",
-        "a plain plan and probe --emulate run Unsloth itself, if --python has it and a CUDA build "
-        "of torch",
-    ),
-    Unsupported(
-        "library",
-        ("unsloth",),
-        "cpu",
-        "Unsloth needs a CUDA device to be imported",
-        "use --emulate",
-    ),
-)
+def _row(row: dict[str, Any]) -> Unsupported:
+    libraries = row.pop("libraries", ())
+    own = [name for name, optimizer in OPTIMIZERS.items() if optimizer.library in libraries]
+    values, unless = (*row.pop("values", ()), *own), tuple(row.pop("unless", ()))
+    return Unsupported(**row, values=values, unless=unless)
 
 
 def unsupported(config: TrainConfig, where: Where) -> str | None:
     """Why a rung is not supported there, by the first row that says so; None if none does."""
-    for row in UNSUPPORTED:
+    for row in unsupported_rows():
         value = getattr(config, row.key)
         if row.where == where and row.matches(value) and config.sharding not in row.unless:
             return row.text(value)

@@ -32,7 +32,7 @@ from oomdoctor.records.facts.optimizers import (
 )
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.rung.unsupported import UNSUPPORTED, Unsupported, unsupported
+from oomdoctor.records.rung.unsupported import Unsupported, unsupported, unsupported_rows
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 
@@ -139,7 +139,7 @@ def _rung(row: Unsupported) -> list[TrainConfig]:
     return [replace(plain, **{row.key: value}) for value in values]
 
 
-@pytest.mark.parametrize("row", UNSUPPORTED, ids=lambda row: f"{row.key}-{row.where}")
+@pytest.mark.parametrize("row", unsupported_rows(), ids=lambda row: f"{row.key}-{row.where}")
 def test_unsupported(row: Unsupported) -> None:
     hint = get_type_hints(TrainConfig)[row.key]
     known = RECIPE_NAMES if row.key == "optimizer" else get_args(hint)
