@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import BESIDE, Scalar
-from oomdoctor.stacks.names.row import Settings, flat
+from oomdoctor.stacks.names.row import Settings, flat, put
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.rung import StackRung
 
@@ -73,9 +73,5 @@ def with_carried(settings: Mapping[str, object], rung: StackRung, target: Format
         key: dict(one) if isinstance(one, dict) else one for key, one in settings.items()
     }
     for name, value in carried(rung, target).items():
-        *path, last = name.split(".")
-        place = found
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
+        put(found, name, value)
     return found

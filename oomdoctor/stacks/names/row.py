@@ -5,7 +5,7 @@ The keys that rows may use are those of `partial_config.PartialConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -120,6 +120,12 @@ def published_data() -> dict[str, Any]:
     return found
 
 
+def exports_data(program: str) -> dict[str, Any]:
+    """What a program's exported files have beside the settings of a rung: the caller's own copy."""
+    found: dict[str, Any] = data_of("stacks/exports.json")[program]
+    return found
+
+
 def listed(text: str) -> frozenset[str]:
     """Names with spaces between."""
     return frozenset(text.split())
@@ -135,12 +141,26 @@ def nested(settings: Mapping[str, object]) -> Settings:
     """Dotted paths as mappings inside mappings."""
     tree: Settings = {}
     for name, value in settings.items():
-        *path, last = name.split(".")
-        place = tree
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
+        put(tree, name, value)
     return tree
+
+
+def table_at(tree: Settings, path: Sequence[str]) -> Settings | None:
+    """The table at a path, made if it is not there; None if something else is in its place."""
+    for part in path:
+        inner = tree.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return None
+        tree = inner
+    return tree
+
+
+def put(tree: Settings, name: str, value: object) -> None:
+    """Set a value by its dotted path, unless something else than a table is on the way."""
+    *path, last = name.split(".")
+    place = table_at(tree, path)
+    if place is not None:
+        place[last] = value
 
 
 def in_names(name: str, names: frozenset[str] | Mapping[str, str]) -> str | None:

@@ -14,7 +14,15 @@ from oomdoctor.stacks.names.peft import (
     upcast_adapters,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, Write, table
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    NotTakenError,
+    Row,
+    Settings,
+    Write,
+    exports_data,
+    table,
+)
 from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row, frozen_vision, side
 from oomdoctor.stacks.names.values import (
     among,
@@ -221,27 +229,6 @@ AXOLOTL = table(
     frozenset(f"fsdp_config.{head}{name}" for head in ("", "fsdp_") for name in NEUTRAL),
 )  # fmt: skip
 
-# Data sets of the right form, which the user replaces, and what the objective needs beside them.
-_SFT: dict[str, object] = {"datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}]}
-_OBJECTIVES: dict[str, dict[str, object]] = {
-    "dpo": {
-        "datasets": [{"path": "Intel/orca_dpo_pairs", "split": "train", "type": "chatml.intel"}]
-    },
-    "reward": {
-        "model_type": "AutoModelForSequenceClassification",
-        "num_labels": 1,
-        "remove_unused_columns": False,
-        "datasets": [
-            {"path": "argilla/distilabel-intel-orca-dpo-pairs",
-             "type": "bradley_terry.chat_template"}
-        ],
-    },
-    "grpo": {
-        "datasets": [
-            {"path": "openai/gsm8k", "name": "main", "type": "rewards.oai_gsm8k_transform"}
-        ]
-    },
-}  # fmt: skip
 _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the user's own
 
 
@@ -261,7 +248,7 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     if rung.config.objective == "grpo":
         settings["trl"]["reward_funcs"] = _REWARDS
     settings |= {
-        **_OBJECTIVES.get(rung.config.objective, _SFT),
+        **exports_data("axolotl")[rung.config.objective],
         "output_dir": "./outputs",
         "num_epochs": 1,
         "learning_rate": learning_rate(rung.config),

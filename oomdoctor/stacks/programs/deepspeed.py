@@ -30,6 +30,7 @@ from oomdoctor.stacks.names.values import (
     optimizer,
     steps,
     switched,
+    whole,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs.program import Program
@@ -63,10 +64,6 @@ def _device(key: str) -> Read:
         return only(key, word == "cpu")
 
     return read
-
-
-def _bucket(value: object) -> PartialConfig:
-    return {} if value is None or is_auto(value) else {"bucket_elements": integer(value)}
 
 
 def _prefetch(value: object) -> PartialConfig:
@@ -118,8 +115,8 @@ DEEPSPEED = table(
         _of_engine(f"{_ZERO}offload_param.device", ("zero_offload_parameters",),
                    _device("zero_offload_parameters")),
         _of_engine(f"{_ZERO}offload_param.pin_memory", (), nothing),
-        _of_engine(f"{_ZERO}reduce_bucket_size", ("bucket_elements",), _bucket),
-        _of_engine(f"{_ZERO}allgather_bucket_size", ("bucket_elements",), _bucket),
+        _of_engine(f"{_ZERO}reduce_bucket_size", ("bucket_elements",), whole("bucket_elements")),
+        _of_engine(f"{_ZERO}allgather_bucket_size", ("bucket_elements",), whole("bucket_elements")),
         _of_engine(f"{_ZERO}stage3_prefetch_bucket_size", ("prefetch",), _prefetch,
                    f"{_ZERO}prefetch_bucket_size"),
         _of_engine("communication_data_type", ("reduce_dtype",),

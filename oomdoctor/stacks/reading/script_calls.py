@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from oomdoctor.stacks.names.row import shown
+from oomdoctor.stacks.names.row import put, shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.programs.trl import CONFIGS, OTHER_CONFIGS, TRAINERS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
@@ -236,11 +236,11 @@ class Reading:
         except UnreadError:
             self._unread(name, node)
             return
-        _put(self.script.values, name, found)
+        put(self.script.values, name, found)
         self.script.places[name] = self._source.place(self._source.origin(node))
 
     def _say(self, name: str, value: object, call: ast.Call) -> None:
-        _put(self.script.values, name, value)
+        put(self.script.values, name, value)
         self.script.places.setdefault(name, self._source.place(call))
 
     def _unread(self, name: str, node: ast.AST) -> None:
@@ -301,16 +301,6 @@ def _reader(name: str) -> Callable[[Reading, ast.Call], None] | None:
         kind = parts[-2]
         return Reading.model if any(word in kind for word in _MODEL_NAMES) else None
     return _BY_END.get(".".join(parts[-2:])) or _BY_END.get(parts[-1])
-
-
-def _put(values: dict[str, object], name: str, value: object) -> None:
-    *path, last = name.split(".")
-    for part in path:
-        inner = values.setdefault(part, {})
-        if not isinstance(inner, dict):
-            return
-        values = inner
-    values[last] = value
 
 
 def _is_true(node: ast.expr) -> bool:

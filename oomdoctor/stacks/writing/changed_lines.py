@@ -9,7 +9,7 @@ from typing import Any
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.keys import KEYS
 from oomdoctor.records.user_training import ChangedLine, Said, TrainingFile, UserTraining
-from oomdoctor.stacks.names.row import LEFT_OUT, Row, nested, written
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, listed, nested, written
 from oomdoctor.stacks.programs import BY_NAME, table_of
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
 from oomdoctor.stacks.programs.trl import SFT_CONFIG
@@ -18,24 +18,12 @@ from oomdoctor.stacks.writing.yaml_text import scalar
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Keys of the engine that shards, which one file sets and others inherit.
-_ENGINE = frozenset(
-    {
-        "zero_stage",
-        "zero_offload_optimizer",
-        "zero_offload_parameters",
-        "bucket_elements",
-        "reduce_dtype",
-        "fsdp",
-        "fsdp_strategy",
-        "fsdp_reshard",
-        "fsdp_offload",
-        "fsdp_version",
-        "distributed",
-        "prefetch",
-    }
+_ENGINE = listed(
+    """
+    zero_stage zero_offload_optimizer zero_offload_parameters bucket_elements reduce_dtype fsdp
+    fsdp_strategy fsdp_reshard fsdp_offload fsdp_version distributed prefetch
+    """
 )
-
-
 # What all programs say through other keys: the method by adapters and quantization, sizes by the
 # steps of accumulation.
 _BY_OTHERS = frozenset({"method", "micro_batch_size", "effective_batch_size"})

@@ -14,6 +14,7 @@ from typing import Any
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.user_training import AddedCode, ChangedLine, UserTraining
+from oomdoctor.stacks.names.row import table_at
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid
 from oomdoctor.stacks.writing.python_patch import changed_script
@@ -140,12 +141,9 @@ def _patched_json(text: str, edit: Edit) -> str:
     """JSON has no comments, so all of it is written, in its order and with its indentation."""
     values: dict[str, Any] = json.loads(text)
     *path, last = edit.name.split(".")
-    place = values
-    for part in path:
-        inner = place.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise ValueError(f"{part} is no table of settings")
-        place = inner
+    place = table_at(values, path)
+    if place is None:
+        raise ValueError(f"{'.'.join(path)} is no table of settings")
     if edit.removed:
         place.pop(last, None)
     else:

@@ -1,11 +1,8 @@
 """The limits on this process that can end a worker: addresses, memory, and tasks.
 
 Login nodes set them with `ulimit` or with cgroups, such as the slice of a user. `memory` says how
-much is left in all; this module names each limit.
-
-The cgroups of this process, versions 1 and 2: their limits, and what of them is used.
-
-A systemd slice, a container and a Slurm step are cgroups too. All files can be read by everybody.
+much is left in all; this module names each limit. A systemd slice, a container and a Slurm step are
+cgroups too. All files can be read by everybody.
 """
 
 from __future__ import annotations
@@ -67,12 +64,12 @@ def _of_addresses(get_limit: GetLimit) -> Iterator[HostLimit]:
 
 def _of_memory(proc: Path, cgroups: Path) -> Iterator[HostLimit]:
     for group in memory_groups(proc, cgroups):
-        if group.limit_bytes < _NO_LIMIT:
+        if group.limit < _NO_LIMIT:
             words = (
-                f"the cgroup {group.name} allows {format_bytes(group.limit_bytes)} of memory, of "
-                f"which {format_bytes(group.left_bytes)} is left"
+                f"the cgroup {group.name} allows {format_bytes(group.limit)} of memory, of "
+                f"which {format_bytes(group.left)} is left"
             )
-            yield HostLimit("memory", words, group.left_bytes)
+            yield HostLimit("memory", words, group.left)
 
 
 def _of_tasks(proc: Path, cgroups: Path, get_limit: GetLimit) -> Iterator[HostLimit]:
@@ -83,12 +80,11 @@ def _of_tasks(proc: Path, cgroups: Path, get_limit: GetLimit) -> Iterator[HostLi
         words = f"`ulimit -u` allows {soft} processes and threads, of which {left} are left"
         yield HostLimit("tasks", words, left, hard == resource.RLIM_INFINITY)
     for group in task_groups(proc, cgroups):
-        left = max(0, group.limit - group.used)
         words = (
-            f"the cgroup {group.name} allows {group.limit} processes and threads, of which {left} "
-            "are left"
+            f"the cgroup {group.name} allows {group.limit} processes and threads, of which "
+            f"{group.left} are left"
         )
-        yield HostLimit("tasks", words, left)
+        yield HostLimit("tasks", words, group.left)
 
 
 def _tasks_of(user: int, proc: Path) -> int:
@@ -105,29 +101,23 @@ def _tasks_of(user: int, proc: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryGroup:
-    """A cgroup that limits memory; file cache that the kernel can drop does not count as used."""
+class Group:
+    """A cgroup with a limit, in bytes of memory, or in processes and threads.
 
-    name: str
-    limit_bytes: int
-    used_bytes: int
-
-    @property
-    def left_bytes(self) -> int:
-        """What may still be used, in bytes."""
-        return max(0, self.limit_bytes - self.used_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskGroup:
-    """A cgroup that limits the number of processes and threads."""
+    File cache that the kernel can drop does not count as used.
+    """
 
     name: str
     limit: int
     used: int
 
+    @property
+    def left(self) -> int:
+        """What may still be used."""
+        return max(0, self.limit - self.used)
 
-def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[MemoryGroup]:
+
+def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Group]:
     """Each cgroup above this process that limits memory."""
     for version, folders in groups_of("memory", proc, cgroups):
         limit, usage, cache = (
@@ -139,16 +129,16 @@ def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Memory
             ceiling, used = _integer(folder / limit), _integer(folder / usage)
             if ceiling is not None and used is not None:
                 idle = statistic(folder / "memory.stat", cache)
-                yield MemoryGroup(folder.name, ceiling, max(0, used - idle))
+                yield Group(folder.name, ceiling, max(0, used - idle))
 
 
-def task_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[TaskGroup]:
+def task_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Group]:
     """Each cgroup above this process that limits processes and threads."""
     for _, folders in groups_of("pids", proc, cgroups):
         for folder in folders:
             ceiling, used = _integer(folder / "pids.max"), _integer(folder / "pids.current")
             if ceiling is not None and used is not None:
-                yield TaskGroup(folder.name, ceiling, used)
+                yield Group(folder.name, ceiling, used)
 
 
 def groups_of(

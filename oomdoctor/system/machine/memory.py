@@ -15,7 +15,7 @@ from oomdoctor.system.machine.limits import CGROUPS, PROC, groups_of, memory_gro
 
 def total_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """The most host memory that this process can ever have, in bytes: MemTotal or a limit."""
-    limits = [group.limit_bytes for group in memory_groups(proc, cgroups)]
+    limits = [group.limit for group in memory_groups(proc, cgroups)]
     return min([_meminfo(proc, "MemTotal"), *limits, *_slurm_limit()])
 
 
@@ -26,7 +26,7 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     its usage. Inactive file cache counts as free, because the kernel drops it first. Slurm's grant
     is also a limit; without a cgroup its usage is unknown.
     """
-    rooms = [group.left_bytes for group in memory_groups(proc, cgroups)]
+    rooms = [group.left for group in memory_groups(proc, cgroups)]
     return min([_meminfo(proc, "MemAvailable"), *rooms, *_slurm_limit()])
 
 

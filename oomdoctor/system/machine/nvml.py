@@ -7,6 +7,8 @@ because CUDA can only use instances.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,37 +41,27 @@ def may_have_gpu() -> bool:
 
 def list_gpus() -> tuple[Gpu, ...]:
     """All GPUs and MIG instances that the driver shows this process; empty without a driver."""
-    nvml, _ = _try_open()
-    if nvml is None:
-        return ()
-    try:
+    with _opened() as (nvml, _):
+        if nvml is None:
+            return ()
         found: list[Gpu] = []
         for index in range(_ask(nvml, "nvmlDeviceGetCount") or 0):
             handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 found += _gpus_of(nvml, index, handle)
         return tuple(found)
-    finally:
-        _ask(nvml, "nvmlShutdown")
 
 
 def driver_version() -> str | None:
     """The version of the NVIDIA driver, such as `570.124.06`; None without one."""
-    nvml, _ = _try_open()
-    if nvml is None:
-        return None
-    try:
-        return _text(_ask(nvml, "nvmlSystemGetDriverVersion"))
-    finally:
-        _ask(nvml, "nvmlShutdown")
+    with _opened() as (nvml, _):
+        return None if nvml is None else _text(_ask(nvml, "nvmlSystemGetDriverVersion"))
 
 
 def why_no_driver() -> str | None:
     """Why NVML does not work, as half a sentence; None if it does."""
-    nvml, reason = _try_open()
-    if nvml is not None:
-        _ask(nvml, "nvmlShutdown")
-    return reason
+    with _opened() as (_, reason):
+        return reason
 
 
 def process_name(pid: int, proc: Path = Path("/proc")) -> str | None:
@@ -91,13 +83,21 @@ def is_emulated(name: str, root: Path = Path("/")) -> bool:
     return not any(found for pattern in _KERNEL_DRIVER for found in root.glob(pattern))
 
 
-def _try_open() -> tuple[Any | None, str | None]:
+@contextmanager
+def _opened() -> Iterator[tuple[Any | None, str | None]]:
+    """The binding for a while, or None and why it does not work."""
     try:
-        return open_nvml(), None
+        nvml = open_nvml()
     except ImportError:
-        return None, "the package nvidia-ml-py is not installed"
+        yield None, "the package nvidia-ml-py is not installed"
+        return
     except Exception as error:  # noqa: BLE001 - pynvml's error class exists only with pynvml
-        return None, f"the NVIDIA driver does not answer ({error})"
+        yield None, f"the NVIDIA driver does not answer ({error})"
+        return
+    try:
+        yield nvml, None
+    finally:
+        _ask(nvml, "nvmlShutdown")
 
 
 def _ask(nvml: Any, function: str, *args: Any) -> Any:

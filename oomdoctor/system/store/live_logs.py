@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from oomdoctor.records.inside.live import LIVE_SCHEMA, LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.environment import state_dir
 
 _KEPT_S = 7 * 24 * 3600  # a log of a process that has ended is removed after a week
-_STEP_KEYS = tuple(field.name for field in fields(LiveStep))
-_HEADER_KEYS = tuple(field.name for field in fields(LiveHeader))
-_EVENT_KEYS = tuple(field.name for field in fields(LiveEvent))
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,8 @@ def read_log(path: Path) -> LiveRecord | None:
             rows = list(map(_object, file))
     except OSError:
         return None
-    return LiveRecord(path, header, tuple(_steps(rows)), tuple(_events(rows)), written_at)
+    steps = tuple(_rows(LiveStep, "allocated_bytes", rows))
+    return LiveRecord(path, header, steps, tuple(_rows(LiveEvent, "event", rows)), written_at)
 
 
 def is_alive(pid: int) -> bool:
@@ -133,24 +132,21 @@ def _object(line: str) -> dict[str, Any]:
 def _header(found: dict[str, Any]) -> LiveHeader | None:
     if found.get("schema") != LIVE_SCHEMA:
         return None
-    known = {key: found[key] for key in _HEADER_KEYS if key in found}
-    try:
-        known["command"] = tuple(map(str, known.get("command") or ()))
-        known["gpus"] = tuple(LiveGpu(**gpu) for gpu in known.get("gpus") or ())
-        return LiveHeader(**known)
-    except TypeError:
-        return None
+    with suppress(TypeError):
+        command = tuple(map(str, found.get("command") or ()))
+        gpus = tuple(LiveGpu(**gpu) for gpu in found.get("gpus") or ())
+        return _record(LiveHeader, found | {"command": command, "gpus": gpus})
+    return None
 
 
-def _steps(rows: list[dict[str, Any]]) -> Iterator[LiveStep]:
+def _rows(kind: type[T], needed: str, rows: list[dict[str, Any]]) -> Iterator[T]:
+    """The rows of a kind; newer versions may know more keys."""
     for row in rows:
-        if "allocated_bytes" in row:
+        if needed in row:
             with suppress(TypeError):
-                yield LiveStep(**{key: row[key] for key in _STEP_KEYS if key in row})
+                yield _record(kind, row)
 
 
-def _events(rows: list[dict[str, Any]]) -> Iterator[LiveEvent]:
-    for row in rows:
-        if "event" in row:
-            with suppress(TypeError):
-                yield LiveEvent(**{key: row[key] for key in _EVENT_KEYS if key in row})
+def _record(kind: type[T], row: dict[str, Any]) -> T:
+    known: Any = kind  # a dataclass
+    return kind(**{one.name: row[one.name] for one in fields(known) if one.name in row})
