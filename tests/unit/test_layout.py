@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -40,3 +41,23 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_no_basename_stands_for_more_than_three_modules() -> None:
     names = Counter(file.name for file in PACKAGE.rglob("[!_]*.py"))
     assert not {name: count for name, count in names.items() if count > 3}
+
+
+def test_modules_of_the_worker_import_only_torch_at_their_head() -> None:
+    # Unsloth changes transformers, peft and TRL, so it comes before them; others may be missing.
+    heads = {
+        (name, imported.partition(".")[0])
+        for name, file in _modules().items()
+        if name.startswith("oomdoctor.worker")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        for imported in _names(node)
+    }
+    allowed = {*sys.stdlib_module_names, "oomdoctor", "torch"}
+    assert {head for head in heads if head[1] not in allowed} == set()
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """The modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.analysis.memory.curve import Stretch
 from oomdoctor.records.config import TrainConfig, is_zero, uses_host
@@ -39,10 +41,6 @@ from oomdoctor.worker.training.batch import (
 from oomdoctor.worker.training.build import Setup, build, import_libraries
 from oomdoctor.worker.training.step import evaluation_step, training_step, whole_step
 from oomdoctor.worker.training.techniques import compilation
-
-if TYPE_CHECKING:
-    import torch
-
 
 MEMORY_STEPS = ("first", "steady")
 
@@ -132,8 +130,6 @@ def _memory_step(
 
 def _eager_where_watched(job: ProbeJob) -> AbstractContextManager[Any]:
     """On the CPU the trace must see each tensor, so no optimizer may compile its step."""
-    import torch
-
     if job.device_type != "cpu" or not compiles_its_step(job.config.optimizer):
         return nullcontext()
     eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -222,8 +218,6 @@ class KernelPeaks:
     """The peak since the operator before, and which events of the tape happened by then."""
 
     def __init__(self, trace: AllocationTrace) -> None:
-        import torch
-
         self._tape = trace.tape
         self._cuda = torch.cuda
         self._ends: list[int] = []

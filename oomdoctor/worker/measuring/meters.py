@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
+
 from oomdoctor.analysis.memory.phases import Window
 from oomdoctor.records.measurement import PhaseMemory
 from oomdoctor.records.result import ProbeJob
@@ -91,8 +93,6 @@ class CudaMeter:
     """Reads the peaks of PyTorch's caching allocator, and what the process uses outside it."""
 
     def __init__(self, job: ProbeJob) -> None:
-        import torch
-
         self.peaks: dict[Window, PhaseMemory] = {}
         self._window: Window | None = None
         self._uuid = own_uuid()
@@ -111,8 +111,6 @@ class CudaMeter:
         A cache that reaches the limit is then freed and reused, as on a card of that size. This is
         called before each watched step, because libraries load with the first use of their kernels.
         """
-        import torch
-
         if self._budget is None and not self._vllm:
             return
         total = torch.cuda.mem_get_info()[1]
@@ -132,8 +130,6 @@ class CudaMeter:
         return max(start, outside - managed_bytes) + self._vllm
 
     def _outside_the_allocator(self) -> int | None:
-        import torch
-
         used = nvml.used_bytes(self._uuid)
         if used is None or self._used_before is None:
             return None
@@ -146,8 +142,6 @@ class CudaMeter:
         return contextlib.nullcontext()
 
     def enter(self, step: str, phase: str) -> None:
-        import torch
-
         if self._window is not None and self._window[0] != step:
             self._cap()
         if self._window is not None:
@@ -163,8 +157,6 @@ class CudaMeter:
         return AllocationTrace("cuda", vocabulary=vocabulary, tokens=tokens)
 
     def totals(self, managed_bytes: int) -> DeviceTotals:
-        import torch
-
         stats = torch.cuda.memory_stats()
         return DeviceTotals(
             overhead_bytes=self._overhead(managed_bytes),

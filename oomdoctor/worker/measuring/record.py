@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
@@ -48,8 +50,6 @@ def record(job: ProbeJob, progress: PhaseFile) -> None:
 
 def _record_history(job: ProbeJob, asked: RecordingRequest, progress: PhaseFile) -> None:
     """On CUDA: torch's own history, with the stacks of Python, from the first allocation on."""
-    import torch
-
     history = torch.cuda.memory
     history._record_memory_history(max_entries=_MOST_EVENTS, stacks="python")
     try:
@@ -118,7 +118,6 @@ def _record_trace(
     job: ProbeJob, asked: RecordingRequest, meter: meters.Meter, progress: PhaseFile
 ) -> None:
     """A steady step under torch's profiler, in the format of chrome://tracing and Perfetto."""
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]

@@ -22,7 +22,9 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+import torch
 
 from oomdoctor.records.measurement import Load, Timing
 from oomdoctor.records.result import ProbeJob
@@ -33,12 +35,7 @@ from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
 from oomdoctor.worker.training.step import training_step
 
-if TYPE_CHECKING:
-    import torch
-
-    Stamp: TypeAlias = float | torch.cuda.Event  # a moment on the CPU, or on the GPU
-    import torch
-
+Stamp: TypeAlias = float | torch.cuda.Event  # a moment on the CPU, or on the GPU
 
 MAX_WARMUP = 5
 MANY = 8  # samples for which quartiles mean something
@@ -122,8 +119,6 @@ def _load(clocks: Start, setup: Setup) -> Load | None:
     """Who else used the device while this rung was timed; on CUDA one thread issues the work."""
     if setup.device.type == "cuda":
         return since(clocks, threads=1, gpu_uuid=own_uuid())
-    import torch
-
     return since(clocks, threads=torch.get_num_threads())
 
 
@@ -176,8 +171,6 @@ def _one_step(setup: Setup, batches: list[Batch], marks: Marks) -> StepTimes:
     training_step(setup, batches, marks)
     stamps.append(("end", stamp()))
     if setup.device.type == "cuda":
-        import torch
-
         torch.cuda.synchronize()
     spans = [
         (phase, _seconds(begin, end)) for (phase, begin), (_, end) in itertools.pairwise(stamps)
@@ -190,8 +183,6 @@ def _one_step(setup: Setup, batches: list[Batch], marks: Marks) -> StepTimes:
 
 
 def _cuda_stamp() -> torch.cuda.Event:
-    import torch
-
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
@@ -253,7 +244,6 @@ def _busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
 
 def as_first_rank(choice: int, device: torch.device) -> int:
     """What rank 0 chose; all ranks have to call this. One process keeps its own choice."""
-    import torch
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:

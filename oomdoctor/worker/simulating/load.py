@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp
@@ -31,9 +32,6 @@ from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.techniques.adapter import without_adapter
 
-if TYPE_CHECKING:
-    pass
-
 REFERENCE = "reference"
 """The path of a second model, which is not trained."""
 
@@ -58,8 +56,6 @@ def load(
         IrregularLayersError: with fewer layers, it is not the same model.
         UnsupportedError: the rung cannot be built.
     """
-    import torch
-
     instruments.enter("load", "load")
     job = built_job(job)
     config = load_config(job.model)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.recorded import Cost
 from oomdoctor.analysis.simulator.tape import Region
@@ -16,10 +19,6 @@ from oomdoctor.worker.simulating.cuda.kernels.rules import differs_by_card
 from oomdoctor.worker.simulating.device.mode import Kind
 from oomdoctor.worker.tracing.steps import Lasting, Step, with_workspaces
 from oomdoctor.worker.tracing.trace import AllocationTrace
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 # Clipping calls these with all gradients of a type, and with the norms of all of them.
 _FOR_EACH = frozenset(("aten::_foreach_norm", "aten::stack"))

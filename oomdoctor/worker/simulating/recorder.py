@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+
+import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
@@ -38,9 +39,6 @@ from oomdoctor.worker.training.objectives.images import grid_of, images_read
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
 from oomdoctor.worker.training.techniques.scaler import forget_scale
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Recorder:
@@ -159,8 +157,6 @@ class Recorder:
 
     def _leave(self) -> None:
         """Put in the books what a step before would have left: it shows when it is freed."""
-        import torch
-
         # One that does not name a device would count as a number on the host.
         last, norm = (torch.zeros((), device=self.setup.device) for _ in range(2))
         self.setup.books.last, self.setup.books.norm = last, norm
@@ -182,8 +178,6 @@ class Recorder:
 
         Returns the inputs, which would otherwise die on the tape.
         """
-        import torch
-
         setup, trace, marks = self.setup, self._trace, self._instruments.marks
         config = self.job.config.with_micro_batch(size)
         batches = micro_batches(

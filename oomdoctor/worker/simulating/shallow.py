@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from torch.nn import Module
+
 from oomdoctor.analysis.simulator.recorded import ParameterGroup, times
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.model import LayerStack
@@ -17,7 +19,6 @@ from oomdoctor.worker.training.layers import INDICES, UNITS, kept_layers, part_o
 from oomdoctor.worker.training.objectives.images import is_in_tower
 
 if TYPE_CHECKING:
-    from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
 

@@ -6,15 +6,13 @@ Weights that an engine gathers are weights. Its buckets and flat copies of gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.analysis.simulator.tape import Region, TapeBlock
 from oomdoctor.records.facts.categories import ACTIVATIONS, LOGITS, TEMPORARY
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place
-
-if TYPE_CHECKING:
-    import torch
-
 
 _GATHERS = frozenset(
     f"c10d::{name}"
@@ -46,8 +44,6 @@ def category_of(tensor: torch.Tensor, phase: str, vocabulary: int, tokens: int) 
 
     A tensor with a score per word of the `vocabulary` for at least `tokens` tokens is logits.
     """
-    import torch
-
     shape = tensor.shape
     scores = vocabulary and len(shape) >= 2 and shape[-1] == vocabulary
     if scores and tensor.numel() >= tokens * vocabulary:

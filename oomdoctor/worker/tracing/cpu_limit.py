@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 def out_of_memory(requested: int, limit: int, live: int) -> torch.OutOfMemoryError:
     """The error of a request that crosses the limit; all in bytes, `live` without the request."""
-    import torch
-
     return torch.OutOfMemoryError(
         f"CPU out of memory. Tried to allocate {_size(requested)}. The CPU budget has a total "
         f"capacity of {_size(limit)} of which {_size(limit - live)} is free. Of the allocated "

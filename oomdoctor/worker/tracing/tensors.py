@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 def tensors_in(result: Any) -> Iterator[torch.Tensor]:
     """The tensors in an operator's result, including those in lists and tuples."""
-    import torch
-
     if isinstance(result, torch.Tensor):
         yield result
     elif isinstance(result, list | tuple):
@@ -86,8 +83,6 @@ class Notes(Protocol):
 @contextmanager
 def resized_storages(trace: Notes) -> Iterator[None]:
     """Record storages that are resized while the context is open."""
-    import torch
-
     resize = torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:

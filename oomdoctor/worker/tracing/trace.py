@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
@@ -29,10 +33,6 @@ from oomdoctor.worker.tracing.tensors import (
     tensors_in,
 )
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 # Called with operator, args, kwargs, result and, on a simulated device, the kind of the call.
 Watcher = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], None]
@@ -423,9 +423,6 @@ def _name_of(func: OpOverload) -> tuple[str, bool]:
 
 
 def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     class Recording(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None

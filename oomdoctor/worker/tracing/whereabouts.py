@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Module
 
 from oomdoctor.analysis.simulator.tape import Region
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 _ACCUMULATES = 2**63  # AccumulateGrad has the largest number, so that it runs at once
 
@@ -75,8 +75,6 @@ class Whereabouts:
         """Before an operator of a backward pass, ask the autograd graph for its module."""
         if not self._backward or self._stack:
             return
-        import torch
-
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         if not 0 <= number < _ACCUMULATES:
@@ -127,8 +125,6 @@ class Whereabouts:
     def _note(self) -> None:
         if self._backward:
             return  # the backward pass never walks the graph of a recomputation
-        import torch
-
         number = torch.autograd._get_sequence_nr()
         if self._numbers and self._numbers[-1] == number:
             self._places[-1] = Place(self.module, self.region)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from oomdoctor.records.config import (
     TrainConfig,
     held_micro_batches,
@@ -25,7 +27,6 @@ from oomdoctor.worker.training.objectives.images import plain_tokens, with_image
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
 
 MASKED_SHARE = 0.15  # of tokens have a label in masked language modelling (BERT, section 3.1)
@@ -129,8 +130,6 @@ def tensors_of(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
 def _whole_batch(
     config: TrainConfig, task: Task, model_config: PretrainedConfig, rows: int, seed: int
 ) -> Batch:
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     if task == "image-classification":
         size = model_config.image_size

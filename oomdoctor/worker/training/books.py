@@ -6,10 +6,8 @@ Each is a scalar: 2 to 4 bytes, but a block of 512 in PyTorch's allocator.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 @dataclass(slots=True)
@@ -42,6 +40,4 @@ class Books:
 
 def open_books(device: torch.device) -> Books:
     """The books before the first step."""
-    import torch
-
     return Books(torch.tensor(0.0, device=device))

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from oomdoctor.records.config import (
     TrainConfig,
     is_fsdp,
@@ -53,7 +55,6 @@ from oomdoctor.worker.training.trainers.trl import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, Trainer, TrainingArguments
 
 
@@ -204,8 +205,6 @@ def build(
 
 
 def _set_expandable_segments() -> None:
-    import torch
-
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 

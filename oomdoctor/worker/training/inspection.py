@@ -9,6 +9,8 @@ import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+import torch
+
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import Inspection, ProbeJob
@@ -16,7 +18,6 @@ from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.model_config import auto_class, load_config
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 _PACKAGES = (
@@ -38,8 +39,6 @@ def inspect_model(job: ProbeJob) -> Inspection:
     Raises:
         UnsupportedError: transformers does not know the architecture.
     """
-    import torch
-
     config = load_config(job.model)
     # A model's module imports this, which fails under the meta device (torch 2.6).
     importlib.import_module("torch._dynamo")
@@ -69,8 +68,6 @@ def installed_versions() -> dict[str, str | None]:
     """Versions of the packages that decide memory and speed; for torch with its build."""
     import platform
 
-    import torch
-
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -88,8 +85,6 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
     A linear weight belongs to a module that bitsandbytes would replace: a `Linear` or transformers'
     `Conv1D`, except the output head.
     """
-    import torch
-
     outside = {id(p) for p in _embedding_parameters(model)}
     seen: set[int] = set()
     linear = embedding = rest = routed = 0
@@ -124,8 +119,6 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
 
 
 def _embedding_parameters(model: PreTrainedModel) -> list[torch.nn.Parameter]:
-    import torch
-
     modules = []
     for find in (model.get_input_embeddings, model.get_output_embeddings):
         # transformers searches the parts of a model under their usual names. A model with custom

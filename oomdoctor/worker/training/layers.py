@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import torch
+from torch.nn import Module, ModuleList
+
 from oomdoctor.records.model import LayerStack
 from oomdoctor.worker.training.objectives.images import is_in_tower
 
 if TYPE_CHECKING:
-    from torch.nn import Module, ModuleList
     from transformers import PretrainedConfig
 
 UNITS = 4  # the first, two in the middle that must be equal, the last
@@ -45,8 +47,6 @@ def part_of(config: PretrainedConfig, path: str) -> PretrainedConfig:
 
 
 def _lists(model: Module, prefix: str = "") -> Iterator[tuple[str, ModuleList]]:
-    import torch
-
     for name, child in model.named_children():
         path = f"{prefix}.{name}" if prefix else name
         if isinstance(child, torch.nn.ModuleList) and len(child) > 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.protocol.on_host import OnHost
@@ -13,7 +15,6 @@ from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.model_config import auto_class
 
 if TYPE_CHECKING:
-    import torch
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
 _MUCH = 0.1  # of a model's parameters
@@ -21,8 +22,6 @@ _MUCH = 0.1  # of a model's parameters
 
 def dtype_of(name: str) -> torch.dtype:
     """The torch dtype with this name."""
-    import torch
-
     return getattr(torch, name)
 
 

@@ -16,6 +16,9 @@ import copy
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.optim import Optimizer
+
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol.on_host import OnHost
@@ -24,8 +27,6 @@ from oomdoctor.worker.tracing.tensors import inner_tensors
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
-    import torch
-    from torch.optim import Optimizer
     from transformers import Trainer
 
 
@@ -106,8 +107,6 @@ def create(trainer: Trainer) -> Optimizer:
 
 def _try_on_cpu(trainer: Trainer) -> None:
     """Step once: older bitsandbytes makes 8-bit optimizers on the CPU but cannot step them."""
-    import torch
-
     kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args)
     parameter = torch.nn.Parameter(torch.zeros(8192))  # large enough for 8-bit states
     parameter.grad = torch.zeros_like(parameter)
@@ -188,8 +187,6 @@ def stepped_in_backward(
     `optimizer` must not have stepped yet; `kind` and `settings` are its class and the arguments it
     was made with. The returned optimizer has its parameters and all states.
     """
-    import torch
-
     notes.append(_NOTE)
     states = optimizer.state
     single: dict[torch.Tensor, Optimizer] = {}

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+import torch
+
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
 from oomdoctor.worker.training.sharding.prepare import without_reduction
 
 if TYPE_CHECKING:
-    import torch
     from transformers import Trainer
 
 Mark = Callable[[str], None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from oomdoctor.records.config import (
     TrainConfig,
     is_fsdp,
@@ -93,8 +95,6 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
 
 
 def _capability() -> str | None:
-    import torch
-
     if not torch.cuda.is_available():
         return None
     return "{}.{}".format(*torch.cuda.get_device_capability())

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
 from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 if TYPE_CHECKING:
-    import torch
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
@@ -45,9 +47,6 @@ def build_model(
         ValueError, ImportError: from transformers, for an unknown architecture or attention
             implementation.
     """
-    import torch
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
     if place == "zero3":
         return auto_class.from_config(
             model_config,
@@ -86,7 +85,6 @@ def declare_model(
 ) -> PreTrainedModel:
     """The model with parameters on the meta device and buffers on `device`."""
     from accelerate import init_empty_weights
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     # Quantized parameters cannot be declared with fake tensors. Weights become fake later, when
     # they are created.
@@ -129,8 +127,6 @@ def dtype_keyword() -> str:
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor stands for one on a simulated device."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
     return isinstance(tensor, FakeTensor)
 
 
@@ -138,7 +134,6 @@ def _prepare_quantized(
     model: PreTrainedModel, quantization: BitsAndBytesConfig, device: torch.device
 ) -> None:
     """Replace the linear layers, as `from_pretrained` does before it loads weights."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from transformers.quantizers import AutoHfQuantizer
 
     quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=False)
@@ -162,8 +157,6 @@ def _kept_in_fp32(model: PreTrainedModel) -> list[str]:
 
 def _fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> list[str]:
     """Parts of the names of parameters that `from_pretrained` keeps in fp32, like T5's wo."""
-    import torch
-
     names = list(getattr(model, "_keep_in_fp32_modules_strict", None) or [])
     if dtype == torch.float16:
         names += _kept_in_fp32(model)
@@ -174,8 +167,6 @@ def _materialise(
     model: PreTrainedModel, dtype: torch.dtype, device: torch.device, on_host: OnHost | None
 ) -> None:
     """Make every parameter: with random values on the device, or only declared `on_host`."""
-    import torch
-
     fp32_names = _fp32_names(model, dtype)
     made: dict[int, torch.nn.Parameter] = {}  # tied weights are one parameter with several names
     for prefix, module in model.named_modules():
@@ -205,8 +196,6 @@ def _materialise(
 
 def _buffer(declared: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The buffer; on a simulated device a fake one, whose views share its storage."""
-    import torch
-
     if is_fake(declared) or not is_fake(torch.empty(0)):
         return declared
     return torch.empty_like(declared, device=device)
@@ -219,8 +208,6 @@ def _parameter(
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.nn.Parameter:
-    import torch
-
     kind = type(declared).__name__
     if kind in ("Params4bit", "Int8Params"):
         return _quantized_parameter(declared, kind, dtype, device)
@@ -243,8 +230,6 @@ def _on_host(
 
     Engines do not shard 4-bit weights that are stored as integers, so these stay on the device.
     """
-    import torch
-
     kind = type(declared).__name__
     if kind not in ("Params4bit", "Int8Params"):
         with on_host():
@@ -264,7 +249,6 @@ def _quantized_parameter(
 ) -> torch.nn.Parameter:
     """One random weight, quantized on its way to the device as transformers' quantizers do."""
     import bitsandbytes
-    import torch
 
     value = torch.empty(declared.shape, dtype=dtype, device=device)
     value.normal_(0.0, STANDARD_DEVIATION)
@@ -285,7 +269,6 @@ def _fake_quantized(value: torch.Tensor, kind: str, settings: dict[str, Any]) ->
     16-bit parameter that does not have the class of bitsandbytes.
     """
     import bitsandbytes
-    import torch
 
     if kind == "Int8Params":
         stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(value.to(torch.float16))

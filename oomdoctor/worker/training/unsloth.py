@@ -21,6 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn import Module
+
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING
@@ -31,8 +34,6 @@ from oomdoctor.worker.training.synthetic import declare_model
 from oomdoctor.worker.training.trainers.trl import tokenizer_of
 
 if TYPE_CHECKING:
-    import torch
-    from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
@@ -72,8 +73,6 @@ def load_model(
     Raises:
         UnsupportedError: Unsloth does not take this model.
     """
-    import torch
-
     config, spec = job.config, job.model
     dtype = getattr(torch, config.weights_dtype)
     settings: dict[str, Any] = {
@@ -153,8 +152,6 @@ def write_checkpoint(
     trust_remote_code: bool,
 ) -> None:
     """Write config.json, a tokenizer and the weights of a model to `folder`."""
-    import torch
-
     model = declare_model(
         auto_class,
         model_config,

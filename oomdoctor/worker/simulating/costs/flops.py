@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
+from torch._ops import OpOverload
 
 # (positional arguments, keyword arguments, result) -> FLOPs
 Flops = Callable[[Sequence[Any], Mapping[str, Any], Any], float]

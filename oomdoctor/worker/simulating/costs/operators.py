@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._C import Argument
+from torch._ops import OpOverload
 
 from oomdoctor.records.costs import OpCost, OpKind
 from oomdoctor.worker.simulating.costs.flops import (
@@ -24,11 +28,6 @@ from oomdoctor.worker.simulating.costs.flops import (
     flop_formula,
     position_of,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch._C import Argument
-    from torch._ops import OpOverload
 
 # Operators that run no kernel: a view that its schema does not declare as one, and allocation
 # without initialisation. Declared views, and operators that return no tensor, need no list.

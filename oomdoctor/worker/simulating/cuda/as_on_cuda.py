@@ -25,6 +25,8 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from oomdoctor.analysis.simulator.tape import EMPTIED, Region
 from oomdoctor.records.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
@@ -44,7 +46,6 @@ from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:
-    import torch
     from bitsandbytes.optim.optimizer import Optimizer8bit
 
 
@@ -87,7 +88,6 @@ def as_on_cuda(
 @contextmanager
 def cuda_dropout() -> Iterator[None]:
     """Make `dropout` on CPU tensors work as on CUDA, in the whole process."""
-    import torch
 
     def dropout(tensor: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
         if not train or rate == 0.0 or tensor.numel() == 0:
@@ -131,7 +131,6 @@ def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> I
 
     Like bitsandbytes' `get_state_buffer`, which does not page small states.
     """
-    import torch
     from bitsandbytes.optim.optimizer import Optimizer8bit
 
     def get_state_buffer(
@@ -189,8 +188,6 @@ def trl_kernels() -> Iterator[None]:
 
 def _add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
     """`_addmm_fp32` on CUDA: cuBLAS multiplies in 16 bits and adds in float32."""
-    import torch
-
     if one.dtype in (torch.float16, torch.bfloat16):
         torch.addmm(total, one, other, out_dtype=torch.float32, out=total)
     else:

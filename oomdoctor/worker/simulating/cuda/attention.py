@@ -12,10 +12,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
 
@@ -35,8 +35,6 @@ class Call:
 
     @property
     def needs_grad(self) -> bool:
-        import torch
-
         tensors = (self.query, self.key, self.value)
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
@@ -49,7 +47,6 @@ def cuda_sdpa(choose: Callable[[Call], Backend]) -> Iterator[None]:
     registered beside autograd, so it catches calls from C++, from a recomputed forward pass and
     without gradients.
     """
-    import torch
 
     def attend(
         query: torch.Tensor,
@@ -84,8 +81,6 @@ def run(backend: Backend, call: Call) -> torch.Tensor:
 
 def _flash(call: Call) -> torch.Tensor:
     """Pad head dimensions to a multiple of 8 outside the kernel, and cut the result."""
-    import torch
-
     size = call.query.shape[-1]
     padded = [_pad_last(tensor, 8) for tensor in (call.query, call.key, call.value)]
     scale = call.scale if call.scale is not None else size**-0.5
@@ -96,8 +91,6 @@ def _flash(call: Call) -> torch.Tensor:
 
 
 def _efficient(call: Call) -> torch.Tensor:
-    import torch
-
     mask = _additive_mask(call)
     if mask is not None:
         # `preprocess_mask`: rows must be aligned to 8 elements, else the mask is copied and padded.
@@ -119,8 +112,6 @@ def _efficient(call: Call) -> torch.Tensor:
 
 
 def _cudnn(call: Call) -> torch.Tensor:
-    import torch
-
     return torch.ops.aten._scaled_dot_product_cudnn_attention(
         call.query,
         call.key,
@@ -135,8 +126,6 @@ def _cudnn(call: Call) -> torch.Tensor:
 
 
 def _math(call: Call) -> torch.Tensor:
-    import torch
-
     with _mask_added_in_place(call):
         return torch.ops.aten._scaled_dot_product_attention_math(
             call.query,
@@ -156,9 +145,6 @@ def _mask_added_in_place(call: Call) -> AbstractContextManager[Any]:
 
     The result shares the memory of the scores.
     """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     aten = torch.ops.aten
     scores = (*call.query.shape[:-1], call.key.shape[-2])
 
@@ -175,8 +161,6 @@ def _mask_added_in_place(call: Call) -> AbstractContextManager[Any]:
 
 def _additive_mask(call: Call) -> torch.Tensor | None:
     """`convert_boolean_attn_mask`: a bool mask gets the query's dtype and keeps its shape."""
-    import torch
-
     if call.mask is None or call.mask.dtype != torch.bool:
         return call.mask
     masked = torch.scalar_tensor(float("-inf"), dtype=call.query.dtype)
@@ -184,7 +168,5 @@ def _additive_mask(call: Call) -> torch.Tensor | None:
 
 
 def _pad_last(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
-    import torch
-
     short = -tensor.shape[-1] % multiple
     return torch.nn.functional.pad(tensor, (0, short)) if short else tensor

@@ -5,14 +5,11 @@ The rules follow sdp_utils.cpp and sdp_utils_cpp.h of torch 2.6-2.13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.attention import Backend, Call
 from oomdoctor.worker.simulating.cuda.release import torch_release
-
-if TYPE_CHECKING:
-    import torch
 
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 
@@ -67,8 +64,6 @@ def _fits_flash(call: Call, card: Card) -> bool:
 
 def _fits_efficient(call: Call, card: Card) -> bool:
     """It has no grouped heads (up to torch 2.13) and no bfloat16 below sm80."""
-    import torch
-
     query, key, value = call.query, call.key, call.value
     if query.shape[1] != key.shape[1]:
         return False

@@ -13,13 +13,12 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.worker.simulating.replacing import replaced
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 # AT_FORALL_FP32_SET_OPT_DTYPE: computed in fp32 and returned as fp32 unless the caller names a
 # dtype.
@@ -96,8 +95,6 @@ def cuda_autocast() -> Iterator[None]:
     Code without autocast is not affected. The kernels are registered for the whole process, so only
     one simulation can run at a time.
     """
-    import torch
-
     library = torch.library.Library("aten", "IMPL")
     ours, theirs = _registered("AutocastCPU"), _registered("AutocastCUDA")
     with warnings.catch_warnings():
@@ -122,8 +119,6 @@ def _cpu_by_default(enabled: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _registered(key: str) -> set[str]:
-    import torch
-
     names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
     return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
 
@@ -158,8 +153,6 @@ def _casting(operator: OpOverload, target: Callable[[list[torch.Tensor]], torch.
 
 def _with_dtype(plain: OpOverload, typed: OpOverload, name: str) -> Kernel:
     """Ask for an fp32 result if the caller named no dtype; the operator casts by itself."""
-    import torch
-
     halves = {
         "softmax.int": torch.ops.aten._softmax,
         "log_softmax.int": torch.ops.aten._log_softmax,
@@ -194,8 +187,6 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _floats(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     """autocast_mode.h `is_eligible`: floating-point tensors, but not doubles."""
-    import torch
-
     eligible = (torch.float32, torch.float16, torch.bfloat16)
     for value in values:
         if isinstance(value, list | tuple):
@@ -210,27 +201,19 @@ def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
 
 
 def _float32() -> torch.dtype:
-    import torch
-
     return torch.float32
 
 
 def _lower_precision() -> torch.dtype:
-    import torch
-
     return torch.get_autocast_dtype("cpu")
 
 
 def _operator(name: str) -> OpOverload:
-    import torch
-
     base, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, base), overload or "default")
 
 
 def _no_autocast() -> AbstractContextManager[None]:
-    import torch
-
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
     guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(keys)
     return guard

@@ -7,7 +7,9 @@ the size of the cuBLAS workspaces. Cards that differ only in their workspaces sh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention
@@ -16,9 +18,6 @@ from oomdoctor.worker.simulating.cuda.flex import kept_of
 from oomdoctor.worker.simulating.cuda.kernels import rules as kernels
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
 from oomdoctor.worker.tracing.steps import Lasting, Passing, Step
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
 
 
 class Choices:

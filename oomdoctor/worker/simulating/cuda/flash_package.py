@@ -13,16 +13,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.cuda.attention import Call, run
 from oomdoctor.worker.simulating.replacing import restored
-
-if TYPE_CHECKING:
-    import torch
 
 
 def built_as(config: TrainConfig) -> TrainConfig:
@@ -90,8 +89,6 @@ def _forward(
 
     `cu_seq_lens_q` are the borders of documents, of which the longest has `max_length_q` tokens.
     """
-    import torch
-
     if query.dtype == torch.float32:
         # Norms that peft keeps in fp32 make fp32 queries; then the dtype of the weights counts.
         weights = [p.dtype for p in module.parameters() if p.is_floating_point()]
@@ -117,8 +114,6 @@ def _of_documents(
     scaling: float | None,
 ) -> torch.Tensor:
     """`flash_attn_varlen_func` on a row of documents, which are (tokens, heads, size) to it."""
-    import torch
-
     query, key, value = (
         tensor.transpose(1, 2).reshape(-1, tensor.shape[1], tensor.shape[3]) for tensor in tensors
     )

@@ -16,16 +16,15 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.replacing import replaced, restored
 from oomdoctor.worker.tracing.steps import Lasting
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 _NAME = "flex_attention"
 _kinds: dict[Any, int] = {}  # the calls that are compiled, in the order of their first one
@@ -92,8 +91,6 @@ def _attention(
     **_: Any,
 ) -> torch.Tensor:
     """The compiled `flex_attention`; inputs are (batch, heads, length, head dimension)."""
-    import torch
-
     if query.shape[-2] < _BLOCK:
         raise UnsupportedError(
             f"flex_attention with fewer than {_BLOCK} tokens uses another kernel, which is not "
@@ -114,8 +111,6 @@ def _attention(
 
 @cache
 def _function() -> Any:
-    import torch
-
     class Flex(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(
@@ -150,8 +145,6 @@ def _function() -> Any:
 
 @cache  # a process can define an operator only once
 def _operator(name: str) -> Any:
-    import torch
-
     torch.library.define(f"oomdoctor::{name}", _OPERATORS[name])
     result = _forward_results if name.endswith("forward") else _gradients
     torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", result)
@@ -162,8 +155,6 @@ def _forward_results(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool
 ) -> tuple[torch.Tensor, ...]:
     """Log-sum-exps and maxima of (batch, heads, length) in fp32, and the output."""
-    import torch
-
     sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
     maxima = torch.empty_like(sums)
     return sums, maxima, _like(query, (*query.shape[:-1], value.shape[-1]))
@@ -232,7 +223,6 @@ def _block_mask(
     **_: Any,
 ) -> Any:
     """The compiled `create_block_mask`: it counts blocks and never has a mask of all pairs."""
-    import torch
     from torch.nn.attention.flex_attention import BlockMask
 
     rows, columns = -(-Q_LEN // _BLOCK), -(-KV_LEN // _BLOCK)
@@ -275,8 +265,6 @@ def _tensors_of_mask(mask: Any) -> list[torch.Tensor]:
 
 def _read_by(function: Any, seen: set[int]) -> Iterator[torch.Tensor]:
     """The tensors in the closures of a function and of the functions that it calls."""
-    import torch
-
     for cell in getattr(function, "__closure__", None) or ():
         for value in _several(cell.cell_contents):
             if id(value) in seen:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
+
 from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
@@ -20,7 +22,6 @@ _on_device = False  # whether the caller named the device of what is made now
 @contextmanager
 def told_apart(trace: AllocationTrace) -> Iterator[None]:
     """Let `is_on_host` answer, in the whole process, and keep such numbers out of the trace."""
-    import torch
     from torch.utils import _device
 
     # torch remembers which functions `with torch.device(...)` is for when it first needs them. That

@@ -15,14 +15,14 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.replacing import replaced
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
 
 Apply = Callable[..., None]  # Liger's function that takes a model
 
@@ -48,8 +48,6 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
         except ImportError:
             yield
             return
-        import torch
-
         # There is no GPU to launch a kernel on.
         enter(replaced(launcher, "__getitem__", lambda *_: launch))
         # Liger asks if the gradient of the loss is 1. It is not: the Trainer divides by the tokens.
@@ -89,8 +87,6 @@ def launch(*args: Any, **kwargs: Any) -> None:
     cross-entropy kernel. All of these kernels are bound by bandwidth and small compared with the
     matrix products.
     """
-    import torch
-
     values = (*args, *kwargs.values())
     tensors = {
         value.untyped_storage()._cdata: value for value in values if isinstance(value, torch.Tensor)
@@ -102,8 +98,6 @@ def launch(*args: Any, **kwargs: Any) -> None:
 @cache
 def _launched() -> OpOverload:
     """An operator that stands for a kernel launch, so that the launch has a cost."""
-    import torch
-
     torch.library.define("oomdoctor::triton_launch", "(Tensor(a!)[] tensors) -> ()")
     kernel = "CompositeExplicitAutograd"  # for every device, including that of fake tensors
     torch.library.impl("oomdoctor::triton_launch", kernel, lambda tensors: None)
@@ -181,8 +175,6 @@ def _undone_at_the_end(apply: Apply) -> Iterator[Apply]:
 
 def _owners() -> Iterator[ModuleType | type]:
     """The modules in which Liger replaces something, and the model classes in them."""
-    import torch
-
     yield from (torch.nn, torch.nn.functional)
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers.models."):

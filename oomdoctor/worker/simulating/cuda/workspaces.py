@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
 from oomdoctor.system.environment import variable
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.steps import Lasting, Passing
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
 
 _CUBLAS_OPERATORS = frozenset(
     {
@@ -49,8 +49,6 @@ def workspaces_of(
     """
     if not _uses_cublas(func):
         return ()
-    import torch
-
     release = torch_release()
     with_bias = func._schema.name == "aten::addmm" and args[0].dim() == 1
     if release >= (2, 15) and not _are_kept():

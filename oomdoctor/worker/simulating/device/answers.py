@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.worker.simulating.device import known_values, padding, sums
 from oomdoctor.worker.simulating.replacing import replaced
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
-
 
 _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
@@ -52,8 +50,6 @@ class Answers(NamedTuple):
 @cache
 def answers_of(func: OpOverload) -> Answers | None:
     """What to do about the values of an operator; None if nothing."""
-    import torch
-
     before: Callable[[Sequence[Any]], Any] | None = None
     if func is torch.ops.aten._local_scalar_dense.default:
         before = _read
@@ -83,8 +79,6 @@ def answers_of(func: OpOverload) -> Answers | None:
 
 def _read(args: Sequence[Any]) -> bool | int | float:
     """The value of a tensor with one element."""
-    import torch
-
     tensor: torch.Tensor = args[0]
     constant = getattr(tensor, "constant", None)
     if constant is not None:
@@ -145,8 +139,6 @@ def scored(share: Fraction | None) -> Iterator[None]:
 
 def selected(args: Sequence[Any]) -> torch.Tensor | None:
     """`aten.index` with a mask whose share is known; None for any other."""
-    import torch
-
     tensor, indices = args[0], args[1]
     if _share is None or len(indices) != 1 or indices[0] is None:
         return None

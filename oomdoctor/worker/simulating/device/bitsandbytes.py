@@ -12,13 +12,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.replacing import replaced, restored
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
 
 # Functions of bitsandbytes.functional, and the tensors among their arguments.
 _UPDATES = {
@@ -34,8 +34,6 @@ _UPDATES = {
 
 def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     """Contexts that let bitsandbytes work with fake tensors; none if it is not installed."""
-    import torch
-
     try:
         functional = importlib.import_module("bitsandbytes.functional")
     except ImportError:
@@ -95,8 +93,6 @@ def _update(function: Callable[..., None]) -> Callable[..., None]:
 
 @cache  # a process can define an operator only once
 def _operator(name: str) -> OpOverload:
-    import torch
-
     torch.library.define(f"oomdoctor::{name}", f"({_UPDATES[name]}) -> ()")
     torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", lambda *_: None)
     return getattr(torch.ops.oomdoctor, name).default

@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from oomdoctor.worker.simulating.device import (
     bitsandbytes,
@@ -27,10 +30,6 @@ from oomdoctor.worker.simulating.device import (
 )
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice, mode_class
 from oomdoctor.worker.simulating.replacing import replaced
-
-if TYPE_CHECKING:
-    import torch
-
 
 Product = Callable[..., "torch.Tensor"]
 
@@ -51,8 +50,6 @@ def simulated_device(*, cuda: bool) -> Iterator[SimulatedDevice]:
 
 
 def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
@@ -92,8 +89,6 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _is_bfloat16(_: Any, weight: torch.Tensor, __: Any) -> bool:
-    import torch
-
     return bool(weight.dtype == torch.bfloat16)
 
 
@@ -107,8 +102,6 @@ def _apply(
     recurse: bool = True,
 ) -> torch.nn.Module:
     """`Module._apply`, but with new parameters in place of those that the function changes."""
-    import torch
-
     # tied weights stay one parameter
     made: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
     for part in module.modules() if recurse else [module]:
@@ -130,7 +123,6 @@ def _apply(
 
 def without_inputs(own: Product) -> Product:
     """transformers' `_grouped_mm`, which keeps of frozen weights what torch's own product keeps."""
-    import torch
 
     def product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
         if weight.requires_grad or weight.dtype == torch.bfloat16:
@@ -143,8 +135,6 @@ def without_inputs(own: Product) -> Product:
 
 @cache
 def _frozen() -> Any:
-    import torch
-
     class Frozen(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, input: Any, weight: Any, offs: Any) -> Any:

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
+
 from oomdoctor.worker.simulating.replacing import replaced
 
 GRID = "image_grid_thw"
@@ -64,10 +68,6 @@ def _put_back(batches: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> None
 
 def _computed(function: Callable[..., Any], kinds: tuple[str, ...]) -> Callable[..., Any]:
     def compute(grid: Any, *args: Any, **kwargs: Any) -> Any:
-        import torch
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
-        from torch.utils._python_dispatch import _disable_current_modes
-
         with unset_fake_temporarily(), _disable_current_modes():
             found = function(torch.tensor(grid.tolist()), *args, **kwargs)
             results = found if isinstance(found, tuple) else (found,)

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.worker.simulating.replacing import replaced
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 _NAME = "_oomdoctor_positive_share"
 Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of its result
@@ -27,8 +26,6 @@ Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of 
 @contextmanager
 def one_hot_masks_known() -> Iterator[None]:
     """Know that one element in n is positive in a mask that `one_hot` makes of n classes."""
-    import torch
-
     one_hot = torch.nn.functional.one_hot
 
     def known(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -51,8 +48,6 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor | None:
 
     Rounded up, so that every expert gets a token even if there are few.
     """
-    import torch
-
     share = positive_share(tensor)
     if share is None:
         return None
@@ -84,8 +79,6 @@ def _learn(tensor: torch.Tensor, share: Fraction | None) -> None:
 @cache
 def _rules() -> dict[OpOverload, Rule]:
     """By operator. A view shares the storage of its base, so views need no rule."""
-    import torch
-
     aten = torch.ops.aten
     return {
         aten.ones.default: _all,

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.device.answers import answers_of
 from oomdoctor.worker.simulating.device.results import REFUSED, Maker, describer, is_regular
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 _LARGEST = 50_000  # kinds of calls to remember; a ladder of rungs has a few thousand
 
@@ -72,10 +73,6 @@ _kinds: dict[Any, Kind] = {}  # by operator and arguments; shared by all rungs o
 @cache
 def mode_class() -> Any:
     """The class of the mode, made when torch is there."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     # torch keeps its compiler out of every call; nothing is compiled here.
     guarded = FakeTensorMode.__torch_dispatch__
     by_torch = getattr(guarded, "__wrapped__", guarded)
@@ -218,8 +215,6 @@ def mode_class() -> Any:
 
 def _own_kernels() -> dict[Any, Callable[..., Any]]:
     """Fake kernels in place of those that torch has wrong."""
-    import torch
-
     product = torch.ops.aten.addmm
     if not hasattr(product, "dtype"):
         return {}

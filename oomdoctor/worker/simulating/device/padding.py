@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
-
+import torch
+from torch._ops import OpOverload
 
 _NAME = "_oomdoctor_padded"
 _ANSWER = "_oomdoctor_answer"  # as `answers` reads it
@@ -33,8 +31,6 @@ def rule_of(func: OpOverload) -> Callable[[Sequence[Any], Any], None] | None:
 
 @cache
 def _rules() -> dict[OpOverload, Callable[[Sequence[Any], Any], None]]:
-    import torch
-
     aten = torch.ops.aten
     kept = (aten._to_copy, aten.clone, aten.bitwise_not, aten.logical_not, aten.index)
     rules: dict[OpOverload, Callable[[Sequence[Any], Any], None]] = {

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.training.synthetic import is_fake
-
-if TYPE_CHECKING:
-    import torch
 
 
 def replacements() -> Iterator[AbstractContextManager[None]]:
@@ -62,8 +61,6 @@ def _copied(layer: Any) -> Any:
     weight = getattr(layer, "weight", None)
     if weight is None or not is_fake(weight) or getattr(weight, "quant_state", None) is None:
         return copy.deepcopy(layer)
-    import torch
-
     stored = torch.nn.Parameter(weight.data.clone(), requires_grad=False)
     stored.quant_state = _copied_state(weight.quant_state)
     return SimpleNamespace(weight=stored)

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 REFUSED = object()  # a result that cannot be made again
 
@@ -62,8 +61,6 @@ class _Several(NamedTuple):
 @cache
 def is_regular(func: Any) -> bool:
     """Whether the shapes of an operator's arguments say what it returns."""
-    import torch
-
     irregular = (
         torch.Tag.data_dependent_output,
         torch.Tag.dynamic_output_shape,
@@ -79,9 +76,6 @@ def describer() -> Callable[[Any, Sequence[Any], Mapping[str, Any] | None], Any]
 
     It returns None if it does not know, such as for a tensor whose values are known.
     """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
     numbers = frozenset((int, float, bool))
     plain = frozenset(
         (type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -139,9 +133,6 @@ class Maker:
     """Learns what an operator returned, and makes the same for other arguments."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
-        import torch
-        from torch._subclasses.fake_tensor import FakeTensor
-
         self._cpu = torch.device("cpu")
         self._fake: type[FakeTensor] = FakeTensor
         with torch._C._DisableTorchDispatch():
@@ -167,8 +158,6 @@ class Maker:
         return self._tensor(known, args)
 
     def _tensor(self, known: _Fresh | _View, args: Sequence[Any]) -> FakeTensor:
-        import torch
-
         with torch._C._DisableTorchDispatch():
             plain = torch.empty_strided(
                 known.shape, known.strides, dtype=known.dtype, device="meta"
@@ -201,8 +190,6 @@ class Maker:
         return self._learned_tensor(args, result) if type(result) is self._fake else REFUSED
 
     def _learned_tensor(self, args: Sequence[Any], result: FakeTensor) -> Any:
-        import torch
-
         form = tuple(result.shape), result.stride()
         memory = _memory_of(result)
         offset, dtype = result.storage_offset(), result.dtype

@@ -15,11 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 Holders = tuple[int, int, int]  # references to a tensor, to its memory and to its Python object
 _in_place: Holders | None = None  # what a tensor has that only the engine holds
@@ -44,8 +43,6 @@ def sum_of_gradients(args: Sequence[Any]) -> torch.Tensor | None:
 
     `args` are those of `aten::add`.
     """
-    import torch
-
     if _in_place is None or torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
         return None
     if not isinstance(args[1], torch.Tensor) or _holders(args) != _in_place:
@@ -61,8 +58,6 @@ def gradient_of_index(args: Sequence[Any]) -> torch.Tensor | None:
     `args` are those of `aten::index_put`. FunctionsManual.cpp `index_backward` writes into the
     zeros that it has made, but under a dispatch mode it makes a second tensor.
     """
-    import torch
-
     if _in_place is None or torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
         return None
     accumulates = len(args) > 3 and args[3]
@@ -82,8 +77,6 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def _holders(args: Sequence[Any]) -> Holders:
     """Who holds the first argument; the callers themselves must not, because they would count."""
-    import torch
-
     memory = torch._C._storage_Use_Count(args[0].untyped_storage()._cdata)
     return args[0]._use_count(), memory, sys.getrefcount(args[0])
 
@@ -91,9 +84,6 @@ def _holders(args: Sequence[Any]) -> Holders:
 @cache
 def _only_the_engine() -> Holders:
     """The references to a gradient that only the engine holds, as a dispatch mode sees them."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-
     found: list[Holders] = []
 
     class Counter(TorchDispatchMode):  # type: ignore[misc]
@@ -124,8 +114,6 @@ def cuda_statistics() -> Iterator[None]:
 
 def normalized(args: Sequence[Any]) -> tuple[torch.Tensor, ...] | None:
     """The results of `aten::native_layer_norm` as on CUDA; None if the CPU's are the same."""
-    import torch
-
     tensor, dims = args[0], len(args[1])
     if not _as_on_cuda or tensor.dtype not in (torch.float16, torch.bfloat16):
         return None

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cache
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.worker.simulating.replacing import replaced
-
-if TYPE_CHECKING:
-    import torch
 
 _PLACES = ("torchao.optim.adam", "torchao.prototype.low_bit_optim.adam")
 _LEAST_ELEMENTS = 4096  # smaller parameters keep states in their own type
@@ -68,8 +67,6 @@ def _add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
 
     torchao makes a tensor of it, which accelerate moves to the device.
     """
-    import torch
-
     torch.optim.Optimizer.add_param_group(optimizer, group)
     rates = vars(optimizer).setdefault("_rates_on_device", [])
     rates.append(torch.zeros(()))
@@ -108,8 +105,6 @@ def _module() -> ModuleType | None:
 
 def _new_buffer(optimizer: Any, parameter: torch.Tensor, signed: bool) -> Any:
     """A state of the parameter: its codes, scales and table, or a plain tensor."""
-    import torch
-
     count, block = parameter.numel(), optimizer.block_size
     if count < _LEAST_ELEMENTS or count % block:
         return torch.zeros_like(parameter)
@@ -123,15 +118,11 @@ def _new_buffer(optimizer: Any, parameter: torch.Tensor, signed: bool) -> Any:
 
 def _zeros(parameter: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Tensor:
     """Zeros made from a part of the parameter, so that the trace knows whose they are."""
-    import torch
-
     return torch.zeros_like(parameter.detach().flatten()[:count], dtype=dtype)
 
 
 def _step(optimizer: Any, closure: Any = None) -> None:
     """Update all parameters as the compiled step does."""
-    import torch
-
     with torch.no_grad():
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -162,8 +153,6 @@ def _update(optimizer: Any, parameter: torch.Tensor) -> None:
 def _moments(
     gradient: torch.Tensor, codes1: torch.Tensor, codes2: torch.Tensor, block: int
 ) -> tuple[torch.Tensor, ...]:
-    import torch
-
     count = gradient.numel()
     sizes = (count // block, count // block, count, count)
     return tuple(gradient.new_empty(size, dtype=torch.float32) for size in sizes)
@@ -171,8 +160,6 @@ def _moments(
 
 @cache  # a process can define an operator only once
 def _operator(name: str) -> Any:
-    import torch
-
     torch.library.define(f"oomdoctor::{name}", _OPERATORS[name])
     result = _moments if name == "low_bit_moments" else lambda *_: None
     torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", result)

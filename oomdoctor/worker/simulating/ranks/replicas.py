@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+import torch
 
 from oomdoctor.analysis.simulator.recorded import times
 from oomdoctor.analysis.simulator.tape import TapeBlock
@@ -21,9 +22,6 @@ from oomdoctor.units import MIB
 from oomdoctor.worker.simulating.shallow import WholeModel
 from oomdoctor.worker.tracing.tensors import local_part
 from oomdoctor.worker.tracing.trace import AllocationTrace
-
-if TYPE_CHECKING:
-    import torch
 
 _COPIED = 250 * MIB
 _AT_ONCE = 2

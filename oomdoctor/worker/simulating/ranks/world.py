@@ -9,7 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.system.environment import kept_variables
@@ -18,9 +22,6 @@ from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.tensors import resized_storages
 from oomdoctor.worker.tracing.trace import AllocationTrace
-
-if TYPE_CHECKING:
-    import torch
 
 
 @contextmanager
@@ -41,11 +42,9 @@ def fake_world(
             "quantized weights under FSDP cannot be simulated yet; use probe --emulate, which runs "
             "the engine itself"
         )
-    import torch
     import torch.distributed as dist
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
-    from torch._subclasses.fake_tensor import FakeTensor
     from torch.distributed import _functional_collectives, device_mesh
     from torch.distributed.tensor import DTensor, _sharding_prop
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -94,7 +93,6 @@ def fake_world(
 
 def _with_values(function: Any) -> Any:
     """The function without fake tensors: a mesh of ranks is a tensor whose values are read."""
-    from torch.utils._python_dispatch import _disable_current_modes
 
     @wraps(function)
     def real(*args: Any, **kwargs: Any) -> Any:

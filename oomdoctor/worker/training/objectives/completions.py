@@ -11,7 +11,7 @@ The chosen sequences come first, then the rejected ones: (2 x pairs, length) of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
 from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
 from oomdoctor.records.config import TrainConfig, has_reference_pass, scored_tokens
@@ -20,14 +20,9 @@ from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.rung.adapters import compute_dtype
 from oomdoctor.units import format_bytes
 
-if TYPE_CHECKING:
-    import torch
-
 
 def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
     """The tensors of a whole batch with rows `ids` of (completions, length), by name."""
-    import torch
-
     scored = scored_tokens(config)
     prompt = config.sequence_length - scored
     batch = {
@@ -44,8 +39,6 @@ def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Te
 
 def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
     """The number of tokens that the loss of an optimizer step counts."""
-    import torch
-
     return torch.full((), config.effective_batch_size * scored_tokens(config), device=device)
 
 
@@ -77,8 +70,6 @@ def generation_notes(config: TrainConfig, model: ModelSpec) -> list[str]:
 
 def pairs_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
     """The tensors of a whole batch with rows `ids` of (2 x pairs, length), by name."""
-    import torch
-
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if config.objective == "dpo":
         scored = (

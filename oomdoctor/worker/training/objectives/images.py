@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch.nn import Module
+
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 if TYPE_CHECKING:
-    import torch
-    from torch.nn import Module
     from transformers import PretrainedConfig
 
 TOWERS = ("visual", "vision_tower", "vision_model")
@@ -40,8 +41,6 @@ def with_images(
     Raises:
         UnsupportedError: the family is not known, or its images do not fit into a sequence.
     """
-    import torch
-
     make = _FAMILIES.get(model.model_type)
     if make is None:
         raise UnsupportedError(
@@ -104,8 +103,6 @@ def _patches(
     sequences: int, config: TrainConfig, model: PretrainedConfig, generator: torch.Generator
 ) -> Images:
     """Qwen2-VL and Qwen2.5-VL: all patches of all images in one row each, of any size."""
-    import torch
-
     vision = model.vision_config
     merge, patch = vision.spatial_merge_size, vision.patch_size
     side = _side(config, model)
@@ -137,8 +134,6 @@ def _whole(
     sequences: int, config: TrainConfig, model: PretrainedConfig, generator: torch.Generator
 ) -> Images:
     """LLaVA: images of the encoder's size."""
-    import torch
-
     vision = model.vision_config
     side = _fixed_size(config, vision.image_size)
     pixels = torch.randn(sequences * config.images, 3, side, side, generator=generator)
@@ -151,8 +146,6 @@ def _by_row(
     sequences: int, config: TrainConfig, model: PretrainedConfig, generator: torch.Generator
 ) -> Images:
     """Idefics3 and SmolVLM: the images of each row, of the encoder's size and not cut."""
-    import torch
-
     vision = model.vision_config
     side = _fixed_size(config, vision.image_size)
     shape = (sequences, config.images, 3, side, side)

@@ -17,16 +17,14 @@ from __future__ import annotations
 import importlib
 import inspect
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.nn import Module
 
 from oomdoctor.records.config import TrainConfig, documents_of, masks_pairs, padded_rows
 from oomdoctor.records.model import Task
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-
-if TYPE_CHECKING:
-    import torch
-    from torch.nn import Module
-
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
 
@@ -90,8 +88,6 @@ def joined(
     A row of `cu_seq_lens_q` and `cu_seq_lens_k` has where each document begins, and the end. As in
     transformers' collator they are one tensor, which becomes two when it is copied to a GPU.
     """
-    import torch
-
     length = config.sequence_length
     each = min(config.document_length, length) if config.packing == "packed" else length
     sequences = len(ids) // count
@@ -138,8 +134,6 @@ def check_padding(model: Module, config: TrainConfig, task: Task, notes: list[st
 
 def padded(batch: dict[str, Any], config: TrainConfig, count: int, token: int) -> dict[str, Any]:
     """A batch of `count` micro-batches, whose rows end in `token` where the rung pads them."""
-    import torch
-
     ids: torch.Tensor = batch["input_ids"]
     rows, length = ids.shape
     full = rows // count - padded_rows(config)  # the first rows of each micro-batch

@@ -14,6 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.optim import Optimizer
+
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
@@ -21,8 +24,6 @@ from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.sharding.shards import fill, shards_made_on_device
 
 if TYPE_CHECKING:
-    import torch
-    from torch.optim import Optimizer
     from transformers import Trainer
 
 
@@ -124,8 +125,6 @@ def _set_precision(plugin: Any, config: TrainConfig) -> None:
     if config.reduce_dtype == "default":
         return
     import dataclasses
-
-    import torch
 
     dtype = getattr(torch, config.reduce_dtype)
     policy = plugin.mixed_precision_policy

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.worker.training.synthetic import STANDARD_DEVIATION
-
-if TYPE_CHECKING:
-    import torch
 
 
 @contextmanager
@@ -34,7 +33,6 @@ def _load(
     accelerator: Any, model: torch.nn.Module, full_sd: dict[str, Any], cpu_offload: bool = False
 ) -> torch.nn.Module:
     """What accelerate's `fsdp2_load_full_state_dict` does with memory."""
-    import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     parts: dict[str, Any] = {}
@@ -65,8 +63,6 @@ def moved_with_values() -> Iterator[None]:
     move = _fsdp_init._move_states_to_device
 
     def made(parameters: list[Any], buffers: list[torch.Tensor], device: torch.device) -> None:
-        import torch
-
         for parameter in parameters:
             value = torch.empty_like(parameter.data, device=device)
             parameter.data = value.normal_(std=STANDARD_DEVIATION)
@@ -81,8 +77,6 @@ def moved_with_values() -> Iterator[None]:
 
 def fill(model: torch.nn.Module) -> None:
     """Give random values to the parts that a rank holds, in place."""
-    import torch
-
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():

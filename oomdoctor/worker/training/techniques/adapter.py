@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn import Module
+
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.model import Task
@@ -12,7 +15,6 @@ from oomdoctor.worker.training.objectives.images import TOWERS
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from torch.nn import Module
     from transformers import PreTrainedModel
 
 _PEFT_TASKS: dict[Task, str] = {
@@ -30,7 +32,6 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     Raises:
         UnsupportedError: the architecture has none of the target modules.
     """
-    import torch
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
     if config.quantization != "none" and config.kbit_prepare == "peft":
@@ -76,8 +77,6 @@ def cast_trained(model: Module, dtype: Dtype) -> None:
 
     The lengths that DoRA learns stay in float32, as in TRL: 16 bits would round their updates away.
     """
-    import torch
-
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and "lora_magnitude_vector" not in name:
             parameter.data = parameter.data.to(getattr(torch, dtype))
@@ -110,8 +109,6 @@ def _check_saved(model: Module, config: TrainConfig) -> None:
 
 def _trained_whole(model: Module) -> list[str]:
     """The names of the embeddings and the output head."""
-    import torch
-
     found = []
     for name, module in model.named_modules():
         last = name.rsplit(".", 1)[-1]

@@ -10,7 +10,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.nn import Module
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
@@ -18,9 +20,6 @@ from oomdoctor.worker.protocol.on_host import OnHost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.techniques.offload import saved_on_host
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 # Norms and dropout may have such a name too, but no matrix.
 _PARTS = {part: re.compile(names, re.IGNORECASE) for part, names in LAYER_PARTS.items()}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-
-if TYPE_CHECKING:
-    import torch
 
 _SIMULATED = (
     "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"
@@ -47,7 +46,6 @@ def prepare_step(device: torch.device, *, simulated: bool) -> list[str]:
 
 def begin_to_compile(model: torch.nn.Module) -> None:
     """Compile `model` from now on: Dynamo remembers what it left eager while memory was counted."""
-    import torch
     from torch._dynamo.eval_frame import reset_code
 
     torch._dynamo.reset()
@@ -61,8 +59,6 @@ def begin_to_compile(model: torch.nn.Module) -> None:
 
 def _try_compiler(device: torch.device) -> None:
     """Compile one line: it needs the C++ compiler, Python's headers, Triton and a recent GPU."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
 
     def add_one(x: torch.Tensor) -> torch.Tensor:
         return x + 1

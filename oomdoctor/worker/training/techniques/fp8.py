@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import Module
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 _NOTE = (
     "fp8 multiplies all linear layers but the first and the last in float8; in a training script: "
@@ -57,8 +56,6 @@ def convert_to_transformer_engine(model: Module, notes: list[str]) -> None:
     Raises:
         UnsupportedError: Transformer Engine cannot be imported here.
     """
-    import torch
-
     old = list(model.parameters())
     try:
         with torch.no_grad():

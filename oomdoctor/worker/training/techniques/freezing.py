@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+from torch.nn import Module, Parameter
+
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
 
 if TYPE_CHECKING:
-    from torch.nn import Module, Parameter
     from transformers import PreTrainedModel
 
 
@@ -54,8 +56,6 @@ def _embeddings(model: PreTrainedModel, stacks: tuple[str, ...]) -> Iterator[Par
 
 
 def _embeds(path: str, module: Module) -> bool:
-    import torch
-
     return isinstance(module, torch.nn.Embedding) or any(
         "embed" in part for part in path.lower().split(".")
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+
+from torch.nn import Module
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.training.techniques.adapter import without_adapter
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 
 def apply_kernels(model: Module, notes: list[str]) -> None:

@@ -7,14 +7,12 @@ goes to the host is therefore made under `on_host`, where the trace counts nothi
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from oomdoctor.worker.protocol.on_host import OnHost
-
-if TYPE_CHECKING:
-    import torch
-    from torch.autograd.graph import saved_tensors_hooks
-
 
 _LEAST_ELEMENTS = 1024  # as TRL's and torchtune's `OffloadActivations` do
 
@@ -38,7 +36,6 @@ def saved_on_host(on_host: OnHost, least_elements: int = 0) -> saved_tensors_hoo
     accelerator and does not copy a CPU tensor. With `least_elements`, weights and smaller tensors
     stay on the device.
     """
-    import torch
 
     def stays(tensor: torch.Tensor) -> bool:
         owner = tensor if tensor._base is None else tensor._base
@@ -67,7 +64,6 @@ def on_host_optimizer(optimizer: torch.optim.Optimizer, on_host: OnHost) -> torc
     no extra memory on the device. The returned optimizer has the device's parameters in its groups,
     as clipping and the gradient scaler expect, and has no states.
     """
-    import torch
 
     class HostOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -93,8 +89,6 @@ def on_host_optimizer(optimizer: torch.optim.Optimizer, on_host: OnHost) -> torc
 
 
 def _copy_gradient(weight: torch.Tensor, host: torch.Tensor) -> None:
-    import torch
-
     if weight.grad is None:
         host.grad = None
         return
@@ -105,8 +99,6 @@ def _copy_gradient(weight: torch.Tensor, host: torch.Tensor) -> None:
 
 def _copy_on_host(tensor: torch.Tensor, on_host: OnHost) -> torch.Tensor:
     """A copy in host memory; pinned for a GPU, which can then read it directly."""
-    import torch
-
     with on_host():
         copy = torch.empty(
             tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch.nn import Module
+
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from torch.nn import Module
 
 
 def check_scalable(model: Module, config: TrainConfig) -> None:
@@ -21,8 +23,6 @@ def check_scalable(model: Module, config: TrainConfig) -> None:
     Raises:
         UnsupportedError: weights are trained in float16.
     """
-    import torch
-
     if config.autocast_dtype != "float16":
         return
     half = [
@@ -45,8 +45,6 @@ def scale_gradients(accelerator: Accelerator) -> None:
     reads the value of found_inf (`GradScaler._maybe_opt_step`): if it is not zero, the scaler skips
     the optimizer.
     """
-    import torch
-
     accelerator.state._mixed_precision = "fp16"
     accelerator.native_amp = True
     accelerator.scaler = torch.amp.GradScaler("cpu")

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn import Module
+
 from oomdoctor.records.config import (
     TrainConfig,
     has_reference_model,
@@ -24,8 +27,6 @@ from oomdoctor.worker.training.sharding.prepare import fsdp_plugin
 from oomdoctor.worker.training.sharding.shards import moved_with_values
 
 if TYPE_CHECKING:
-    import torch
-    from torch.nn import Module
     from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 

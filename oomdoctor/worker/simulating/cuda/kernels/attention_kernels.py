@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.analysis.simulator.reductions import held_threads
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
-
-if TYPE_CHECKING:
-    import torch
 
 FLOAT = 4
 
@@ -27,8 +26,6 @@ def flash_forward(named: Mapping[str, Any], capability: tuple[int, int]) -> tupl
     the operator returned (torch 2.6) were on the host; the state of the generator that it returns
     now is on the device.
     """
-    import torch
-
     returns = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
     on_host = (OnHost(2), OnHost(3)) if returns[6].name == "philox_seed" else ()
     batch, heads, length, dim = named["query"].shape

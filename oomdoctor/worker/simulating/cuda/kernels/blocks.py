@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.analysis.simulator.reductions import RowSum
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Scratch(int):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.kernels.blocks import is_flat, scratch, tensor_bytes
 from oomdoctor.worker.tracing.steps import Freed, Result, Step
-
-if TYPE_CHECKING:
-    import torch
 
 
 def embedding(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
@@ -61,8 +60,6 @@ def index(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
 
     A mask becomes the places of its elements (`expandTensors`).
     """
-    import torch
-
     indices = [index for index in named["indices"] if index is not None]
     if any(_is_mask(index) for index in indices):
         (mask, *others), result = indices, named["result"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.worker.simulating.cuda.kernels.blocks import scratch, tensor_bytes
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.steps import OTHERS, Result, Step
-
-if TYPE_CHECKING:
-    import torch
 
 _CHUNK = 65536  # kChunkSize
 _ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")

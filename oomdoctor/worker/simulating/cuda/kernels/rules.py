@@ -14,17 +14,16 @@ scratch that is left out on purpose:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
 from oomdoctor.worker.simulating.cuda.kernels import attention_kernels, indexing, reductions
 from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
-
-if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
 
 
 def matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
