@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import torch
-from torch._ops import OpOverload
+from collections.abc import Hashable, Sequence
 
 from oomdoctor.analysis.simulator.recorded import Cost
 from oomdoctor.analysis.simulator.tape import Region
@@ -16,8 +12,9 @@ from oomdoctor.worker.simulating.costs.operators import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.kernels.reductions import norm_entries
 from oomdoctor.worker.simulating.cuda.kernels.rules import differs_by_card
-from oomdoctor.worker.simulating.device.mode import Kind
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Step, with_workspaces
+from oomdoctor.worker.tracing.tensors import tensors_in
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 # Clipping calls these with all gradients of a type, and with the norms of all of them.
@@ -37,8 +34,8 @@ class OperatorLog:
         self._workspaces: set[str] = set()
         self._of_load: frozenset[str] | None = None  # the workspaces that the load has taken
         # The same for all calls of a kind: what they cost and what their kernels do with memory.
-        self._costs: dict[Kind, OpCost | None] = {}
-        self._steps: dict[Kind, tuple[Step, ...]] = {}
+        self._costs: dict[Hashable, OpCost | None] = {}
+        self._steps: dict[Hashable, tuple[Step, ...]] = {}
         self._trace = trace
         self._choices = choices
 
@@ -48,48 +45,34 @@ class OperatorLog:
             self._of_load = frozenset(self._workspaces)
         self.costs, self.entries, self._workspaces = [], {}, set(self._of_load)
 
-    def note(
-        self,
-        func: OpOverload,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        kind: Kind | None,
-    ) -> None:
+    def note(self, call: OperatorCall) -> None:
         """Note one call of an operator, after its memory was recorded."""
-        if kind is None or kind not in self._costs:
-            cost = cost_of(func, args, kwargs, result)
-            if kind is not None:
-                self._costs[kind] = cost
+        if call.kind is None or call.kind not in self._costs:
+            cost = cost_of(call)
+            if call.kind is not None:
+                self._costs[call.kind] = cost
         else:
-            cost = self._costs[kind]
-        if self._trace.phase == "optimizer" and func._schema.name in _FOR_EACH:
-            self._note_entries(args[0], result, self._trace.taken)
+            cost = self._costs[call.kind]
+        if self._trace.phase == "optimizer" and call.func._schema.name in _FOR_EACH:
+            self._note_entries(call, self._trace.taken)
         elif self.entries and self._trace.phase == "optimizer":
-            self._pass_on_entries(args, result)
+            self._pass_on_entries(call)
         if cost is not None:
             region = self._trace.region_of_operator
             self.costs.append(Cost(region, len(self._trace.tape.windows) - 1, cost))
 
-    def steps(
-        self,
-        func: OpOverload,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        kind: Kind | None,
-    ) -> tuple[Step, ...]:
+    def steps(self, call: OperatorCall) -> tuple[Step, ...]:
         """What the kernel of one call does with memory on the card."""
         if self._choices is None:
             return ()
-        steps = None if kind is None else self._steps.get(kind)
+        steps = None if call.kind is None else self._steps.get(call.kind)
         if steps is None:
-            steps = self._choices.steps(func, args, kwargs, result)
-            if kind is not None and not differs_by_card(func):
-                self._steps[kind] = steps
+            steps = self._choices.steps(call)
+            if call.kind is not None and not differs_by_card(call.func):
+                self._steps[call.kind] = steps
         own = [
             workspace
-            for workspace in self._choices.workspaces(func, args)
+            for workspace in self._choices.workspaces(call)
             if workspace.name not in self._workspaces
         ]
         if not own:
@@ -97,22 +80,20 @@ class OperatorLog:
         self._workspaces.update(each.name for each in own if isinstance(each, Lasting))
         return with_workspaces(steps, own)
 
-    def _pass_on_entries(self, args: Sequence[Any], result: Any) -> None:
+    def _pass_on_entries(self, call: OperatorCall) -> None:
         """The norms of a sharded model are combined over ranks: one entry for each stays."""
-        source = self._trace.block_of(args[0]) if args else None
-        made = self._trace.block_of(result)
+        source = self._trace.block_of(call.args[0]) if call.args else None
+        made = self._trace.block_of(call.result)
         if source is None or made is None or made == source or source not in self.entries:
             return
         blocks = self._trace.tape.blocks
         if blocks[made].size == blocks[source].size:
             self.entries[made] = self.entries[source]
 
-    def _note_entries(
-        self, tensors: Sequence[torch.Tensor], result: Any, taken: Sequence[int]
-    ) -> None:
+    def _note_entries(self, call: OperatorCall, taken: Sequence[int]) -> None:
         """Note which units the tensors of a list belong to: deeper models have longer lists."""
         trace = self._trace
-        counted = [tensor for tensor in tensors if tensor.numel()]
+        counted = [tensor for tensor in tensors_in(call.args[0]) if tensor.numel()]
         units: list[Region | None] = []
         for tensor in counted:
             block = trace.block_of(tensor)
@@ -120,7 +101,7 @@ class OperatorLog:
         if taken:  # the norms' partial sums
             blocks = zip(taken, norm_entries(counted), strict=True)
         else:
-            made = trace.block_of(result)
+            made = trace.block_of(call.result)
             blocks = zip([] if made is None else [made], [[1] * len(counted)], strict=False)
         for number, entries in blocks:
             own = self.entries[number] = Counter()

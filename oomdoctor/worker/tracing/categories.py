@@ -5,13 +5,13 @@ Weights that an engine gathers are weights. Its buckets and flat copies of gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
 from oomdoctor.analysis.simulator.tape import Region, TapeBlock
 from oomdoctor.records.facts.categories import ACTIVATIONS, LOGITS, TEMPORARY
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place
 
 _GATHERS = frozenset(
@@ -26,17 +26,17 @@ _GATHERS = frozenset(
 _SPLITS_GATHERED = "fsdp::split_with_sizes_copy"  # into the weights of a unit
 
 
-BlockOf = Callable[[Any], TapeBlock | None]
+BlockOf = Callable[[object], TapeBlock | None]
 
 
-def gathered(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def gathered(operator: str, call: OperatorCall) -> object:
     """The tensors that an operator fills with what all ranks have; empty for all other operators.
 
     In a forward or backward pass that is the weights.
     """
     if operator == _SPLITS_GATHERED:
-        return kwargs.get("out", ())
-    return args[0] if operator in _GATHERS else ()
+        return call.kwargs.get("out", ())
+    return call.args[0] if operator in _GATHERS else ()
 
 
 def category_of(tensor: torch.Tensor, phase: str, vocabulary: int, tokens: int) -> str:
@@ -69,7 +69,7 @@ class OptimizerWalk:
         self._updating = begins
         self._last, self._one_by_one = NOWHERE, False
 
-    def owners(self, args: Sequence[Any], block_of: BlockOf) -> list[Place]:
+    def owners(self, args: Sequence[object], block_of: BlockOf) -> list[Place]:
         """The places of an operator's first tensors, one for each result.
 
         A result without a tensor to follow belongs to the parameter that was updated last.

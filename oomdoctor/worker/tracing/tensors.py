@@ -1,20 +1,13 @@
-"""Find the tensors in a result, and those that a quantized parameter carries.
-
-See the storages that FSDP2 resizes: gathered weights keep their tensor and give up its memory.
-
-`resize_` of a storage is no operator, so a dispatch mode does not see it.
-"""
+"""Find the tensors in a result, and those that a quantized parameter carries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
 
 import torch
 
 
-def tensors_in(result: Any) -> Iterator[torch.Tensor]:
+def tensors_in(result: object) -> Iterator[torch.Tensor]:
     """The tensors in an operator's result, including those in lists and tuples."""
     if isinstance(result, torch.Tensor):
         yield result
@@ -45,11 +38,6 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield part
 
 
-def made_of_tensors(kind: type) -> bool:
-    """Whether tensors of this class hold others, whose operators come one by one."""
-    return kind.__name__ == "DTensor" or kind.__module__.startswith("torchao.")
-
-
 def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors that a tensor of torchao is made of; any other tensor itself."""
     if not type(tensor).__module__.startswith("torchao."):
@@ -71,27 +59,3 @@ def logical_numel(parameter: torch.Tensor) -> int:
     state = getattr(parameter, "quant_state", None)
     shape = getattr(state, "shape", None)
     return int(shape.numel()) if shape is not None else int(parameter.numel())
-
-
-class Notes(Protocol):
-    """A record of storages that are resized."""
-
-    def note_resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage was resized."""
-
-
-@contextmanager
-def resized_storages(trace: Notes) -> Iterator[None]:
-    """Record storages that are resized while the context is open."""
-    resize = torch.UntypedStorage.resize_
-
-    def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-        result = resize(storage, size)
-        trace.note_resized(storage)
-        return result
-
-    torch.UntypedStorage.resize_ = resized
-    try:
-        yield
-    finally:
-        torch.UntypedStorage.resize_ = resize

@@ -9,35 +9,31 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
 from oomdoctor.records.measurement import MemoryCurve
+from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
 from oomdoctor.worker.tracing.tensors import (
     local_part,
-    made_of_tensors,
     plain_tensors,
-    resized_storages,
     tensors_in,
 )
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
-# Called with operator, args, kwargs, result and, on a simulated device, the kind of the call.
-Watcher = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], None]
-# Called with the same before the results are recorded: what the kernel does with memory.
-StepsOf = Callable[["OpOverload", Sequence[Any], Mapping[str, Any], Any, Any], Sequence[Step]]
+Watcher = Callable[[OperatorCall], None]
+# Called before the results are recorded: what the kernel does with memory.
+StepsOf = Callable[[OperatorCall], Sequence[Step]]
 
 # Kernels that allocate their results from the last to the first (Dropout.cu: the mask comes first).
 _LAST_RESULT_FIRST = frozenset(("aten::native_dropout",))
@@ -82,16 +78,18 @@ class AllocationTrace:
         self.lasting: set[int] = set()  # blocks that stay until the process ends
         self._optimizer = OptimizerWalk()
         self._peak_event = 0
-        self._known: dict[int, tuple[int, Any]] = {}  # storage address -> (block, weak reference)
+        self._known: dict[
+            int, tuple[int, object]
+        ] = {}  # storage address -> (block, weak reference)
         self._paused = False
-        self._outside: dict[int, Any] = {}  # storages that are not memory of the device
+        self._outside: dict[int, object] = {}  # storages that are not memory of the device
         # Storages that gave up their memory: what they were born as, and a weak reference.
-        self._emptied: dict[int, tuple[TapeBlock, Any]] = {}
+        self._emptied: dict[int, tuple[TapeBlock, object]] = {}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record the results of every operator, and storages that are resized without one."""
-        with _dispatch_mode(self), resized_storages(self):
+        with Recording(self), resized_storages(self):
             yield
 
     def enter(self, phase: str) -> None:
@@ -182,34 +180,26 @@ class AllocationTrace:
         if self.where is not None:
             self.where.look()
 
-    def note_operator(
-        self,
-        func: OpOverload,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        kind: Any = None,
-    ) -> None:
-        """Record the storages that an operator returned; `kind` is for the watcher."""
+    def note_operator(self, call: OperatorCall) -> None:
+        """Record the storages that an operator returned."""
         if self._paused:
-            for tensor in tensors_in(result):
+            for tensor in tensors_in(call.result):
                 self._leave_out(tensor)
             return
-        name, attends = _name_of(func)
+        name, attends = _name_of(call.func)
         if attends and self.phase != "eval":
             self.attention_ops.add(name)
-        for tensor in tensors_in(gathered(name, args, kwargs)):
+        for tensor in tensors_in(gathered(name, call)):
             number = self.part_of(tensor)
             if number is not None and self.phase in ("forward", "backward", "eval"):
                 self.tape.blocks[number].category = WEIGHTS
-        owners = self._owners(args)
-        steps = () if self.steps_of is None else self.steps_of(func, args, kwargs, result, kind)
-        results = result if isinstance(result, list | tuple) else (result,)
-        self._play(name, steps, list(tensors_in(results)), owners, args)
+        owners = self._owners(call.args)
+        steps = () if self.steps_of is None else self.steps_of(call)
+        self._play(name, steps, list(tensors_in(call.result)), owners, call.args)
         if self.watcher is not None:
             here = None if self.where is None else self.where.region
             self.region_of_operator = here or owners[0].region
-            self.watcher(func, args, kwargs, result, kind)
+            self.watcher(call)
 
     def _play(
         self,
@@ -217,7 +207,7 @@ class AllocationTrace:
         steps: Sequence[Step],
         results: Sequence[torch.Tensor],
         owners: Sequence[Place],
-        args: Sequence[Any],
+        args: Sequence[object],
     ) -> None:
         """Record what an operator allocates and frees."""
         left = dict(enumerate(results))
@@ -311,9 +301,9 @@ class AllocationTrace:
         if known is not None:
             self._bury(known[0])
 
-    def block_of(self, tensor: Any) -> int | None:
+    def block_of(self, tensor: object) -> int | None:
         """The block of a tensor's storage; None if it was never recorded or is not a tensor."""
-        if not hasattr(tensor, "untyped_storage") or tensor.device.type != self.device_type:
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != self.device_type:
             return None
         known = self._known.get(tensor.untyped_storage()._cdata)
         return None if known is None else known[0]
@@ -322,17 +312,17 @@ class AllocationTrace:
         """The block of a tensor's storage; of one that is sharded, that of this rank's part."""
         return None if tensor is None else self.block_of(local_part(tensor))
 
-    def _known_block(self, tensor: Any) -> TapeBlock | None:
+    def _known_block(self, tensor: object) -> TapeBlock | None:
         number = self.block_of(tensor)
         return None if number is None else self.tape.blocks[number]
 
-    def _owners(self, args: Sequence[Any]) -> list[Place]:
+    def _owners(self, args: Sequence[object]) -> list[Place]:
         """Where results belong if no module runs: in the optimizer step, to its parameters."""
         if self.where is None or self.where.region is not None or self.phase != "optimizer":
             return [NOWHERE]
         return self._optimizer.owners(args, self._known_block)
 
-    def _note_source(self, made: int, args: Sequence[Any]) -> None:
+    def _note_source(self, made: int, args: Sequence[object]) -> None:
         for tensor in args:
             source = self.block_of(tensor)
             if source is not None and source != made:
@@ -420,20 +410,3 @@ def _name_of(func: OpOverload) -> tuple[str, bool]:
     """The name of an operator, and whether it is a kernel of attention."""
     name: str = func._schema.name if hasattr(func, "_schema") else str(func)
     return name, "attention" in name or "flash_attn" in name
-
-
-def _dispatch_mode(trace: AllocationTrace) -> AbstractContextManager[Any]:
-    class Recording(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if any(map(made_of_tensors, types)):
-                return NotImplemented  # the operators on what it holds come here in turn
-            if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-                return func(*args, **(kwargs or {}))  # it only finds the shape of a result
-            trace.begins()
-            result = func(*args, **(kwargs or {}))
-            trace.note_operator(func, args, kwargs or {}, result)
-            return result
-
-    return Recording()

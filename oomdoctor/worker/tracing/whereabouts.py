@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn import Module
@@ -88,17 +88,17 @@ class Whereabouts:
         forward, entering, leaving = layer.forward, self._entering(path), self._leaving(path)
 
         @functools.wraps(forward)
-        def followed(*args: Any, **kwargs: Any) -> Any:
-            entering(layer, args)
+        def followed(*args: object, **kwargs: object) -> object:
+            entering()
             try:
                 return forward(*args, **kwargs)
             finally:
-                leaving(layer, args, None)
+                leaving()
 
         layer.forward = followed
 
-    def _entering(self, path: str) -> Callable[[Module, Any], None]:
-        def hook(module: Module, args: Any) -> None:
+    def _entering(self, path: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
             self._stack.append(Place(self.module, self.region))
             self.module = path
             self.region = self._units.get(path, self.region)
@@ -106,10 +106,10 @@ class Whereabouts:
 
         return hook
 
-    def _leaving(self, path: str) -> Callable[[Module, Any, Any], None]:
+    def _leaving(self, path: str) -> Callable[..., None]:
         unit = self._units.get(path)
 
-        def hook(module: Module, args: Any, output: Any) -> None:
+        def hook(*_: object) -> None:
             if not self._stack:
                 return
             self.module, outer = self._stack.pop()

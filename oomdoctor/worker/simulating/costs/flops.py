@@ -7,15 +7,16 @@ fake tensors run), and the half of causal attention that kernels skip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from math import prod
-from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
-# (positional arguments, keyword arguments, result) -> FLOPs
-Flops = Callable[[Sequence[Any], Mapping[str, Any], Any], float]
+from oomdoctor.worker.tracing.calls import OperatorCall
+
+Flops = Callable[[OperatorCall], float]
 
 MATMULS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm"))
 GROUPED_MATMULS = frozenset(("_grouped_mm", "_scaled_grouped_mm"))
@@ -34,45 +35,44 @@ def flop_formula(func: OpOverload, name: str) -> Flops | None:
     """How to count the FLOPs of one operator; None if it does not multiply."""
     from torch.utils.flop_counter import flop_registry
 
-    if name in INT8_PRODUCTS or name in FOUR_BIT_PRODUCTS:
-        return _bitsandbytes_flops(func, name)
+    if name in FOUR_BIT_PRODUCTS:  # the shape of a packed weight is an argument
+        return lambda call: 2.0 * call.tensor("A").numel() * call.sizes("shapeB")[0]
+    if name in INT8_PRODUCTS:
+        weight = INT8_PRODUCTS[name]
+        return lambda call: 2.0 * call.tensor("A").numel() * call.tensor(weight).shape[0]
     if name in GROUPED_MATMULS:
-        return lambda args, _, __: _grouped_flops(args[0].shape, args[1].shape)
+        return _grouped_flops
     if name in ("_flash_attention_forward", "_flash_attention_backward"):
-        return _document_flops(func, backward="backward" in name)
+        return partial(_document_flops, backward="backward" in name)
     if "scaled_dot_product" in name or name.startswith("flex_attention"):
-        return _attention_flops(func, backward="backward" in name)
+        return partial(_attention_flops, backward="backward" in name)
     formula = flop_registry.get(func.overloadpacket)
     if formula is None:
         return None
     if name in MATMULS:
-        return lambda args, _, result: _product_flops(formula, args, result)
-    causal = position_of(func, "is_causal")
-    if causal is None:
-        return lambda args, kwargs, result: float(formula(*args, **kwargs, out_val=result))
-    return lambda args, kwargs, result: (
-        float(formula(*args, **kwargs, out_val=result)) / (2 if args[causal] else 1)
+        return partial(_product_flops, formula)
+    return lambda call: (
+        float(formula(*call.args, **call.kwargs, out_val=call.result)) / _causal_share(call)
     )
 
 
-def _bitsandbytes_flops(func: OpOverload, name: str) -> Flops:
-    """Activations [.., k] by a weight [n, k]; the shape of a packed weight is an argument."""
-    if name in FOUR_BIT_PRODUCTS:
-        shape = position_of(func, "shapeB")
-        return lambda args, _, __: 2.0 * args[0].numel() * args[shape][0]
-    weight = position_of(func, INT8_PRODUCTS[name])
-    return lambda args, _, __: 2.0 * args[0].numel() * args[weight].shape[0]
+def _causal_share(call: OperatorCall) -> int:
+    """Causal kernels skip half of the products."""
+    return 2 if call.argument("is_causal") else 1
 
 
-def _grouped_flops(left: Sequence[int], right: Sequence[int]) -> float:
+def _grouped_flops(call: OperatorCall) -> float:
     """The groups share the rows of one side, so the number of groups does not matter."""
+    left, right = (call.tensor(name).shape for name in ("self", "mat2"))
     if len(left) > len(right):
-        return 2.0 * prod(right) * left[-2]
-    return 2.0 * prod(left) * right[-1]
+        return float(2.0 * prod(right) * left[-2])
+    return float(2.0 * prod(left) * right[-1])
 
 
-def _product_flops(formula: Callable[..., float], args: Sequence[Any], result: Any) -> float:
-    return _kept_flops(formula, tuple(a.shape for a in args if hasattr(a, "shape")), result.shape)
+def _product_flops(formula: Callable[..., float], call: OperatorCall) -> float:
+    shapes = tuple(each.shape for each in call.args if isinstance(each, torch.Tensor))
+    result: torch.Tensor = call.result
+    return _kept_flops(formula, shapes, result.shape)
 
 
 @cache
@@ -83,44 +83,27 @@ def _kept_flops(
     return float(formula(*shapes, out_val=out_shape))
 
 
-def _attention_flops(func: OpOverload, *, backward: bool) -> Flops:
+def _attention_flops(call: OperatorCall, *, backward: bool) -> float:
     """The products of attention, also if query heads share key and value heads.
 
     Forward: scores and weighted values. Backward: scores again, then the gradients of value,
     probabilities, query and key. Every fused kernel has the same products, so it does not matter
     which one runs on this device.
     """
-    query, key, value = (position_of(func, name) for name in ("query", "key", "value"))
-    causal = position_of(func, "is_causal")
-
-    def flops(args: Sequence[Any], kwargs: Mapping[str, Any], _: Any) -> float:
-        batch, heads, length, width = args[query].shape
-        pairs = batch * heads * length * args[key].shape[2]
-        value_width = args[value].shape[3]
-        widths = 3 * width + 2 * value_width if backward else width + value_width
-        given = args[causal] if causal < len(args) else kwargs.get("is_causal", False)
-        return float(2 * pairs * widths) / (2 if given else 1)
-
-    return flops
+    batch, heads, length, width = call.tensor("query").shape
+    pairs = batch * heads * length * call.tensor("key").shape[2]
+    return _of_pairs(pairs, width, call.tensor("value").shape[3], call, backward)
 
 
-def _document_flops(func: OpOverload, *, backward: bool) -> Flops:
+def _document_flops(call: OperatorCall, *, backward: bool) -> float:
     """The products of attention within the documents of a row, which count as equally long."""
-    query, value, borders, longest, causal = (
-        position_of(func, name) for name in ("query", "value", "cum_seq_q", "max_q", "is_causal")
-    )
-
-    def flops(args: Sequence[Any], _: Mapping[str, Any], __: Any) -> float:
-        _, heads, width = args[query].shape
-        pairs = (args[borders].numel() - 1) * args[longest] ** 2 * heads
-        value_width = args[value].shape[2]
-        widths = 3 * width + 2 * value_width if backward else width + value_width
-        return float(2 * pairs * widths) / (2 if args[causal] else 1)
-
-    return flops
+    _, heads, width = call.tensor("query").shape
+    pairs = (call.tensor("cum_seq_q").numel() - 1) * call.number("max_q") ** 2 * heads
+    return _of_pairs(pairs, width, call.tensor("value").shape[2], call, backward)
 
 
-def position_of(func: OpOverload, name: str) -> Any:
-    """The position of an argument in an operator's schema; None if it does not have it."""
-    names = [argument.name for argument in func._schema.arguments]
-    return names.index(name) if name in names else None
+def _of_pairs(
+    pairs: int, width: int, value_width: int, call: OperatorCall, backward: bool
+) -> float:
+    widths = 3 * width + 2 * value_width if backward else width + value_width
+    return float(2 * pairs * widths) / _causal_share(call)

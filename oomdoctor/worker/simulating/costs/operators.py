@@ -7,11 +7,9 @@ only reads sizes. The tables below are the exceptions to "reads its inputs, writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
 
 import torch
 from torch._C import Argument
@@ -26,8 +24,8 @@ from oomdoctor.worker.simulating.costs.flops import (
     MATMULS,
     Flops,
     flop_formula,
-    position_of,
 )
+from oomdoctor.worker.tracing.calls import OperatorCall
 
 # Operators that run no kernel: a view that its schema does not declare as one, and allocation
 # without initialisation. Declared views, and operators that return no tensor, need no list.
@@ -81,9 +79,8 @@ _GRADIENT_ARGUMENTS = frozenset(("grads", "g"))
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """A tensor argument, or a list of tensors: its position and how often its bytes move."""
+    """A tensor argument, or a list of tensors, and how often its bytes move."""
 
-    position: int
     name: str
     passes: int  # 0 unread, 1 read, 2 read and written
 
@@ -93,9 +90,8 @@ class _Rule:
     """What the schema of one operator says.
 
     `gathers`: it reads as much of a table as it writes. `source`: the argument that a copy between
-    devices reads. `flops`: None if it has no product. `unpacked`: the argument with the shape of a
-    packed weight. `pointwise`: PyTorch's own bandwidth-bound kernel, which is slower if its tensors
-    differ.
+    devices reads. `flops`: None if it has no product. `unpacked`: it unpacks a weight. `pointwise`:
+    PyTorch's own bandwidth-bound kernel, which is slower if its tensors differ.
     """
 
     name: str
@@ -103,30 +99,26 @@ class _Rule:
     arguments: tuple[_Argument, ...]
     writes_result: bool
     gathers: bool
-    source: int | None
+    source: str | None
     flops: Flops | None
-    unpacked: int | None
+    unpacked: bool
     pointwise: bool
 
 
-def cost_of(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any
-) -> OpCost | None:
-    """The cost of one call of `func`; None if no kernel runs on the device.
+def cost_of(call: OperatorCall) -> OpCost | None:
+    """The cost of one call of an operator; None if no kernel runs on the device.
 
     A multiply and an add count as two FLOPs, as in `torch.utils.flop_counter`. Causal attention
     counts half, because its kernels skip the masked blocks. Bytes are those of inputs read once and
     outputs written once, without caches and without what an operator allocates internally.
     """
-    rule = _rule(func)
+    rule = _rule(call.func)
     if rule is None:
         return None
-    kwargs = kwargs or {}
     moved = 0
     dtype = None
     for argument in rule.arguments:
-        position = argument.position
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        value = call.argument(argument.name)
         if value is None:
             continue
         if dtype is None:
@@ -134,17 +126,19 @@ def cost_of(
         if argument.passes:
             moved += argument.passes * _bytes_of(value)
     if rule.writes_result:
-        written = _bytes_of(result)
+        written = _bytes_of(call.result)
         moved += 2 * written if rule.gathers else written
         if dtype is None:
-            dtype = _dtype_of(result)
-    flops = rule.flops(args, kwargs, result) if rule.flops is not None else 0.0
+            dtype = _dtype_of(call.result)
+    flops = rule.flops(call) if rule.flops is not None else 0.0
     kind = rule.kind
-    if rule.source is not None and _device_type(args[rule.source]) != _device_type(result):
+    if rule.source is not None and _device_type(call.tensor(rule.source)) != _device_type(
+        call.result
+    ):
         kind = "copy"
-    elif rule.pointwise and not _alike(rule, args, result):
+    elif rule.pointwise and not _alike(rule, call):
         kind = "irregular"
-    unpacked = 0.0 if rule.unpacked is None else _unpacked_bytes(args[0], args[rule.unpacked])
+    unpacked = _unpacked_bytes(call) if rule.unpacked else 0.0
     return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked)
 
 
@@ -161,20 +155,20 @@ def _rule(func: OpOverload) -> _Rule | None:
         name=name,
         kind=kind,
         arguments=tuple(
-            _Argument(position, argument.name, _passes(name, argument))
-            for position, argument in enumerate(schema.arguments)
+            _Argument(argument.name, _passes(name, argument))
+            for argument in schema.arguments
             if _is_tensor(argument.type)
         ),
         writes_result=writes_result,
         gathers=name in _GATHERED,
-        source={"_to_copy": 0, "copy_": 1}.get(name),
+        source={"_to_copy": "self", "copy_": "src"}.get(name),
         flops=flop_formula(func, name),
-        unpacked=position_of(func, "shapeB") if name in FOUR_BIT_PRODUCTS else None,
+        unpacked=name in FOUR_BIT_PRODUCTS,
         pointwise=kind == "elementwise" and space == "aten",
     )
 
 
-def _is_tensor(kind: Any) -> bool:
+def _is_tensor(kind: object) -> bool:
     return "Tensor" in str(kind)
 
 
@@ -201,17 +195,17 @@ def _kind(space: str, name: str) -> OpKind:
     return "elementwise"
 
 
-def _alike(rule: _Rule, args: Sequence[Any], result: Any) -> bool:
+def _alike(rule: _Rule, call: OperatorCall) -> bool:
     """Whether all tensors that move are contiguous and have the same shape and type.
 
     Only then PyTorch's TensorIterator uses vector loads. Kernels for lists use them for each tensor
     of the list.
     """
-    tensors = [args[a.position] for a in rule.arguments if a.passes and a.position < len(args)]
-    tensors += result if isinstance(result, tuple) else [result]
+    tensors = [call.argument(argument.name) for argument in rule.arguments if argument.passes]
+    tensors += call.result if isinstance(call.result, tuple) else [call.result]
     known = None
     for tensor in tensors:
-        if not hasattr(tensor, "stride") or not tensor.dim():
+        if not isinstance(tensor, torch.Tensor) or not tensor.dim():
             continue  # a list, or a number
         if known is None:
             if not tensor.is_contiguous():
@@ -222,22 +216,22 @@ def _alike(rule: _Rule, args: Sequence[Any], result: Any) -> bool:
     return True
 
 
-def _unpacked_bytes(activations: torch.Tensor, shape: Sequence[int]) -> float:
+def _unpacked_bytes(call: OperatorCall) -> float:
     """Bytes of unpacking a weight: read in 4 bits, written in the type of the activations.
 
     This is an upper bound for few rows. Up to 512 rows, bitsandbytes 0.50 does not unpack
     (backends/cuda/ops.py `_gemm_4bit_use_custom_cuda`); earlier versions always do.
     """
-    return float(prod(shape) * (_PACKED + activations.element_size()))
+    return float(prod(call.sizes("shapeB")) * (_PACKED + call.tensor("A").element_size()))
 
 
-def _bytes_of(value: Any) -> int:
+def _bytes_of(value: object) -> int:
     if isinstance(value, list | tuple):
         return sum(_bytes_of(item) for item in value)
-    return value.numel() * value.element_size() if hasattr(value, "element_size") else 0
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
-def _dtype_of(value: Any) -> torch.dtype | None:
+def _dtype_of(value: object) -> torch.dtype | None:
     while isinstance(value, list | tuple):
         if not value:
             return None
@@ -250,7 +244,12 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _device_type(tensor: torch.Tensor) -> Any:
+def _copies_to_device(call: OperatorCall, source: str) -> bool:
+    """Whether the device of what is read differs from that of the result."""
+    return _device_type(call.tensor(source)) != _device_type(call.result)
+
+
+def _device_type(tensor: torch.Tensor) -> str:
     # Asking a fake tensor for `device` costs one more dispatch.
     fake = getattr(tensor, "fake_device", None)
-    return (tensor.device if fake is None else fake).type
+    return str((tensor.device if fake is None else fake).type)

@@ -19,13 +19,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import Module
 
 from oomdoctor.analysis.simulator.tape import EMPTIED, Region
 from oomdoctor.records.config import TrainConfig, trains_with_trl
@@ -112,8 +113,8 @@ def emptied_cache_noted(trace: AllocationTrace) -> Iterator[None]:
     prepare = peft.prepare_model_for_kbit_training
 
     @wraps(prepare)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        model = prepare(*args, **kwargs)
+    def noting(*args: object, **kwargs: object) -> Module:
+        model: Module = prepare(*args, **kwargs)
         trace.tape.enter(EMPTIED, trace.phase)
         return model
 
@@ -154,7 +155,7 @@ def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> I
 class _Kernel:
     """Stands in for a Triton kernel: `kernel[grid](arguments)`."""
 
-    def __getitem__(self, grid: Any) -> Any:
+    def __getitem__(self, grid: object) -> Callable[..., None]:
         return launch
 
 

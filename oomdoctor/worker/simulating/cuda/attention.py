@@ -9,12 +9,13 @@ kernels hold internally.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
@@ -140,7 +141,7 @@ def _math(call: Call) -> torch.Tensor:
         )[0]
 
 
-def _mask_added_in_place(call: Call) -> AbstractContextManager[Any]:
+def _mask_added_in_place(call: Call) -> AbstractContextManager[object]:
     """attention.cpp adds the mask to the scores in place, but not for fake tensors.
 
     The result shares the memory of the scores.
@@ -150,8 +151,12 @@ def _mask_added_in_place(call: Call) -> AbstractContextManager[Any]:
 
     class InPlace(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+            self,
+            func: OpOverload,
+            types: Sequence[type],
+            args: tuple[torch.Tensor, ...] = (),
+            kwargs: Mapping[str, object] | None = None,
+        ) -> object:
             if func is aten.add.Tensor and args[0].shape == scores:
                 return aten.detach.default(aten.add_.Tensor(*args, **(kwargs or {})))
             return func(*args, **(kwargs or {}))

@@ -13,12 +13,12 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.tracing.tensors import tensors_in
 
 # AT_FORALL_FP32_SET_OPT_DTYPE: computed in fp32 and returned as fp32 unless the caller names a
 # dtype.
@@ -85,7 +85,7 @@ _LEFT_OUT = frozenset(
     }
 )
 
-Kernel = Callable[..., Any]
+Kernel = Callable[..., torch.Tensor]
 
 
 @contextlib.contextmanager
@@ -136,13 +136,13 @@ def _kernel(name: str) -> Kernel | None:
         return _with_dtype(operator, operator, name)
     if name in _FP32_APPENDED:
         return _with_dtype(operator, _operator(_FP32_APPENDED[name]), name)
-    return _casting(operator, lambda _: _float32())
+    return _casting(operator, lambda _: torch.float32)
 
 
 def _casting(operator: OpOverload, target: Callable[[list[torch.Tensor]], torch.dtype]) -> Kernel:
     """Cast every floating-point argument to one dtype, then run without autocast."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> torch.Tensor:
         with _no_autocast():
             dtype = target([*_floats(args), *_floats(kwargs.values())])
             cast = [_cast(value, dtype) for value in args]
@@ -158,10 +158,10 @@ def _with_dtype(plain: OpOverload, typed: OpOverload, name: str) -> Kernel:
         "log_softmax.int": torch.ops.aten._log_softmax,
     }.get(name)
 
-    def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def kernel(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         with _no_autocast():
             given = _named(plain, (tensor, *args), kwargs)
-            if given.get("dtype") is not None or not list(_floats([tensor])):
+            if given.get("dtype") is not None or not _is_float(tensor):
                 return plain(tensor, *args, **kwargs)
             if halves is not None and tensor.dtype == torch.float16:
                 # SoftMax.cpp: the CUDA kernel reads fp16 and writes fp32, without a copy.
@@ -173,35 +173,31 @@ def _with_dtype(plain: OpOverload, typed: OpOverload, name: str) -> Kernel:
 
 
 def _named(
-    operator: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+    operator: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> dict[str, object]:
     names = [argument.name for argument in operator._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast(value: object, dtype: torch.dtype) -> object:
     if isinstance(value, list | tuple):
         return [_cast(item, dtype) for item in value]
-    return value.to(dtype) if list(_floats([value])) else value
+    return value.to(dtype) if isinstance(value, torch.Tensor) and _is_float(value) else value
 
 
-def _floats(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def _floats(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """The tensors that are cast, also in lists."""
+    return filter(_is_float, tensors_in(list(values)))
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
     """autocast_mode.h `is_eligible`: floating-point tensors, but not doubles."""
-    eligible = (torch.float32, torch.float16, torch.bfloat16)
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _floats(value)
-        elif isinstance(value, torch.Tensor) and value.dtype in eligible:
-            yield value
+    return tensor.dtype in (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
-    wide = any(tensor.dtype == _float32() for tensor in tensors)
-    return _float32() if wide else _lower_precision()
-
-
-def _float32() -> torch.dtype:
-    return torch.float32
+    wide = any(tensor.dtype == torch.float32 for tensor in tensors)
+    return torch.float32 if wide else _lower_precision()
 
 
 def _lower_precision() -> torch.dtype:

@@ -6,10 +6,7 @@ the size of the cuBLAS workspaces. Cards that differ only in their workspaces sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from torch._ops import OpOverload
+from collections.abc import Iterable
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention
@@ -17,6 +14,7 @@ from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.flex import kept_of
 from oomdoctor.worker.simulating.cuda.kernels import rules as kernels
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing, Step
 
 
@@ -42,27 +40,19 @@ class Choices:
         self._keep(card for card in self._others if choose_backend(call, card) == chosen)
         return chosen
 
-    def steps(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> tuple[Step, ...]:
+    def steps(self, call: OperatorCall) -> tuple[Step, ...]:
         """What a kernel does with memory while it runs, see `kernels`."""
-        if not kernels.has_rule(func):
-            return ()
-        found = kernels.steps_of(func, args, kwargs, result, self.card)
-        if kernels.differs_by_card(func):
-            self._keep(
-                card
-                for card in self._others
-                if kernels.steps_of(func, args, kwargs, result, card) == found
-            )
-        return found
+        steps = kernels.steps_of(call, self.card)
+        if kernels.differs_by_card(call.func):
+            self._keep(card for card in self._others if kernels.steps_of(call, card) == steps)
+        return steps
 
-    def workspaces(self, func: OpOverload, args: Sequence[Any]) -> tuple[Lasting | Passing, ...]:
+    def workspaces(self, call: OperatorCall) -> tuple[Lasting | Passing, ...]:
         """The cuBLAS workspaces that an operator needs, and what a compiler keeps of its inputs.
 
         Their names are those of all cards.
         """
-        return (*workspaces_of(func, args, self.card), *kept_of(func, args))
+        return (*workspaces_of(call, self.card), *kept_of(call))
 
     @property
     def _others(self) -> set[Card]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -83,7 +82,7 @@ def _forward(
     is_causal: bool | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int | None = None,
-    **_: Any,
+    **_: object,
 ) -> tuple[torch.Tensor, None]:
     """transformers integrations/flash_attention.py; inputs are (batch, heads, length, size).
 

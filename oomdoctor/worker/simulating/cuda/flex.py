@@ -13,21 +13,26 @@ GPU with torch 2.12: exactly these bytes came back with `gc.collect()`).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch._ops import OpOverload
+from torch.autograd.function import FunctionCtx
 
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 _NAME = "flex_attention"
-_kinds: dict[Any, int] = {}  # the calls that are compiled, in the order of their first one
+_kinds: dict[Hashable, int] = {}  # the calls that are compiled, in the order of their first one
 _BLOCK = 128  # _DEFAULT_SPARSE_BLOCK_SIZE
 _OPERATORS = {
     "flex_attention_forward": (
@@ -69,8 +74,8 @@ def simulated_attention() -> Iterator[None]:
 def _forward(
     plain: Callable[..., tuple[torch.Tensor, None]],
     module: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """transformers' function, which returns log-sum-exps too on CUDA, in the type of the values."""
     value: torch.Tensor = args[2] if len(args) > 2 else kwargs["value"]
@@ -86,9 +91,9 @@ def _attention(
     value: torch.Tensor,
     training: bool = False,
     *,
-    block_mask: Any,
-    kernel_options: dict[str, Any],
-    **_: Any,
+    block_mask: BlockMask | None,
+    kernel_options: dict[str, tuple[torch.nn.Module, list[torch.Tensor]]],
+    **_: object,
 ) -> torch.Tensor:
     """The compiled `flex_attention`; inputs are (batch, heads, length, head dimension)."""
     if query.shape[-2] < _BLOCK:
@@ -104,47 +109,45 @@ def _attention(
     causal = bool(getattr(module, "is_causal", True))
     kind = (_code_of(getattr(block_mask, "mask_mod", None)), query.shape)
     compiled = _kinds.setdefault(kind, len(_kinds))
-    out, *rest = _function().apply((causal, compiled), query, key, value, *held)
+    out, *rest = _Flex.apply((causal, compiled), query, key, value, *held)
     beside.extend(rest)
     return out
 
 
-@cache
-def _function() -> Any:
-    class Flex(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(
-            ctx: Any, call: tuple[bool, int], *tensors: torch.Tensor
-        ) -> tuple[torch.Tensor, ...]:
-            query, key, value = tensors[:3]
-            sums, maxima, out = _operator("flex_attention_forward")(query, key, value, call[0])
-            ctx.call, ctx.count = call, len(tensors) - 3
-            ctx.save_for_backward(query, key, value, out, sums, *tensors[3:])
-            ctx.mark_non_differentiable(maxima)
-            ctx.set_materialize_grads(False)
-            return out, sums, maxima
+class _Flex(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, call: tuple[bool, int], *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        query, key, value = tensors[:3]
+        sums, maxima, out = _operator("flex_attention_forward")(query, key, value, call[0])
+        ctx.call, ctx.count = call, len(tensors) - 3
+        ctx.save_for_backward(query, key, value, out, sums, *tensors[3:])
+        ctx.mark_non_differentiable(maxima)
+        ctx.set_materialize_grads(False)
+        return out, sums, maxima
 
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> tuple[Any, ...]:
-            """AOTAutograd makes zeros for the sums, which nobody used, and frees what it can."""
-            query, key, value, out, sums, *masks = ctx.saved_tensors
-            clear = getattr(ctx, "maybe_clear_saved_tensors", None)
-            if clear is not None:
-                clear()
-            zeros = torch.zeros_like(sums)
-            delta = torch.empty_like(zeros)
-            del out
-            operator, besides = _operator("flex_attention_backward"), _rounded(masks)
-            of_query, of_value, of_key = operator(query, key, value, *ctx.call, besides)
-            del delta, sums, query, key, value, masks
-            del zeros
-            return None, of_query, of_key, of_value, *[None] * ctx.count
-
-    return Flex
+    @staticmethod
+    def backward(
+        ctx: FunctionCtx, gradient: torch.Tensor, *_: object
+    ) -> tuple[torch.Tensor | None, ...]:
+        """AOTAutograd makes zeros for the sums, which nobody used, and frees what it can."""
+        query, key, value, out, sums, *masks = ctx.saved_tensors
+        clear = getattr(ctx, "maybe_clear_saved_tensors", None)
+        if clear is not None:
+            clear()
+        zeros = torch.zeros_like(sums)
+        delta = torch.empty_like(zeros)
+        del out
+        operator, besides = _operator("flex_attention_backward"), _rounded(masks)
+        of_query, of_value, of_key = operator(query, key, value, *ctx.call, besides)
+        del delta, sums, query, key, value, masks
+        del zeros
+        return None, of_query, of_key, of_value, *[None] * ctx.count
 
 
 @cache  # a process can define an operator only once
-def _operator(name: str) -> Any:
+def _operator(name: str) -> OpOverload:
     torch.library.define(f"oomdoctor::{name}", _OPERATORS[name])
     result = _forward_results if name.endswith("forward") else _gradients
     torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", result)
@@ -177,13 +180,13 @@ def _gradients(
     )
 
 
-def kept_of(func: OpOverload, args: Sequence[Any]) -> tuple[Lasting, ...]:
+def kept_of(call: OperatorCall) -> tuple[Lasting, ...]:
     """What stays of the call that was compiled; none for other operators."""
-    schema = getattr(func, "_schema", None)
+    schema = getattr(call.func, "_schema", None)
     if schema is None or schema.name != "oomdoctor::flex_attention_backward":
         return ()
-    *inputs, _, kind, besides = args
-    sizes = [_rounded([tensor]) for tensor in inputs] + [besides]
+    inputs = [_rounded([call.tensor(name)]) for name in ("query", "key", "value")]
+    sizes, kind = [*inputs, call.number("besides")], call.number("kind")
     return tuple(
         Lasting(f"{_NAME}: input {at} of compiled call {kind}", size)
         for at, size in enumerate(sizes)
@@ -195,7 +198,7 @@ def _rounded(tensors: Sequence[torch.Tensor]) -> int:
     return sum(round_size(tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
-def _code_of(function: Any) -> tuple[int, ...]:
+def _code_of(function: object) -> tuple[int, ...]:
     """The code of a function and of those that it calls: another one is compiled too."""
     found = [id(getattr(function, "__code__", None))]
     for cell in getattr(function, "__closure__", None) or ():
@@ -214,14 +217,14 @@ def _like(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _block_mask(
-    mask_mod: Callable[..., Any],
+    mask_mod: Callable[..., torch.Tensor],
     B: int | None,  # noqa: N803  (torch's names)
     H: int | None,  # noqa: N803
     Q_LEN: int,  # noqa: N803
     KV_LEN: int,  # noqa: N803
-    device: Any = None,
-    **_: Any,
-) -> Any:
+    device: object = None,
+    **_: object,
+) -> BlockMask:
     """The compiled `create_block_mask`: it counts blocks and never has a mask of all pairs."""
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -256,14 +259,14 @@ def _block_mask(
     )
 
 
-def _tensors_of_mask(mask: Any) -> list[torch.Tensor]:
+def _tensors_of_mask(mask: BlockMask) -> list[torch.Tensor]:
     """The tensors of a block mask, and those that its function reads."""
     names = ("kv_num_blocks", "kv_indices", "q_num_blocks", "q_indices")
     own = [getattr(mask, prefix + name) for name in names for prefix in ("", "full_")]
     return [*own, *_read_by(mask.mask_mod, set())]
 
 
-def _read_by(function: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+def _read_by(function: object, seen: set[int]) -> Iterator[torch.Tensor]:
     """The tensors in the closures of a function and of the functions that it calls."""
     for cell in getattr(function, "__closure__", None) or ():
         for value in _several(cell.cell_contents):
@@ -276,5 +279,5 @@ def _read_by(function: Any, seen: set[int]) -> Iterator[torch.Tensor]:
                 yield from _read_by(value, seen)
 
 
-def _several(value: Any) -> Sequence[Any]:
+def _several(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else (value,)

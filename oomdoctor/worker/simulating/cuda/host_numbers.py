@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import ParamSpec
 
 import torch
 
 from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
+P = ParamSpec("P")
 _on_device = False  # whether the caller named the device of what is made now
 
 
@@ -43,13 +44,13 @@ def told_apart(trace: AllocationTrace) -> Iterator[None]:
         yield
 
 
-def is_on_host(tensor: Any) -> bool:
+def is_on_host(tensor: object) -> bool:
     """Whether a tensor that `lift_fresh` returns now is a number on the host."""
-    return tensor.dim() == 0 and not _on_device
+    return isinstance(tensor, torch.Tensor) and tensor.dim() == 0 and not _on_device
 
 
-def _noting(function: Any, *, always: bool) -> Any:
-    def make(*args: Any, **kwargs: Any) -> Any:
+def _noting(function: Callable[P, torch.Tensor], *, always: bool) -> Callable[P, torch.Tensor]:
+    def make(*args: P.args, **kwargs: P.kwargs) -> torch.Tensor:
         global _on_device
         before = _on_device
         _on_device = always or _is_named(kwargs.get("device"))
@@ -61,8 +62,10 @@ def _noting(function: Any, *, always: bool) -> Any:
     return make
 
 
-def _left_out(function: Callable[..., Any], trace: AllocationTrace) -> Callable[..., Any]:
-    def make(*size: Any, **kwargs: Any) -> Any:
+def _left_out(
+    function: Callable[P, torch.Tensor], trace: AllocationTrace
+) -> Callable[P, torch.Tensor]:
+    def make(*size: P.args, **kwargs: P.kwargs) -> torch.Tensor:
         is_number = size in (((),), ([],)) and kwargs.get("out") is None
         if not is_number or _is_named(kwargs.get("device")):
             return function(*size, **kwargs)
@@ -72,7 +75,7 @@ def _left_out(function: Callable[..., Any], trace: AllocationTrace) -> Callable[
     return make
 
 
-def _is_named(device: Any) -> bool:
+def _is_named(device: object) -> bool:
     """Whether a caller who gives this device means the GPU."""
     # The word "cpu" means the host; a device comes from a tensor of the model.
     return _has_default_device() if device is None else device != "cpu"

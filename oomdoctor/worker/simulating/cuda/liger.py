@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -80,7 +79,7 @@ def no_driver_needed() -> contextlib.AbstractContextManager[None]:
     return replaced(driver, "active", SimpleNamespace(get_benchmarker=lambda: None))
 
 
-def launch(*args: Any, **kwargs: Any) -> None:
+def launch(*args: object, **kwargs: object) -> None:
     """Stand in for a kernel: every tensor passed to it counts as read and written once.
 
     That is too much for tensors that are only read or only written, and too little for the
@@ -104,7 +103,7 @@ def _launched() -> OpOverload:
     return torch.ops.oomdoctor.triton_launch.default
 
 
-def _properties(*_: Any) -> SimpleNamespace:
+def _properties(*_: object) -> SimpleNamespace:
     return SimpleNamespace(multi_processor_count=_MULTIPROCESSORS)
 
 
@@ -114,7 +113,7 @@ def _capability_of(choices: Choices) -> Callable[..., tuple[int, int]]:
     def known(card: Card) -> tuple[int, int]:
         return min(card.compute_capability, _AMPERE)
 
-    def capability(*_: Any) -> tuple[int, int]:
+    def capability(*_: object) -> tuple[int, int]:
         answer = known(choices.card)
         choices.alike = {card for card in choices.alike if known(card) == answer}
         return answer
@@ -152,9 +151,9 @@ def _undone_at_the_end(apply: Apply) -> Iterator[Apply]:
     Liger replaces functions and classes in the modules of transformers, not only in the model. The
     next rung in this process must find them as they were.
     """
-    changed: list[tuple[ModuleType | type, str, Any]] = []
+    changed: list[tuple[ModuleType | type, str, object]] = []
 
-    def applied(*args: Any, **kwargs: Any) -> None:
+    def applied(*args: object, **kwargs: object) -> None:
         before = [(owner, dict(vars(owner))) for owner in _owners()]
         try:
             apply(*args, **kwargs)

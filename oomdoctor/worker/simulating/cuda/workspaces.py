@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -12,6 +10,7 @@ from torch._ops import OpOverload
 from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
 from oomdoctor.system.environment import variable
 from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 
 _CUBLAS_OPERATORS = frozenset(
@@ -31,9 +30,7 @@ _LT_BYTES = MIB  # CUBLASLT_WORKSPACE_SIZE by default
 _LT_WORKSPACES = ("cublasLt", "cublasLt of the autograd thread")
 
 
-def workspaces_of(
-    func: OpOverload, args: Sequence[Any], card: Card
-) -> tuple[Lasting | Passing, ...]:
+def workspaces_of(call: OperatorCall, card: Card) -> tuple[Lasting | Passing, ...]:
     """The workspaces that an operator needs; none if it does not use cuBLAS.
 
     Before torch 2.15, the first operator that needs a workspace allocates it, and the process keeps
@@ -47,10 +44,10 @@ def workspaces_of(
     workspace: up to 2.8 for each call, up to 2.10 for each thread, and from 2.15 on instead of
     that of cuBLAS. In between, the two libraries share one (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`).
     """
-    if not _uses_cublas(func):
+    if not _uses_cublas(call.func):
         return ()
     release = torch_release()
-    with_bias = func._schema.name == "aten::addmm" and args[0].dim() == 1
+    with_bias = call.func._schema.name == "aten::addmm" and call.tensor("self").dim() == 1
     if release >= (2, 15) and not _are_kept():
         if with_bias:
             return (Passing(_LT_WORKSPACES[0], _LT_BYTES),)

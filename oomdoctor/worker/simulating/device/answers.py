@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -30,7 +30,7 @@ _negative = False
 _whole = 1
 
 
-Note = Callable[[Sequence[Any], Any], None]  # of the arguments and the result
+Note = Callable[[Sequence[object], object], None]  # of the arguments and the result
 
 
 _share: Fraction | None = None
@@ -43,14 +43,14 @@ class Answers(NamedTuple):
     known of the result.
     """
 
-    before: Callable[[Sequence[Any]], Any] | None
+    before: Callable[[Sequence[object]], object] | None
     after: tuple[Note, ...]
 
 
 @cache
 def answers_of(func: OpOverload) -> Answers | None:
     """What to do about the values of an operator; None if nothing."""
-    before: Callable[[Sequence[Any]], Any] | None = None
+    before: Callable[[Sequence[object]], object] | None = None
     if func is torch.ops.aten._local_scalar_dense.default:
         before = _read
     elif func is torch.ops.aten.nonzero.default:
@@ -77,7 +77,7 @@ def answers_of(func: OpOverload) -> Answers | None:
     return Answers(before, tuple(after)) if before is not None or after else None
 
 
-def _read(args: Sequence[Any]) -> bool | int | float:
+def _read(args: Sequence[object]) -> bool | int | float:
     """The value of a tensor with one element."""
     tensor: torch.Tensor = args[0]
     constant = getattr(tensor, "constant", None)
@@ -92,11 +92,11 @@ def _read(args: Sequence[Any]) -> bool | int | float:
     return 1.0 if tensor.is_floating_point() else _whole
 
 
-def _positions(args: Sequence[Any]) -> torch.Tensor | None:
+def _positions(args: Sequence[object]) -> torch.Tensor | None:
     return known_values.nonzero(args[0])
 
 
-def _holds(_: Sequence[Any], result: Any) -> None:
+def _holds(_: Sequence[object], result: object) -> None:
     setattr(result, _NAME, not _negative)
 
 
@@ -122,7 +122,7 @@ def reads_as(number: int) -> Iterator[None]:
         _whole = before
 
 
-def _no_overflow(args: Sequence[Any], _: Any) -> None:
+def _no_overflow(args: Sequence[object], _: object) -> None:
     setattr(args[1], _NAME, False)
 
 
@@ -137,13 +137,14 @@ def scored(share: Fraction | None) -> Iterator[None]:
         _share = before
 
 
-def selected(args: Sequence[Any]) -> torch.Tensor | None:
+def selected(args: Sequence[object]) -> torch.Tensor | None:
     """`aten.index` with a mask whose share is known; None for any other."""
-    tensor, indices = args[0], args[1]
-    if _share is None or len(indices) != 1 or indices[0] is None:
+    tensor: torch.Tensor = args[0]
+    indices = args[1]
+    if _share is None or not isinstance(indices, list | tuple) or len(indices) != 1:
         return None
     mask = indices[0]
-    if mask.dtype != torch.bool:
+    if mask is None or mask.dtype != torch.bool:
         return None
     rows = math.ceil(_share * mask.numel())
     result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch._ops import OpOverload
@@ -72,7 +72,7 @@ def _kept_tables() -> Iterator[AbstractContextManager[None]]:
         yield replaced(operators, bounds.__name__, cache(bounds.__wrapped__))
 
 
-def _refuse(*_: Any, **__: Any) -> NoReturn:
+def _refuse(*_: object, **__: object) -> NoReturn:
     raise UnsupportedError(
         "the optimizers of this bitsandbytes version need a GPU; use adamw_torch_fused"
     )
@@ -84,7 +84,7 @@ def _update(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function)
     names = [argument.name for argument in operator._schema.arguments]
 
-    def update(*args: Any, **kwargs: Any) -> None:
+    def update(*args: object, **kwargs: object) -> None:
         given = signature.bind(*args, **kwargs).arguments
         operator(*(given.get(name) for name in names))
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import FunctionCtx
 
 from oomdoctor.worker.simulating.device import (
     bitsandbytes,
@@ -28,10 +27,10 @@ from oomdoctor.worker.simulating.device import (
     quantized_dora,
     torchao_states,
 )
-from oomdoctor.worker.simulating.device.mode import SimulatedDevice, mode_class
+from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.simulating.replacing import replaced
 
-Product = Callable[..., "torch.Tensor"]
+Product = Callable[..., torch.Tensor]
 
 
 @contextmanager
@@ -44,7 +43,7 @@ def simulated_device(*, cuda: bool) -> Iterator[SimulatedDevice]:
     with ExitStack() as stack:
         for replacement in _replacements(cuda=cuda):
             stack.enter_context(replacement)
-        mode = stack.enter_context(mode_class()())
+        mode = stack.enter_context(SimulatedDevice())
         mode.wrappers = torchao_states.classes()
         yield mode
 
@@ -88,7 +87,7 @@ def _module(name: str) -> ModuleType | None:
         return None
 
 
-def _is_bfloat16(_: Any, weight: torch.Tensor, __: Any) -> bool:
+def _is_bfloat16(_: object, weight: torch.Tensor, __: object) -> bool:
     return bool(weight.dtype == torch.bfloat16)
 
 
@@ -127,24 +126,22 @@ def without_inputs(own: Product) -> Product:
     def product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
         if weight.requires_grad or weight.dtype == torch.bfloat16:
             return own(input, weight, offs)
-        result: torch.Tensor = _frozen().apply(input.to(weight.dtype), weight, offs)
+        result: torch.Tensor = _Frozen.apply(input.to(weight.dtype), weight, offs)
         return result
 
     return product
 
 
-@cache
-def _frozen() -> Any:
-    class Frozen(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, input: Any, weight: Any, offs: Any) -> Any:
-            ctx.save_for_backward(weight, offs)
-            return torch.ops.transformers.grouped_mm_fallback(input, weight, offs)
+class _Frozen(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(weight, offs)
+        return torch.ops.transformers.grouped_mm_fallback(input, weight, offs)
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            weight, offs = ctx.saved_tensors
-            back = weight.transpose(-2, -1)
-            return torch.ops.transformers.grouped_mm_fallback(grad, back, offs), None, None
-
-    return Frozen
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight, offs = ctx.saved_tensors
+        back = weight.transpose(-2, -1)
+        return torch.ops.transformers.grouped_mm_fallback(grad, back, offs), None, None

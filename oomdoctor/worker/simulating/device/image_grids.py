@@ -11,13 +11,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.training.batch import Batch
+
+if TYPE_CHECKING:
+    import numpy
+    from transformers import PreTrainedModel
+
+# What a function of the grid returns: one value or several, tensors or borders that are read.
+Values: TypeAlias = "torch.Tensor | numpy.ndarray | tuple[torch.Tensor | numpy.ndarray, ...]"
 
 GRID = "image_grid_thw"
 _MODULES = ("qwen2_vl.modeling_qwen2_vl", "qwen2_5_vl.modeling_qwen2_5_vl")
@@ -31,7 +39,7 @@ _FUNCTIONS = {
 
 
 @contextmanager
-def known(batches: Sequence[dict[str, Any]], grid: tuple[int, int, int] | None) -> Iterator[None]:
+def known(batches: Sequence[Batch], grid: tuple[int, int, int] | None) -> Iterator[None]:
     """Give the images of all batches the same `grid`; None if the model reads none."""
     if grid is None:
         yield
@@ -44,7 +52,7 @@ def known(batches: Sequence[dict[str, Any]], grid: tuple[int, int, int] | None) 
     with ExitStack() as stack:
         # They are inputs like others again, when they are freed.
         stack.callback(_put_back, batches, tensors)
-        asked: list[Any] = []
+        asked: list[PreTrainedModel] = []
         stack.callback(_forget_positions, asked)
         for name in _MODULES:
             module = sys.modules.get(f"transformers.models.{name}")
@@ -61,13 +69,13 @@ def known(batches: Sequence[dict[str, Any]], grid: tuple[int, int, int] | None) 
         yield
 
 
-def _put_back(batches: Sequence[dict[str, Any]], tensors: Sequence[Any]) -> None:
+def _put_back(batches: Sequence[Batch], tensors: Sequence[torch.Tensor | int]) -> None:
     for batch, tensor in zip(batches, tensors, strict=True):
         batch[GRID] = tensor
 
 
-def _computed(function: Callable[..., Any], kinds: tuple[str, ...]) -> Callable[..., Any]:
-    def compute(grid: Any, *args: Any, **kwargs: Any) -> Any:
+def _computed(function: Callable[..., Values], kinds: tuple[str, ...]) -> Callable[..., Values]:
+    def compute(grid: numpy.ndarray, *args: object, **kwargs: object) -> Values:
         with unset_fake_temporarily(), _disable_current_modes():
             found = function(torch.tensor(grid.tolist()), *args, **kwargs)
             results = found if isinstance(found, tuple) else (found,)
@@ -81,7 +89,7 @@ def _computed(function: Callable[..., Any], kinds: tuple[str, ...]) -> Callable[
     return compute
 
 
-def _read(value: Any, kind: str) -> Any:
+def _read(value: torch.Tensor, kind: str) -> torch.Tensor | numpy.ndarray:
     """Borders as an array."""
     import numpy
 
@@ -90,17 +98,19 @@ def _read(value: Any, kind: str) -> Any:
     return value
 
 
-def _numbering(asked: list[Any]) -> Callable[..., Any]:
+def _numbering(asked: list[PreTrainedModel]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """`get_rope_index`: three positions for each token, and an offset for each row."""
 
-    def positions(model: Any, input_ids: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+    def positions(
+        model: PreTrainedModel, input_ids: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, ...]:
         asked.append(model)
         return input_ids.new_zeros((3, *input_ids.shape)), input_ids.new_zeros((len(input_ids), 1))
 
     return positions
 
 
-def _forget_positions(models: Sequence[Any]) -> None:
+def _forget_positions(models: Sequence[PreTrainedModel]) -> None:
     """Drop the offsets that models keep, which would outlive the recording of a step."""
     for model in models:
         model.rope_deltas = None

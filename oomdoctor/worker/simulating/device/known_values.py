@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -55,7 +54,7 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.new_empty((rows, tensor.dim()), dtype=torch.int64)
 
 
-def learner(func: OpOverload) -> Callable[[Sequence[Any], Any], None] | None:
+def learner(func: OpOverload) -> Callable[[Sequence[object], object], None] | None:
     """What notes the share of the operator's result, or forgets it if it wrote to a tensor.
 
     It takes the operator's arguments and its result. None if there is nothing to note.
@@ -66,9 +65,9 @@ def learner(func: OpOverload) -> Callable[[Sequence[Any], Any], None] | None:
     return _forget if func._schema.is_mutable else None
 
 
-def _forget(_: Sequence[Any], result: Any) -> None:
+def _forget(_: Sequence[object], result: object) -> None:
     # an operator that writes to a tensor returns it
-    if hasattr(result, "untyped_storage") and positive_share(result) is not None:
+    if isinstance(result, torch.Tensor) and positive_share(result) is not None:
         _learn(result, None)
 
 
@@ -97,21 +96,21 @@ def _rules() -> dict[OpOverload, Rule]:
     }
 
 
-def _all(*_: Any) -> Fraction:
+def _all(*_: object) -> Fraction:
     return Fraction(1)
 
 
-def _of_classes(classes: int, *_: Any) -> Fraction:
+def _of_classes(classes: int, *_: object) -> Fraction:
     return 1 - Fraction(1, classes)
 
 
-def _from_low(low: int, high: int, *_: Any) -> Fraction | None:
+def _from_low(low: int, high: int, *_: object) -> Fraction | None:
     if low == 0:
         return _of_classes(high)
     return Fraction(1) if low > 0 else None
 
 
-def _same(tensor: torch.Tensor, *_: Any) -> Fraction | None:
+def _same(tensor: torch.Tensor, *_: object) -> Fraction | None:
     return positive_share(tensor)
 
 

@@ -5,20 +5,24 @@ A mode costs each operator about as much as its fake kernel, so there is one mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.device.answers import answers_of
-from oomdoctor.worker.simulating.device.results import REFUSED, Maker, describer, is_regular
+from oomdoctor.worker.simulating.device.results import REFUSED, Known, Maker, describer, is_regular
+from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording
 
+Types = Sequence[type]  # of the tensors among the arguments
+Arguments = tuple[object, ...]
+Keywords = Mapping[str, object]
+
+_device_of = torch.ops.prim.device.default
 _LARGEST = 50_000  # kinds of calls to remember; a ladder of rungs has a few thousand
 
 
@@ -27,193 +31,155 @@ class Kind:
 
     __slots__ = ("result",)
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: Known) -> None:
         self.result = result
 
 
-class Observer(Protocol):
-    """What wants to see the operators of a simulated device."""
-
-    def begins(self) -> None:
-        """An operator begins."""
-
-    def note_operator(
-        self,
-        func: OpOverload,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        kind: Kind | None,
-    ) -> None:
-        """An operator has returned. `kind` is None if its calls differ by more than shapes."""
+_kinds: dict[Hashable, Kind] = {}  # by operator and arguments; shared by all rungs of a process
 
 
-class SimulatedDevice(Protocol):
-    """The mode, as its users see it. `sharded` is the class of tensors sharded over ranks.
+class _RealOperators(Recording):
+    """Tells an observer of what happens while there is no fake tensor mode."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _RealOperators:
+        # A copied module has copies of what its fake tensors know, and this is among it.
+        del memo
+        return self
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled, and each call would take longer
+
+
+class SimulatedDevice(FakeTensorMode):  # type: ignore[misc]
+    """See the module. `sharded` is the class of tensors that are sharded over ranks.
 
     `wrappers` are further classes of tensors that hold others.
     """
 
-    sharded: type | None
-    wrappers: frozenset[type]
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.cache_enabled = False  # results are kept here; keeping them twice takes longer
+        self._describe = describer()
+        self._maker = Maker(self)
+        self._observer: Observer | None = None
+        self.sharded: type | None = None
+        self.wrappers: frozenset[type] = frozenset()
+        self._inside = False
+        self._kind: Kind | None = None
 
-    def observed_by(self, observer: Observer) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> SimulatedDevice:
+        # A copied module has copies of what its fake tensors know, and this is among it.
+        del memo
+        return self
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled, and each call would take longer
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
         """A context in which the observer sees every operator, but not what it calls in turn."""
+        self._observer = observer
+        try:
+            yield
+        finally:
+            self._observer = None
 
-    def real_too(self) -> Any:
+    @contextmanager
+    def real_too(self) -> Iterator[None]:
         """A context in which the observer also sees operators on real tensors, at some cost.
 
         Models are declared with real tensors that soon die, as they would on a GPU.
         """
+        assert self._observer is not None
+        with _RealOperators(self._observer):
+            yield
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Types,
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
+        # The operators on what such a tensor holds come here in turn.
+        if self.sharded in types or not self.wrappers.isdisjoint(types):
+            return NotImplemented
+        if func is _device_of:  # a tensor asks for its device; nothing happens on it
+            tensor: FakeTensor = args[0]
+            return tensor.fake_device
+        kwargs = kwargs or {}
+        if self._inside:  # a fake kernel calls other operators
+            return self._result(func, types, args, kwargs)
+        observer = self._observer
+        if observer is not None:
+            observer.begins()
+        self._inside, self._kind = True, None
+        try:
+            result = self._answered(func, types, args, kwargs)
+        except RuntimeError as error:
+            if type(error).__module__.startswith("torch._subclasses"):
+                raise UnsupportedError(
+                    f"cannot be simulated: {func} depends on the values of its tensors"
+                ) from error
+            raise
+        finally:
+            self._inside = False
+        if observer is not None:
+            observer.note_operator(OperatorCall(func, args, kwargs, result, self._kind))
+        return result
+
+    def _answered(
+        self, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords
+    ) -> object:
+        """The result of an operator that the step calls, with what is known of its values."""
+        answers = answers_of(func)
+        if answers is None:
+            return self._result(func, types, args, kwargs)
+        result = None if answers.before is None else answers.before(args)
+        if result is None:
+            result = self._result(func, types, args, kwargs)
+        for note in answers.after:
+            note(args, result)
+        return result
+
+    def _result(self, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords) -> object:
+        """What an operator returns: remembered, or from the fake kernel of torch."""
+        key = self._describe(func, args, kwargs) if is_regular(func) else None
+        if key is None:
+            result = _from_kernel(self, func, types, args, kwargs)
+            self._kind = None  # and not that of an operator it called
+            return result
+        kind = _kinds.get(key)
+        if kind is not None and kind.result is not REFUSED:
+            self._kind = kind
+            return self._maker.made(kind.result, args)
+        result = _from_kernel(self, func, types, args, kwargs)
+        if kind is None:
+            if len(_kinds) >= _LARGEST:
+                _kinds.clear()
+            kind = _kinds[key] = Kind(self._maker.learned(args, result))
+        self._kind = kind
+        return result
 
 
-_kinds: dict[Any, Kind] = {}  # by operator and arguments; shared by all rungs of a process
+# torch keeps its compiler out of every call; nothing is compiled here.
+_guarded = FakeTensorMode.__torch_dispatch__
+_by_torch = getattr(_guarded, "__wrapped__", _guarded)
+
+
+def _from_kernel(
+    mode: FakeTensorMode, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords
+) -> object:
+    kernel = _own_kernels().get(func)
+    if kernel is not None:
+        return kernel(*args, **kwargs)
+    return _by_torch(mode, func, types, args, kwargs)
 
 
 @cache
-def mode_class() -> Any:
-    """The class of the mode, made when torch is there."""
-    # torch keeps its compiler out of every call; nothing is compiled here.
-    guarded = FakeTensorMode.__torch_dispatch__
-    by_torch = getattr(guarded, "__wrapped__", guarded)
-    own = _own_kernels()
-
-    def from_kernel(mode: Any, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
-        kernel = own.get(func)
-        if kernel is not None:
-            return kernel(*args, **kwargs)
-        return by_torch(mode, func, types, args, kwargs)
-
-    device_of = torch.ops.prim.device.default
-
-    class RealOperators(TorchDispatchMode):  # type: ignore[misc]
-        """Tells an observer of what happens while there is no fake tensor mode."""
-
-        def __init__(self, observer: Observer) -> None:
-            super().__init__()
-            self._observer = observer
-
-        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-            # A copied module has copies of what its fake tensors know, and this is among it.
-            del memo
-            return self
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # nothing is compiled, and each call would take longer
-
-        def __torch_dispatch__(
-            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-                return func(*args, **kwargs)
-            self._observer.begins()
-            result = func(*args, **kwargs)
-            self._observer.note_operator(func, args, kwargs, result, None)
-            return result
-
-    class Mode(FakeTensorMode):  # type: ignore[misc]
-        """See the module; the public names are those of `SimulatedDevice`."""
-
-        def __init__(self) -> None:
-            super().__init__(allow_non_fake_inputs=True)
-            self.cache_enabled = False  # results are kept here; keeping them twice takes longer
-            self._describe = describer()
-            self._maker = Maker(self)
-            self._observer: Observer | None = None
-            self.sharded: type | None = None
-            self.wrappers: frozenset[type] = frozenset()
-            self._inside = False
-            self._kind: Kind | None = None
-
-        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-            # A copied module has copies of what its fake tensors know, and this is among it.
-            del memo
-            return self
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # nothing is compiled, and each call would take longer
-
-        @contextmanager
-        def observed_by(self, observer: Observer) -> Iterator[None]:
-            self._observer = observer
-            try:
-                yield
-            finally:
-                self._observer = None
-
-        @contextmanager
-        def real_too(self) -> Iterator[None]:
-            assert self._observer is not None
-            with RealOperators(self._observer):
-                yield
-
-        def __torch_dispatch__(
-            self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            # The operators on what such a tensor holds come here in turn.
-            if self.sharded in types or not self.wrappers.isdisjoint(types):
-                return NotImplemented
-            if func is device_of:  # a tensor asks for its device; nothing happens on it
-                return args[0].fake_device
-            kwargs = kwargs or {}
-            if self._inside:  # a fake kernel calls other operators
-                return self._result(func, types, args, kwargs)
-            observer = self._observer
-            if observer is not None:
-                observer.begins()
-            self._inside, self._kind = True, None
-            try:
-                result = self._answered(func, types, args, kwargs)
-            except RuntimeError as error:
-                if type(error).__module__.startswith("torch._subclasses"):
-                    raise UnsupportedError(
-                        f"cannot be simulated: {func} depends on the values of its tensors"
-                    ) from error
-                raise
-            finally:
-                self._inside = False
-            if observer is not None:
-                observer.note_operator(func, args, kwargs, result, self._kind)
-            return result
-
-        def _answered(self, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
-            """The result of an operator that the step calls, with what is known of its values."""
-            answers = answers_of(func)
-            if answers is None:
-                return self._result(func, types, args, kwargs)
-            result = None if answers.before is None else answers.before(args)
-            if result is None:
-                result = self._result(func, types, args, kwargs)
-            for note in answers.after:
-                note(args, result)
-            return result
-
-        def _result(self, func: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
-            """What an operator returns: remembered, or from the fake kernel of torch."""
-            key = self._describe(func, args, kwargs) if is_regular(func) else None
-            if key is None:
-                result = from_kernel(self, func, types, args, kwargs)
-                self._kind = None  # and not that of an operator it called
-                return result
-            kind = _kinds.get(key)
-            if kind is not None and kind.result is not REFUSED:
-                self._kind = kind
-                return self._maker.made(kind.result, args)
-            result = from_kernel(self, func, types, args, kwargs)
-            if kind is None:
-                if len(_kinds) >= _LARGEST:
-                    _kinds.clear()
-                kind = _kinds[key] = Kind(self._maker.learned(args, result))
-            self._kind = kind
-            return result
-
-    return Mode
-
-
-def _own_kernels() -> dict[Any, Callable[..., Any]]:
+def _own_kernels() -> dict[OpOverload, Callable[..., torch.Tensor]]:
     """Fake kernels in place of those that torch has wrong."""
     product = torch.ops.aten.addmm
     if not hasattr(product, "dtype"):
@@ -227,10 +193,10 @@ def _product_of_type(
     one: torch.Tensor,
     other: torch.Tensor,
     out_dtype: torch.dtype,
-    **_: Any,
+    **_: object,
 ) -> torch.Tensor:
     return bias.new_empty((one.shape[0], other.shape[1]), dtype=out_dtype)
 
 
-def _product_into(*_: Any, out: torch.Tensor, **__: Any) -> torch.Tensor:
+def _product_into(*_: object, out: torch.Tensor, **__: object) -> torch.Tensor:
     return out

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+Note = Callable[[Sequence[object], object], None]  # of the arguments and the result
 _NAME = "_oomdoctor_padded"
 _ANSWER = "_oomdoctor_answer"  # as `answers` reads it
 
@@ -24,16 +24,16 @@ def know(masks: Iterable[torch.Tensor]) -> None:
         setattr(mask.untyped_storage(), _NAME, True)
 
 
-def rule_of(func: OpOverload) -> Callable[[Sequence[Any], Any], None] | None:
+def rule_of(func: OpOverload) -> Note | None:
     """What notes the result of an operator on such a mask; None for most operators."""
     return _rules().get(func)
 
 
 @cache
-def _rules() -> dict[OpOverload, Callable[[Sequence[Any], Any], None]]:
+def _rules() -> dict[OpOverload, Note]:
     aten = torch.ops.aten
     kept = (aten._to_copy, aten.clone, aten.bitwise_not, aten.logical_not, aten.index)
-    rules: dict[OpOverload, Callable[[Sequence[Any], Any], None]] = {
+    rules: dict[OpOverload, Note] = {
         overload: _keep
         for packet in kept
         for overload in (getattr(packet, name) for name in packet.overloads() if "out" not in name)
@@ -49,28 +49,29 @@ def _rules() -> dict[OpOverload, Callable[[Sequence[Any], Any], None]]:
     return rules | {aten.sum.default: _keep, aten.sum.dim_IntList: _keep}
 
 
-def _is_padded(args: Sequence[Any]) -> bool:
+def _is_padded(args: Sequence[object]) -> bool:
     tensor = args[0]
-    return hasattr(tensor, "untyped_storage") and hasattr(tensor.untyped_storage(), _NAME)
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor.untyped_storage(), _NAME)
 
 
-def _keep(args: Sequence[Any], result: Any) -> None:
+def _keep(args: Sequence[object], result: object) -> None:
     if _is_padded(args):
         know([result])
 
 
-def _compared(args: Sequence[Any], result: Any) -> None:
+def _compared(args: Sequence[object], result: object) -> None:
     """A mask that is compared with a number has both answers; its sum is no such number."""
     if not _is_padded(args):
         return
+    assert isinstance(result, torch.Tensor)
     if result.dim() == 0:
         setattr(result, _ANSWER, False)
     else:
         know([result])
 
 
-def _answered(answer: bool) -> Callable[[Sequence[Any], Any], None]:
-    def note(args: Sequence[Any], result: Any) -> None:
+def _answered(answer: bool) -> Note:
+    def note(args: Sequence[object], result: object) -> None:
         if _is_padded(args):
             setattr(result, _ANSWER, answer)
 

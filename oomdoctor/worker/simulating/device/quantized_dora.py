@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import Module
 
 from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.training.synthetic import is_fake
+
+if TYPE_CHECKING:
+    from bitsandbytes.functional import QuantState
 
 
 def replacements() -> Iterator[AbstractContextManager[None]]:
@@ -32,11 +36,11 @@ def replacements() -> Iterator[AbstractContextManager[None]]:
         yield replaced(dora, "deepcopy", _copied)
 
 
-def _dequantize(by_peft: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch.Tensor]:
+def _dequantize(by_peft: Callable[[Module], torch.Tensor]) -> Callable[[Module], torch.Tensor]:
     """peft's function, which does what `dequantize_bnb_weight` does with fake weights too."""
 
     @wraps(by_peft)
-    def dequantized(module: Any) -> torch.Tensor:
+    def dequantized(module: Module) -> torch.Tensor:
         weight = module.weight
         four_bit, eight_bit = getattr(weight, "quant_state", None), getattr(weight, "CB", None)
         if not is_fake(weight) or (four_bit is None and eight_bit is None):
@@ -56,7 +60,7 @@ def _dequantize(by_peft: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch
     return dequantized
 
 
-def _copied(layer: Any) -> Any:
+def _copied(layer: Module) -> Module | SimpleNamespace:
     """A copy of a layer as DoRA reads it: copies of fake parameters would lose their constants."""
     weight = getattr(layer, "weight", None)
     if weight is None or not is_fake(weight) or getattr(weight, "quant_state", None) is None:
@@ -66,7 +70,7 @@ def _copied(layer: Any) -> Any:
     return SimpleNamespace(weight=stored)
 
 
-def _copied_state(state: Any) -> Any:
+def _copied_state(state: QuantState) -> QuantState:
     """A copy of bitsandbytes' `QuantState`, with copies of its tensors."""
     found = copy.copy(state)
     for name, value in vars(state).items():

@@ -11,14 +11,14 @@ tensors whose values are known, complex numbers, results that share memory with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-REFUSED = object()  # a result that cannot be made again
 
 
 class _Fresh(NamedTuple):
@@ -54,12 +54,21 @@ class _Number(NamedTuple):
 class _Several(NamedTuple):
     """Several results, in a container of type `kind`."""
 
-    kind: Callable[[list[Any]], Any]
-    each: tuple[Any, ...]
+    kind: type[list[object]] | type[tuple[object, ...]]
+    each: tuple[Known, ...]
+
+
+class _Refused(Enum):
+    REFUSED = "a result that cannot be made again"
+
+
+REFUSED = _Refused.REFUSED
+# What is known of a result; None if there is none.
+Known = _Fresh | _View | _Argument | _Number | _Several | _Refused | None
 
 
 @cache
-def is_regular(func: Any) -> bool:
+def is_regular(func: OpOverload) -> bool:
     """Whether the shapes of an operator's arguments say what it returns."""
     irregular = (
         torch.Tag.data_dependent_output,
@@ -71,7 +80,10 @@ def is_regular(func: Any) -> bool:
     return func.namespace != "prim" and "lift" not in func._schema.name
 
 
-def describer() -> Callable[[Any, Sequence[Any], Mapping[str, Any] | None], Any]:
+Describe = Callable[[OpOverload, Sequence[object], Mapping[str, object] | None], Hashable | None]
+
+
+def describer() -> Describe:
     """A function of an operator and its arguments that returns what their result depends on.
 
     It returns None if it does not know, such as for a tensor whose values are known.
@@ -83,27 +95,28 @@ def describer() -> Callable[[Any, Sequence[Any], Mapping[str, Any] | None], Any]
     sequences = frozenset((list, tuple, torch.Size))
     default, device = torch.get_default_dtype, torch._C._get_default_device
 
-    def add(to: list[Any], values: Iterable[Any]) -> int:
+    def add(to: list[object], values: Iterable[object]) -> int:
         """Describe the values; returns how many tensors they have, or a negative number."""
         tensors = 0
         for value in values:
             kind = type(value)
             if kind is FakeTensor:
-                dtype = value.dtype
-                if value.constant is not None or dtype.is_complex:
+                tensor: FakeTensor = value
+                dtype = tensor.dtype
+                if tensor.constant is not None or dtype.is_complex:
                     return -1
-                to.append(value.shape)
-                to.append(value.stride())
-                to.append(value.storage_offset())
+                to.append(tensor.shape)
+                to.append(tensor.stride())
+                to.append(tensor.storage_offset())
                 to.append(dtype)
-                to.append(value.fake_device)
+                to.append(tensor.fake_device)
                 tensors += 1
             elif kind in numbers:
                 to.append(kind)  # 1, 1.0 and True are equal
                 to.append(value)
             elif kind in plain:
                 to.append(value)
-            elif kind in sequences:
+            elif kind in sequences and isinstance(value, list | tuple):
                 to.append(len(value))
                 within = add(to, value)
                 if within < 0:
@@ -113,8 +126,10 @@ def describer() -> Callable[[Any, Sequence[Any], Mapping[str, Any] | None], Any]
                 return -1
         return tensors
 
-    def describe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-        key = [func, default()]
+    def describe(
+        func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object] | None
+    ) -> Hashable | None:
+        key: list[object] = [func, default()]
         tensors = add(key, args)
         if kwargs and tensors >= 0:
             key.extend(kwargs)
@@ -144,27 +159,27 @@ class Maker:
             else torch._C._set_throw_on_mutable_data_ptr
         )
 
-    def made(self, known: Any, args: Sequence[Any]) -> Any:
+    def made(self, known: Known, args: Sequence[object]) -> object:
         """The result that is known for these arguments."""
         if known is None:
             return None
-        kind = type(known)
-        if kind is _Several:
+        if isinstance(known, _Several):
             return known.kind([self.made(each, args) for each in known.each])
-        if kind is _Argument:
+        if isinstance(known, _Argument):
             return args[known.position]
-        if kind is _Number:
+        if isinstance(known, _Number):
             return known.value
+        assert not isinstance(known, _Refused)
         return self._tensor(known, args)
 
-    def _tensor(self, known: _Fresh | _View, args: Sequence[Any]) -> FakeTensor:
+    def _tensor(self, known: _Fresh | _View, args: Sequence[object]) -> FakeTensor:
         with torch._C._DisableTorchDispatch():
             plain = torch.empty_strided(
                 known.shape, known.strides, dtype=known.dtype, device="meta"
             )
-            if type(known) is _View:
-                storage = args[known.position].untyped_storage()
-                plain.set_(storage, known.offset, known.shape, known.strides)
+            if isinstance(known, _View):
+                base: torch.Tensor = args[known.position]
+                plain.set_(base.untyped_storage(), known.offset, known.shape, known.strides)
         tensor: FakeTensor = torch.Tensor._make_subclass(
             self._fake, plain, False, dispatch_device=True, device_for_backend_keys=self._cpu
         )
@@ -172,7 +187,7 @@ class Maker:
         vars(tensor).update(self._state)
         return tensor
 
-    def learned(self, args: Sequence[Any], result: Any) -> Any:
+    def learned(self, args: Sequence[object], result: object) -> Known:
         """What to remember of a result; `REFUSED` if it cannot be made again."""
         if result is None:
             return None
@@ -189,7 +204,7 @@ class Maker:
                 return _Argument(position)
         return self._learned_tensor(args, result) if type(result) is self._fake else REFUSED
 
-    def _learned_tensor(self, args: Sequence[Any], result: FakeTensor) -> Any:
+    def _learned_tensor(self, args: Sequence[object], result: FakeTensor) -> Known:
         form = tuple(result.shape), result.stride()
         memory = _memory_of(result)
         offset, dtype = result.storage_offset(), result.dtype
@@ -220,10 +235,10 @@ def _memory_of(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _memories(values: Iterable[Any]) -> Iterator[int]:
+def _memories(values: Iterable[object]) -> Iterator[int]:
     """The memory of each tensor among arguments, also in lists."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _memories(value)
-        elif hasattr(value, "untyped_storage"):
+        elif isinstance(value, torch.Tensor):
             yield _memory_of(value)

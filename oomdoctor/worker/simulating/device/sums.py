@@ -12,12 +12,12 @@ layer_norm_kernel.cu `layer_norm_cuda` makes them of the accumulation type (torc
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 Holders = tuple[int, int, int]  # references to a tensor, to its memory and to its Python object
@@ -38,7 +38,7 @@ def sums_in_place() -> Iterator[None]:
         _in_place = before
 
 
-def sum_of_gradients(args: Sequence[Any]) -> torch.Tensor | None:
+def sum_of_gradients(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The first of two gradients if the engine would add the second to it; otherwise None.
 
     `args` are those of `aten::add`.
@@ -52,7 +52,7 @@ def sum_of_gradients(args: Sequence[Any]) -> torch.Tensor | None:
     return one if alike and _is_dense(one) else None
 
 
-def gradient_of_index(args: Sequence[Any]) -> torch.Tensor | None:
+def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The zeros that the gradient of an indexed tensor is written to; None outside autograd.
 
     `args` are those of `aten::index_put`. FunctionsManual.cpp `index_backward` writes into the
@@ -75,7 +75,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _holders(args: Sequence[Any]) -> Holders:
+def _holders(args: Sequence[torch.Tensor]) -> Holders:
     """Who holds the first argument; the callers themselves must not, because they would count."""
     memory = torch._C._storage_Use_Count(args[0].untyped_storage()._cdata)
     return args[0]._use_count(), memory, sys.getrefcount(args[0])
@@ -88,8 +88,12 @@ def _only_the_engine() -> Holders:
 
     class Counter(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+            self,
+            func: OpOverload,
+            types: Sequence[type],
+            args: tuple[torch.Tensor, ...] = (),
+            kwargs: Mapping[str, object] | None = None,
+        ) -> object:
             if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
                 found.append(_holders(args))
             return func(*args, **(kwargs or {}))
@@ -112,7 +116,7 @@ def cuda_statistics() -> Iterator[None]:
         _as_on_cuda = before
 
 
-def normalized(args: Sequence[Any]) -> tuple[torch.Tensor, ...] | None:
+def normalized(args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
     """The results of `aten::native_layer_norm` as on CUDA; None if the CPU's are the same."""
     tensor, dims = args[0], len(args[1])
     if not _as_on_cuda or tensor.dtype not in (torch.float16, torch.bfloat16):

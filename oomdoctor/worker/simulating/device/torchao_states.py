@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cache
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TypeAlias
 
 import torch
+from torch._ops import OpOverload
+from torch.optim import Optimizer
 
 from oomdoctor.worker.simulating.replacing import replaced
 
+State: TypeAlias = (
+    dict[str, torch.Tensor] | torch.Tensor
+)  # codes, scales and a table, or a plain one
 _PLACES = ("torchao.optim.adam", "torchao.prototype.low_bit_optim.adam")
 _LEAST_ELEMENTS = 4096  # smaller parameters keep states in their own type
 _OPERATORS = {
@@ -51,7 +56,6 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     module = _module()
     if module is None:
         return
-    torch = importlib.import_module("torch")
     yield replaced(module._AdamBase, "add_param_group", _add_param_group)
     # torch wraps the step of a class when it makes the first optimizer of it.
     for kind in (module.AdamW8bit, module.AdamW4bit):
@@ -59,10 +63,10 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     if cuda:
         yield replaced(module._AdamBase, "_new_buffer", _new_buffer)
     else:
-        yield replaced(module, "torch", _eager(torch))
+        yield replaced(module, "torch", _eager())
 
 
-def _add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
+def _add_param_group(optimizer: Optimizer, group: dict[str, object]) -> None:
     """Add a group whose learning rate is a number, because a fake tensor cannot be copied.
 
     torchao makes a tensor of it, which accelerate moves to the device.
@@ -72,10 +76,10 @@ def _add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
     rates.append(torch.zeros(()))
 
 
-def _eager_step(by_torchao: Callable[..., Any]) -> Callable[..., Any]:
+def _eager_step(by_torchao: Callable[..., object]) -> Callable[..., None]:
     """torchao's step with a learning rate that is a tensor while it runs, as it wants."""
 
-    def step(optimizer: Any, closure: Any = None) -> None:
+    def step(optimizer: Optimizer, closure: object = None) -> None:
         rates = [group["lr"] for group in optimizer.param_groups]
         for group, tensor in zip(optimizer.param_groups, optimizer._rates_on_device, strict=True):
             group["lr"] = tensor
@@ -86,7 +90,7 @@ def _eager_step(by_torchao: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _eager(torch: ModuleType) -> Any:
+def _eager() -> SimpleNamespace:
     """torch as torchao's module sees it, without its compiler."""
     importlib.import_module("torch._dynamo")  # its step asks for a setting of it
     found = SimpleNamespace(**vars(torch))
@@ -103,7 +107,7 @@ def _module() -> ModuleType | None:
     return None
 
 
-def _new_buffer(optimizer: Any, parameter: torch.Tensor, signed: bool) -> Any:
+def _new_buffer(optimizer: Optimizer, parameter: torch.Tensor, signed: bool) -> State:
     """A state of the parameter: its codes, scales and table, or a plain tensor."""
     count, block = parameter.numel(), optimizer.block_size
     if count < _LEAST_ELEMENTS or count % block:
@@ -121,7 +125,7 @@ def _zeros(parameter: torch.Tensor, count: int, dtype: torch.dtype) -> torch.Ten
     return torch.zeros_like(parameter.detach().flatten()[:count], dtype=dtype)
 
 
-def _step(optimizer: Any, closure: Any = None) -> None:
+def _step(optimizer: Optimizer, closure: object = None) -> None:
     """Update all parameters as the compiled step does."""
     with torch.no_grad():
         for group in optimizer.param_groups:
@@ -130,7 +134,7 @@ def _step(optimizer: Any, closure: Any = None) -> None:
                     _update(optimizer, parameter)
 
 
-def _update(optimizer: Any, parameter: torch.Tensor) -> None:
+def _update(optimizer: Optimizer, parameter: torch.Tensor) -> None:
     state = optimizer.state[parameter]
     if not state:
         state["exp_avg"] = optimizer._new_buffer(parameter, True)
@@ -159,7 +163,7 @@ def _moments(
 
 
 @cache  # a process can define an operator only once
-def _operator(name: str) -> Any:
+def _operator(name: str) -> OpOverload:
     torch.library.define(f"oomdoctor::{name}", _OPERATORS[name])
     result = _moments if name == "low_bit_moments" else lambda *_: None
     torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", result)

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -20,8 +21,14 @@ from oomdoctor.system.environment import kept_variables
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.simulating.replacing import replaced
-from oomdoctor.worker.tracing.tensors import resized_storages
+from oomdoctor.worker.tracing.calls import resized_storages
 from oomdoctor.worker.tracing.trace import AllocationTrace
+
+if TYPE_CHECKING:
+    from accelerate.state import PartialState
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -49,10 +56,10 @@ def fake_world(
     from torch.distributed.tensor import DTensor, _sharding_prop
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    def backend(*_: Any, **__: Any) -> tuple[str, DistributedType]:
+    def backend(*_: object, **__: object) -> tuple[str, DistributedType]:
         return "fake", DistributedType.MULTI_GPU
 
-    def set_device(state: Any) -> None:
+    def set_device(state: PartialState) -> None:
         state.device = torch.device("cpu")
 
     device.sharded = DTensor
@@ -91,11 +98,11 @@ def fake_world(
         yield
 
 
-def _with_values(function: Any) -> Any:
+def _with_values(function: Callable[P, Result]) -> Callable[P, Result]:
     """The function without fake tensors: a mesh of ranks is a tensor whose values are read."""
 
     @wraps(function)
-    def real(*args: Any, **kwargs: Any) -> Any:
+    def real(*args: P.args, **kwargs: P.kwargs) -> Result:
         with _disable_current_modes():
             return function(*args, **kwargs)
 
@@ -103,7 +110,7 @@ def _with_values(function: Any) -> Any:
 
 
 def _everywhere(
-    function: Callable[..., Any], instead: Callable[..., Any]
+    function: Callable[..., object], instead: Callable[..., object]
 ) -> Iterator[AbstractContextManager[None]]:
     """Replace a function in all modules that imported it by its name."""
     name = function.__name__
@@ -112,11 +119,11 @@ def _everywhere(
             yield replaced(module, name, instead)
 
 
-def _unseen(function: Any, trace: AllocationTrace) -> Any:
+def _unseen(function: Callable[P, Result], trace: AllocationTrace) -> Callable[P, Result]:
     """The function, whose tensors are not memory of the device."""
 
     @wraps(function)
-    def unseen(*args: Any, **kwargs: Any) -> Any:
+    def unseen(*args: P.args, **kwargs: P.kwargs) -> Result:
         with trace.paused():
             return function(*args, **kwargs)
 
@@ -140,14 +147,14 @@ def _variables(config: TrainConfig) -> dict[str, str]:
     }
 
 
-def _users_of_handles(device_mesh: Any) -> Iterator[Any]:
+def _users_of_handles(device_mesh: ModuleType) -> Iterator[ModuleType]:
     """The modules that look up what controls a device."""
     from torch.distributed.fsdp import _fully_shard
 
     yield device_mesh
     for name in ("_fsdp_collectives", "_fsdp_init", "_fsdp_param_group", "_fsdp_state"):
         module = getattr(_fully_shard, name, None)
-        if hasattr(module, "_get_device_handle"):
+        if module is not None and hasattr(module, "_get_device_handle"):
             yield module
 
 
@@ -163,29 +170,29 @@ class Stream:
     def __hash__(self) -> int:
         return self.number
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: Event) -> None:
         """Nothing runs, so there is nothing to wait for."""
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: Stream) -> None:
         """The same."""
 
     def synchronize(self) -> None:
         """The same."""
 
-    def record_event(self, event: Any = None) -> Event:
+    def record_event(self, event: Event | None = None) -> Event:
         return event or Event()
 
 
 class Event:
     """A moment that is always past."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         """Nothing runs."""
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: Stream | None = None) -> None:
         """Nothing runs."""
 
     def synchronize(self) -> None:
@@ -210,11 +217,11 @@ class Streams:
         self._trace = trace
         self._made = 0
 
-    def Stream(self, *_: Any, **__: Any) -> _Stream:  # noqa: N802 - the name in torch.cuda
+    def Stream(self, *_: object, **__: object) -> _Stream:  # noqa: N802 - the name in torch.cuda
         self._made += 1
         return _Stream(self._made)
 
-    def current_stream(self, *_: Any) -> _Stream:
+    def current_stream(self, *_: object) -> _Stream:
         return _Stream(self._trace.stream)
 
     @contextmanager
@@ -231,7 +238,7 @@ class Streams:
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, _: Any) -> None:
+    def set_device(self, _: object) -> None:
         """There is one device."""
 
     def is_available(self) -> bool:
@@ -240,5 +247,5 @@ class Streams:
     def is_initialized(self) -> bool:
         return True
 
-    def synchronize(self, *_: Any) -> None:
+    def synchronize(self, *_: object) -> None:
         """Nothing runs."""

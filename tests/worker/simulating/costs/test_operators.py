@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.simulating.costs.operators import cost_of
+from oomdoctor.worker.tracing.calls import OperatorCall
 
 BF16 = torch.bfloat16
 
@@ -22,7 +23,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
 
     @property
     def costs(self) -> list[OpCost]:
-        return [cost for call in self.calls if (cost := cost_of(*call)) is not None]
+        return [cost for call in self.calls if (cost := cost_of(OperatorCall(*call))) is not None]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -75,7 +76,7 @@ def test_grouped_products_share_the_rows_out(left: Any, right: Any) -> None:
     grouped = torch.ops.aten._grouped_mm.default
     with FakeTensorMode():
         args = (empty(*left), empty(*right))
-        cost = cost_of(grouped, args, {}, empty(96, 32))
+        cost = cost_of(OperatorCall(grouped, args, {}, empty(96, 32)))
     assert cost is not None
     assert (cost.kind, cost.flops) == ("matmul", 2 * 96 * 16 * 32)
 
@@ -159,7 +160,7 @@ def test_only_tensors_that_are_alike_are_walked_in_step(call: Any, kind: str) ->
 def test_lists_of_tensors_are_walked_each_by_itself() -> None:
     with FakeTensorMode():
         tensors = [empty(100), empty(50)]
-        cost = cost_of(torch.ops.aten._foreach_mul_.Scalar, (tensors, 2.0), {}, None)
+        cost = cost_of(OperatorCall(torch.ops.aten._foreach_mul_.Scalar, (tensors, 2.0), {}, None))
     assert cost is not None
     assert cost.kind == "elementwise"
 
@@ -170,9 +171,9 @@ def test_a_copy_between_devices_is_told_from_a_cast() -> None:
         device = torch.empty(100, dtype=BF16, device="meta")
         to_copy, copy_ = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
         kinds = [
-            cost_of(to_copy, (host,), {"device": "meta"}, device),
-            cost_of(copy_, (device, host), {}, device),
-            cost_of(copy_, (host, host), {}, host),
+            cost_of(OperatorCall(to_copy, (host,), {"device": "meta"}, device)),
+            cost_of(OperatorCall(copy_, (device, host), {}, device)),
+            cost_of(OperatorCall(copy_, (host, host), {}, host)),
         ]
     assert [cost.kind for cost in kinds if cost] == ["copy", "copy", "elementwise"]
 
@@ -219,8 +220,10 @@ def test_attention_kernels_of_cuda_have_the_same_flops() -> None:
     attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
     with FakeTensorMode():
         q = empty(2, 8, 128, 32)
-        masked = cost_of(attention, (q, q, q, empty(2, 8, 128, 128), True), {}, (q,))
-        causal = cost_of(attention, (q, q, q, None, True, 0.0), {"is_causal": True}, (q,))
+        masked = cost_of(OperatorCall(attention, (q, q, q, empty(2, 8, 128, 128), True), {}, (q,)))
+        causal = cost_of(
+            OperatorCall(attention, (q, q, q, None, True, 0.0), {"is_causal": True}, (q,))
+        )
     assert masked is not None
     assert causal is not None
     assert masked.flops == 2 * causal.flops == 4 * 2 * 8 * 128 * 128 * 32
@@ -231,8 +234,8 @@ def test_lists_add_up() -> None:
     add = torch.ops.aten._foreach_add_.List
     with FakeTensorMode():
         a, b = [empty(100), empty(50)], [empty(100), empty(50)]
-        cost = cost_of(add, (a, b), {}, None)
-        parts = cost_of(torch.ops.aten.cat.default, (a,), {}, empty(150))
+        cost = cost_of(OperatorCall(add, (a, b), {}, None))
+        parts = cost_of(OperatorCall(torch.ops.aten.cat.default, (a,), {}, empty(150)))
     assert cost is not None
     assert cost.bytes_moved == 150 * 2 * 3
     assert parts is not None
@@ -275,7 +278,7 @@ def test_dequantisation_reads_packed_bytes() -> None:
     with FakeTensorMode():
         packed, scales = empty(2048, 1, dtype=torch.uint8), empty(64, dtype=torch.float32)
         args = (packed, scales, 64, "nf4", [64, 64], BF16)
-        cost = cost_of(dequantise, args, {}, empty(64, 64))
+        cost = cost_of(OperatorCall(dequantise, args, {}, empty(64, 64)))
     assert cost == OpCost("dequantize_4bit", "quantised", "uint8", 0.0, 2048 + 256 + 8192)
 
 
@@ -284,7 +287,7 @@ def test_a_4_bit_product_multiplies_by_the_unpacked_shape() -> None:
     with FakeTensorMode():
         packed, scales = empty(1024, 1, dtype=torch.uint8), empty(32, dtype=torch.float32)
         args = (empty(1, 64), packed, [32, 64], scales, empty(16, dtype=torch.float32), 64)
-        cost = cost_of(product, args, {}, empty(1, 32))
+        cost = cost_of(OperatorCall(product, args, {}, empty(1, 32)))
     assert cost is not None
     assert (cost.kind, cost.flops) == ("quantised", 2 * 64 * 32)
 
@@ -295,7 +298,7 @@ def test_a_4_bit_product_unpacks_its_weight_whatever_the_rows(rows: int, dtype: 
     with FakeTensorMode():
         packed, scales = empty(1024, 1, dtype=torch.uint8), empty(32, dtype=torch.float32)
         args = (empty(rows, 64, dtype=dtype), packed, [32, 64], scales, 64, "nf4")
-        cost = cost_of(product, args, {}, empty(rows, 32, dtype=dtype))
+        cost = cost_of(OperatorCall(product, args, {}, empty(rows, 32, dtype=dtype)))
     assert cost is not None
     assert cost.flops == 2 * rows * 64 * 32
     assert cost.unpacked_bytes == 32 * 64 * (0.5 + dtype.itemsize)
@@ -305,7 +308,7 @@ def test_an_int8_product() -> None:
     product = bitsandbytes_op("int8_linear_matmul")
     with FakeTensorMode():
         args = (empty(10, 64, dtype=torch.int8), empty(32, 64, dtype=torch.int8))
-        cost = cost_of(product, args, {}, empty(10, 32, dtype=torch.int32))
+        cost = cost_of(OperatorCall(product, args, {}, empty(10, 32, dtype=torch.int32)))
     assert cost == OpCost(
         "int8_linear_matmul", "matmul", "int8", 2 * 10 * 64 * 32, 640 + 2048 + 1280
     )
@@ -319,7 +322,7 @@ def test_an_8_bit_optimizer_reads_and_writes_one_byte_a_state() -> None:
         code, scale = empty(256, dtype=torch.float32), empty(2, dtype=torch.float32)
         moments = (0.9, 0.999, 0.0, 0.0, 1e-8, 1, 1e-3)
         args = ("adam", gradient, parameter, first, second, *moments, code, code, scale, scale)
-        cost = cost_of(update, (*args, 0.0, 1.0), {}, None)
+        cost = cost_of(OperatorCall(update, (*args, 0.0, 1.0), {}, None))
     assert cost is not None
     assert cost.kind == "elementwise"
     states = 1024 + 2 * 1024 + 2 * 512 + 2 * 512

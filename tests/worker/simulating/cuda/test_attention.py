@@ -19,6 +19,7 @@ from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
 from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
 from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.training.synthetic import dtype_keyword
 
 T4, A100, RTX_4090, H100 = (Card(cc) for cc in ((7, 5), (8, 0), (8, 9), (9, 0)))
@@ -36,7 +37,7 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         self.results.setdefault(name, []).append(result)
-        steps = steps_of(func, args, kwargs, result, self.card)
+        steps = steps_of(OperatorCall(func, args, kwargs, result), self.card)
         blocks = tuple(step for step in steps if isinstance(step, int))
         if blocks:
             self.hidden[name] = blocks

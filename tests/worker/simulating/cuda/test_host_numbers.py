@@ -12,9 +12,9 @@ def counted(make: object) -> int:
     from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
     from oomdoctor.worker.tracing.steps import OnHost
 
-    trace = AllocationTrace("cpu")
-    trace.steps_of = lambda func, args, kwargs, result, kind: (
-        (OnHost(0),) if func._schema.name == "aten::lift_fresh" and is_on_host(result) else ()
+    trace, lift_fresh = AllocationTrace("cpu"), torch.ops.aten.lift_fresh.default
+    trace.steps_of = lambda call: (
+        (OnHost(0),) if call.func is lift_fresh and is_on_host(call.result) else ()
     )
     with told_apart(trace), trace.recording():
         kept = make()  # type: ignore[operator]

@@ -15,6 +15,7 @@ from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.worker.simulating.cuda.kernels import reductions
 from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
 
 A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
@@ -36,7 +37,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        blocks = taken_of(steps_of(func, args, kwargs, result, self.card))
+        blocks = taken_of(steps_of(OperatorCall(func, args, kwargs, result), self.card))
         if blocks:
             self.hidden[func._schema.name] = blocks
         return result
@@ -53,7 +54,7 @@ def blocks(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[Any
 
 
 def steps(func: Any, *args: Any, card: Card = A100, **kwargs: Any) -> tuple[Step, ...]:
-    return steps_of(func, args, kwargs, func(*args, **kwargs), card)
+    return steps_of(OperatorCall(func, args, kwargs, func(*args, **kwargs)), card)
 
 
 @pytest.mark.parametrize("tokens", [3072, 3073])

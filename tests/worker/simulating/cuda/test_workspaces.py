@@ -16,6 +16,7 @@ from oomdoctor.worker.protocol.progress import PhaseFile
 from oomdoctor.worker.simulating.cuda import workspaces
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
 from oomdoctor.worker.simulating.simulate import simulated_rung
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 
 A100, RTX_4090, H100 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0)))
@@ -33,7 +34,7 @@ class Recorder(TorchDispatchMode):
         self.found: set[Lasting | Passing] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found.update(workspaces_of(func, args, self.card))
+        self.found.update(workspaces_of(OperatorCall(func, args, {}, None), self.card))
         return func(*args, **(kwargs or {}))
 
 
@@ -84,11 +85,16 @@ def test_with_a_bias_cublaslt_has_one(
     with FakeTensorMode():
         call = (torch.empty(8), torch.empty(4, 6), torch.empty(6, 8))
 
-    assert list(workspaces_of(aten.addmm.default, call, A100)) == own
+    assert list(workspaces_of(OperatorCall(aten.addmm.default, call, {}, None), A100)) == own
 
 
 def test_other_operators_need_none() -> None:
-    assert workspaces_of(aten.add.Tensor, (torch.empty(4), torch.empty(4)), A100) == ()
+    assert (
+        workspaces_of(
+            OperatorCall(aten.add.Tensor, (torch.empty(4), torch.empty(4)), {}, None), A100
+        )
+        == ()
+    )
 
 
 def test_the_step_keeps_that_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from oomdoctor.records.costs import OpCost
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.costs.operators import cost_of
 from oomdoctor.worker.simulating.device import bitsandbytes
+from oomdoctor.worker.tracing.calls import OperatorCall
 
 SCALARS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1, "lr": 1e-3}
 
@@ -27,7 +28,7 @@ class Costs(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.seen.append(cost_of(func, args, kwargs, result))
+        self.seen.append(cost_of(OperatorCall(func, args, kwargs, result)))
         return result
 
 

@@ -21,6 +21,7 @@ from oomdoctor.worker.simulating.device import mode
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.device.results import REFUSED, is_regular
 from oomdoctor.worker.simulating.simulate import simulated_rung
+from oomdoctor.worker.tracing.calls import OperatorCall
 from tests.examples.tiny_models import tiny_job
 
 aten = torch.ops.aten
@@ -173,8 +174,8 @@ class Seen:
     def begins(self) -> None:
         self.names.append("begin")
 
-    def note_operator(self, func: Any, args: Any, kwargs: Any, result: Any, kind: Any) -> None:
-        self.names.append(func._schema.name)
+    def note_operator(self, call: OperatorCall) -> None:
+        self.names.append(call.func._schema.name)
 
 
 def test_an_observer_sees_what_the_step_calls_and_not_what_a_fake_kernel_calls() -> None:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.worker.simulating.device import sums
 from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.tracing.calls import OperatorCall
 
 
 class Sums(TorchDispatchMode):
@@ -114,11 +115,9 @@ def test_the_same_on_the_simulated_device() -> None:
         class Observer:
             def begins(self) -> None: ...
 
-            def note_operator(
-                self, func: Any, args: Any, _kwargs: Any, result: Any, _: Any
-            ) -> None:
-                if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
-                    seen.append("in place" if result is args[0] else "new")
+            def note_operator(self, call: OperatorCall) -> None:
+                if call.func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+                    seen.append("in place" if call.result is call.args[0] else "new")
 
         with device.observed_by(Observer()):
             twice(torch.ones(4, 4, requires_grad=True)).backward()

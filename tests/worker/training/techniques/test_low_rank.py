@@ -17,6 +17,7 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
 from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Result
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.optimizers import state_tensors
@@ -104,7 +105,7 @@ def test_cusolver_gets_a_copy_and_the_rest_is_said() -> None:
     with FakeTensorMode():
         matrix = torch.empty(64, 16)
         svd = torch.ops.aten._linalg_svd.default
-        steps = steps_of(svd, (matrix,), {}, svd(matrix), Card((8, 0)))
+        steps = steps_of(OperatorCall(svd, (matrix,), {}, svd(matrix)), Card((8, 0)))
     assert steps == (Result(OTHERS), 4, 4 * matrix.numel())
 
 

@@ -7,18 +7,19 @@ value are (batch, heads, length, head dimension). The results are bytes of block
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import held_threads
+from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 FLOAT = 4
 
 
-def flash_forward(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[Step, ...]:
+def flash_forward(call: OperatorCall, card: Card) -> tuple[Step, ...]:
     """flash_attn/flash_api.cpp `mha_fwd` and `set_params_splitkv` (torch 2.3-2.13).
 
     If few blocks of queries would leave multiprocessors idle, keys are split, and each split keeps
@@ -28,9 +29,11 @@ def flash_forward(named: Mapping[str, Any], capability: tuple[int, int]) -> tupl
     """
     returns = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
     on_host = (OnHost(2), OnHost(3)) if returns[6].name == "philox_seed" else ()
-    batch, heads, length, dim = named["query"].shape
-    keys = named["key"].shape[2]
-    splits = 1 if named["dropout_p"] else _key_splits(batch * heads, length, keys, dim, capability)
+    batch, heads, length, dim = call.tensor("query").shape
+    keys = call.tensor("key").shape[2]
+    splits = (
+        1 if call.argument("dropout_p") else _key_splits(batch * heads, length, keys, dim, card)
+    )
     if splits == 1:
         return on_host
     sums = FLOAT * splits * batch * heads * length
@@ -38,9 +41,9 @@ def flash_forward(named: Mapping[str, Any], capability: tuple[int, int]) -> tupl
     return (*on_host, Result(0), Result(1), sums, outputs, Result(OTHERS), Freed(0), Freed(1))
 
 
-def _key_splits(heads: int, length: int, keys: int, dim: int, capability: tuple[int, int]) -> int:
+def _key_splits(heads: int, length: int, keys: int, dim: int, card: Card) -> int:
     """`num_splits_heuristic`: the fewest with 85% of the best use of the multiprocessors."""
-    slots = 2 * held_threads(capability)[0]
+    slots = 2 * held_threads(card.compute_capability)[0]
     blocks = heads * -(-length // 64)
     columns = -(-keys // (256 if dim <= 64 else 128 if dim <= 128 else 64))
     if blocks >= 0.8 * slots:
@@ -54,15 +57,15 @@ def _key_splits(heads: int, length: int, keys: int, dim: int, capability: tuple[
     return next(splits for splits, share in used.items() if share >= 0.85 * best)
 
 
-def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
+def flash(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """flash_attn/flash_api.cpp `mha_bwd` (FlashAttention 2, torch 2.3-2.13).
 
     softmax_d and dq_accum in fp32, over the length rounded up to 128. For grouped queries also dK
     and dV over all query heads, before they are summed. A strided incoming gradient or output is
     copied.
     """
-    batch, heads, length, dim = named["query"].shape
-    key = named["key"]
+    batch, heads, length, dim = call.tensor("query").shape
+    key = call.tensor("key")
     rounded = _up(length, 128)
     accumulators = [
         FLOAT * batch * heads * rounded,
@@ -71,17 +74,17 @@ def flash(named: Mapping[str, Any]) -> tuple[int, ...]:
     if key.shape[1] != heads:
         expanded = batch * key.shape[2] * heads * dim * key.element_size()
         accumulators += [expanded, expanded]
-    return (*_copies(named["grad_out"], named["out"]), *accumulators)
+    return (*_copies(call.tensor("grad_out"), call.tensor("out")), *accumulators)
 
 
-def flash_of_documents(named: Mapping[str, Any]) -> tuple[int, ...]:
+def flash_of_documents(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """flash_attn/csrc/flash_attn/flash_api.cpp `mha_varlen_bwd` (flash-attn 2.6-2.8).
 
     softmax_d and dq_accum in fp32 have 128 rows more for each document.
     """
-    tokens, heads, dim = named["query"].shape
-    key = named["key"]
-    rows = tokens + 128 * (named["cum_seq_q"].numel() - 1)
+    tokens, heads, dim = call.tensor("query").shape
+    key = call.tensor("key")
+    rows = tokens + 128 * (call.tensor("cum_seq_q").numel() - 1)
     accumulators = [
         FLOAT * heads * rows,
         FLOAT * heads * rows * _up(dim, 32 if dim <= 128 else 64),
@@ -89,34 +92,35 @@ def flash_of_documents(named: Mapping[str, Any]) -> tuple[int, ...]:
     if key.shape[1] != heads:
         expanded = key.shape[0] * heads * dim * key.element_size()
         accumulators += [expanded, expanded]
-    grad = named["grad_out"]
-    return (*(() if grad.is_contiguous() else (_bytes(grad),)), *accumulators)
+    grad = call.tensor("grad_out")
+    return (*(() if grad.is_contiguous() else (tensor_bytes(grad),)), *accumulators)
 
 
-def cudnn(named: Mapping[str, Any]) -> tuple[int, ...]:
+def cudnn(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """cudnn-frontend 1.2x scaled_dot_product_flash_attention.h, `get_fe_workspace_size_node`.
 
     One workspace: dQ in fp32 and the sums of the softmax. Only cuDNN knows what its engine needs in
     addition. For grouped queries that is at least dK and dV over all query heads.
     """
-    batch, heads, length, dim = named["query"].shape
-    key = named["key"]
+    batch, heads, length, dim = call.tensor("query").shape
+    key = call.tensor("key")
     size = FLOAT * batch * heads * length * (dim + 1)
     if key.shape[1] != heads:
         size += 2 * batch * heads * key.shape[2] * dim * key.element_size()
-    grad, out = named["grad_out"], named["out"]
-    copy = () if grad.stride() == out.stride() else (_bytes(grad),)
+    grad, out = call.tensor("grad_out"), call.tensor("out")
+    copy = () if grad.stride() == out.stride() else (tensor_bytes(grad),)
     return (*copy, size)
 
 
-def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[Step, ...]:
+def efficient(call: OperatorCall, card: Card) -> tuple[Step, ...]:
     """attention_backward.cu `_efficient_attention_backward`, mem_eff_attention/kernel_backward.h.
 
     delta in fp32 and `Params::workspace_size`: staging for dQ in tiles, and for dK and dV if the
     kernel does not hold them in registers (torch 2.1-2.13). Where the kernel does not compute delta
     (`kKernelComputesDelta`), it is the sum of a product in fp32.
     """
-    query, key, value = named["query"], named["key"], named["value"]
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    capability = card.compute_capability
     batch, heads, length, dim = query.shape
     tile_i, tile_j, largest = _cutlass_tiles(query, max(dim, value.shape[-1]), capability)
     blocks_i, columns = -(-length // tile_i), -(-dim // tile_j)
@@ -129,11 +133,11 @@ def efficient(named: Mapping[str, Any], capability: tuple[int, int]) -> tuple[St
         splits = splits if capability >= (7, 0) else 1
         width = _up(dim, tile_i) + _up(value.shape[-1], tile_i)
         stage += FLOAT * splits * tile_j * width
-    steps: list[Step] = [*_copies(named["grad_out_"]), Result(OTHERS)]
+    steps: list[Step] = [*_copies(call.tensor("grad_out_")), Result(OTHERS)]
     taken = len(steps) - 1
     delta = FLOAT * batch * heads * length
     if not half or (capability == (7, 0) and not in_registers):
-        product = FLOAT * named["out"].numel()
+        product = FLOAT * call.tensor("out").numel()
         made = [*((product, product) if half else ()), product, delta]
         is_copied = heads > 1 and length > 1
         steps += [*made, *((delta,) if is_copied else ())]
@@ -165,7 +169,7 @@ def _cutlass_tiles(
 
 
 def _copies(*tensors: torch.Tensor) -> tuple[int, ...]:
-    return tuple(_bytes(tensor) for tensor in tensors if not _is_dense(tensor))
+    return tuple(tensor_bytes(tensor) for tensor in tensors if not _is_dense(tensor))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -174,10 +178,6 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     expected = (length * heads * dim, dim, heads * dim, 1)
     strides = zip(tensor.shape, tensor.stride(), expected, strict=True)
     return all(size == 1 or stride == wanted for size, stride, wanted in strides)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _up(value: int, multiple: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 
@@ -13,16 +12,16 @@ from oomdoctor.analysis.simulator.reductions import RowSum
 class Scratch(int):
     """Bytes of a block that a kernel holds, with what `TapeBlock` says of them."""
 
-    rows: int = 0
-    segments: int = 0
-    row_sum: RowSum | None = None
+    rows: int
+    segments: int
+    row_sum: RowSum | None
 
-
-def scratch(size: int, **values: Any) -> Scratch:
-    """A block of so many bytes, and what `TapeBlock` says of it besides."""
-    block = Scratch(size)
-    vars(block).update(values)
-    return block
+    def __new__(
+        cls, size: int, rows: int = 0, segments: int = 0, row_sum: RowSum | None = None
+    ) -> Scratch:
+        block = super().__new__(cls, size)
+        block.rows, block.segments, block.row_sum = rows, segments, row_sum
+        return block
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from math import prod
 
 import torch
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.worker.simulating.cuda.kernels.blocks import is_flat, scratch, tensor_bytes
+from oomdoctor.worker.simulating.cuda.kernels.blocks import Scratch, is_flat, tensor_bytes
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Freed, Result, Step
 
 
-def embedding(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def embedding(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """Embedding.cpp `embedding_symint`: `reshape(-1)` copies indices that are no flat memory."""
-    indices = named["indices"]
+    indices = call.tensor("indices")
     return () if is_flat(indices) else (tensor_bytes(indices), Result(0))
 
 
-def embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def embedding_backward(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """Embedding.cu `embedding_dense_backward_cuda`, EmbeddingBackwardKernel.cu (torch 1.11-2.13).
 
     Up to 3,072 tokens (`SORTED_ROWS`), one kernel works in place. Above that, the indices are
@@ -26,22 +26,22 @@ def embedding_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     kept for each part; how many there are at most is known without reading them. What the sort and
     the scans take for themselves is left out: except for the sort, it is a few KiB.
     """
-    grad, indices = named["grad_output"], named["indices"]
+    grad, indices = call.tensor("grad_output"), call.tensor("indices")
     copies = [tensor_bytes(tensor) for tensor in (grad, indices) if not tensor.is_contiguous()]
     tokens, index = indices.numel(), tensor_bytes(indices)
     row = grad.shape[-1] * max(4, grad.element_size())
-    segments = named["num_weights"]
+    segments = call.number("num_weights")
     # Where they are sorted in any case, there may be less, but never more.
-    rows = 0 if named["scale_grad_by_freq"] else tokens
-    partial = {"rows": rows, "segments": segments if rows else 0}
-    sorted_indices, order, positions = (scratch(index, rows=rows) for _ in range(3))
-    begins, keys, parts, offsets = (scratch(index, rows=rows) for _ in range(4))
+    rows = 0 if call.argument("scale_grad_by_freq") else tokens
+    segments = segments if rows else 0
+    sorted_indices, order, positions = (Scratch(index, rows) for _ in range(3))
+    begins, keys, parts, offsets = (Scratch(index, rows) for _ in range(4))
     first = len(copies)
     return (
         *copies,
         *(sorted_indices, order, positions, Freed(first + 2), Result(0)),
-        *(begins, scratch(8, rows=rows), keys, Freed(first + 5), parts, offsets),
-        *(scratch(8, rows=rows), scratch(index, **partial), scratch(tokens * row, **partial)),
+        *(begins, Scratch(8, rows), keys, Freed(first + 5), parts, offsets),
+        *(Scratch(8, rows), Scratch(index, rows, segments), Scratch(tokens * row, rows, segments)),
     )
 
 
@@ -50,19 +50,20 @@ _SCAN = 1279  # what DeviceScan takes for a few thousand elements
 _SELECT = 1023  # what DeviceSelect takes for up to a few thousand elements
 
 
-def nonzero(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def nonzero(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """Nonzero.cu `nonzero_cuda_out_impl`: the elements are counted, then selected."""
     return (*_COUNT, Result(0), _SELECT, Freed(2))
 
 
-def index(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def index(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """TensorAdvancedIndexing.cpp `AdvancedIndex`: on CUDA all indices get the same strides.
 
     A mask becomes the places of its elements (`expandTensors`).
     """
-    indices = [index for index in named["indices"] if index is not None]
+    indices = call.tensors("indices")
     if any(_is_mask(index) for index in indices):
-        (mask, *others), result = indices, named["result"]
+        mask, *others = indices
+        result: torch.Tensor = call.result
         return () if others else (*_places(mask, result.shape[0]), Result(0))
     if len(indices) < 2:
         return ()
@@ -72,22 +73,21 @@ def index(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     return (*(tensor_bytes(index) for index in alike if not index.is_contiguous()), Result(0))
 
 
-def index_put(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def index_put(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """Indexing.cu `index_put_with_sort_kernel`, used when values are accumulated (torch 2.0-2.13).
 
     It allocates linear, sorted, original and counted indices and the second buffers of the radix
     sort for keys and values, 8 bytes each. Strided or broadcast values are copied.
     """
-    indices = [index for index in named["indices"] if index is not None]
-    if not named["accumulate"] or not indices:
+    indices = call.tensors("indices")
+    if not call.argument("accumulate") or not indices:
         return ()
     if any(_is_mask(index) for index in indices):
-        return () if len(indices) > 1 else _put_by_mask(indices[0], named["values"])
-    target, values = named["self"], named["values"]
+        return () if len(indices) > 1 else _put_by_mask(indices[0], call.tensor("values"))
+    target, values = call.tensor("self"), call.tensor("values")
     count = max(index.numel() for index in indices)
-    indexed = 1
-    for size, index in zip(target.shape, named["indices"], strict=False):
-        indexed *= size if index is not None else 1
+    places = zip(target.shape, call.tensor("indices"), strict=False)
+    indexed = prod(size for size, index in places if index is not None)
     rows = count * (target.numel() // max(1, indexed))
     dense = values.is_contiguous() and values.numel() == rows
     copies = () if dense else (rows * values.element_size(),)
@@ -96,25 +96,22 @@ def index_put(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
     return (*copies, *_sorted(count))
 
 
-def masked_scatter(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def masked_scatter(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """IndexKernel.cu `masked_scatter_cuda_impl`: how many elements are selected before each.
 
     A mask that is broadcast is copied.
     """
-    tensor, mask = named["self"], named["mask"]
+    tensor, mask = call.tensor("self"), call.tensor("mask")
     counts = 8 * tensor.numel()
     if mask.shape == tensor.shape and mask.is_contiguous():
         return (Result(0), counts, _SCAN, Freed(1))
     return (Result(0), counts, tensor.numel(), _SCAN, Freed(2))
 
 
-def masked_scatter_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def masked_scatter_backward(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """TensorAdvancedIndexing.cpp `masked_scatter_backward_symint`: the gradients that are selected
     are read by index."""
-    count = 1
-    for size in named["sizes"]:
-        count *= size
-    return (*_places(named["mask"], count), Result(0))
+    return (*_places(call.tensor("mask"), prod(call.sizes("sizes"))), Result(0))
 
 
 def _is_mask(index: torch.Tensor) -> bool:

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from math import prod
 
 import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
-from oomdoctor.worker.simulating.cuda.kernels.blocks import scratch, tensor_bytes
+from oomdoctor.worker.simulating.cuda.kernels.blocks import Scratch, tensor_bytes
 from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Result, Step
 
 _CHUNK = 65536  # kChunkSize
 _ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")
 
 
-def is_infinite(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def is_infinite(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """TensorCompare.cpp `isinf`: the absolute values are compared."""
-    return (tensor_bytes(named["self"]), Result(0))
+    return (tensor_bytes(call.tensor("self")), Result(0))
 
 
-def foreach_norm(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def foreach_norm(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl`: partial sums.
 
     See `norm_entries`, which says how many entries they have.
     """
-    tensors = [tensor for tensor in named["self"] if tensor.numel()]
+    tensors = [tensor for tensor in call.tensor("self") if tensor.numel()]
     if not tensors:
         return ()
     item = max(4, tensors[0].element_size())
@@ -48,17 +49,17 @@ def norm_entries(tensors: Sequence[torch.Tensor]) -> tuple[list[int], ...]:
     return [*[1] * len(chunks), 1], chunks
 
 
-def reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def reduced(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """Reduce.cuh `gpu_reduce_kernel`: partial sums and semaphores of sums over rows.
 
     Sums along contiguous memory leave a few KiB at most, which are left out. ReduceOps.cpp: a sum
     of whole numbers or truths first makes them int64.
     """
-    tensor, dims = named["self"], named.get("dim")
-    kept = set(range(tensor.dim())) - {dim % max(1, tensor.dim()) for dim in dims or ()}
+    tensor, dims = call.tensor("self"), call.sizes("dim")
+    kept = set(range(tensor.dim())) - {dim % max(1, tensor.dim()) for dim in dims}
     if not dims or not tensor.is_floating_point():
         counted = str(tensor.dtype) not in _ALREADY_WIDE and not tensor.is_floating_point()
-        return (8 * tensor.numel(),) if counted and not named.get("dtype") else ()
+        return (8 * tensor.numel(),) if counted and not call.argument("dtype") else ()
     shape, strides = tensor.shape, tensor.stride()
     along = sorted((strides[dim], shape[dim]) for dim in kept if shape[dim] > 1)
     across = [strides[dim] for dim in range(tensor.dim()) if dim not in kept and shape[dim] > 1]
@@ -74,9 +75,7 @@ def reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
             else:
                 others.append(stride)
         vector = next(n for n in (4, 2, 1) if all(v % n == 0 for v in (extent, *others)))
-    results = 1
-    for _, size in along:
-        results *= size
+    results = prod(size for _, size in along)
     of = RowSum(
         results,
         tensor.numel() // results,
@@ -85,37 +84,39 @@ def reduced(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
         max(4, tensor.element_size()),
     )
     return tuple(
-        scratch(0, row_sum=of._replace(semaphores=semaphores)) for semaphores in (False, True)
+        Scratch(0, row_sum=of._replace(semaphores=semaphores)) for semaphores in (False, True)
     )
 
 
-def extreme(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def extreme(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """ReduceAllOps.cpp `max` and `min` of all elements: a copy of those that are no flat memory."""
-    tensor = named["self"]
-    if {"dim", "other"} & named.keys() or tensor.is_contiguous():
+    tensor = call.tensor("self")
+    of_all = call.argument("dim") is None and call.argument("other") is None
+    if not of_all or tensor.is_contiguous():
         return ()
     return (Result(0), tensor_bytes(tensor))
 
 
-def running(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def running(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """ScanKernels.cpp `cumsum_cuda_kernel`: the elements as what is summed, if they are not yet."""
-    tensor = named["self"]
-    wanted = str(named["dtype"] or tensor.dtype)
-    if wanted == str(tensor.dtype) and (tensor.is_floating_point() or wanted in _ALREADY_WIDE):
+    tensor = call.tensor("self")
+    wanted: torch.dtype = call.argument("dtype") or tensor.dtype
+    is_summed = tensor.is_floating_point() or str(wanted) in _ALREADY_WIDE
+    if wanted == tensor.dtype and is_summed:
         return ()
-    item = 8 if not (named["dtype"] or tensor.dtype).is_floating_point else named["dtype"].itemsize
+    item = wanted.itemsize if wanted.is_floating_point else 8
     return (Result(0), item * tensor.numel())
 
 
-def safe_softmax(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def safe_softmax(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """SoftMax.cpp `_safe_softmax` (torch 2.6-2.13): which scores and which rows are masked, one
     byte each, and the number that masked rows get."""
-    scores = named["self"]
-    rows = scores.numel() // max(1, scores.shape[named["dim"]])
+    scores = call.tensor("self")
+    rows = scores.numel() // max(1, scores.shape[call.number("dim")])
     return (int(scores.numel()), int(rows), scores.element_size())
 
 
-def softmax_backward(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def softmax_backward(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """SoftMax.cu `softmax_backward_cuda_out`: the product of the gradient and the output."""
-    grad = named["grad_output"]
-    return (grad.numel() * max(grad.element_size(), named["output"].element_size()),)
+    grad = call.tensor("grad_output")
+    return (grad.numel() * max(grad.element_size(), call.tensor("output").element_size()),)

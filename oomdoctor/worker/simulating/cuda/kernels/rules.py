@@ -13,8 +13,7 @@ scratch that is left out on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch._ops import OpOverload
@@ -23,14 +22,14 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
 from oomdoctor.worker.simulating.cuda.kernels import attention_kernels, indexing, reductions
 from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 
-def matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def matmul(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """cuBlasCommonArgs.h `prepare_matrix_for_cublas`, Blas.cpp: operands that are copied first."""
-    operands = [
-        named[name] for name in ("self", "mat1", "mat2", "batch1", "batch2") if name in named
-    ]
+    names = ("self", "mat1", "mat2", "batch1", "batch2")
+    operands = [operand for operand in map(call.tensor, names) if operand is not None]
     return tuple(tensor_bytes(operand) for operand in operands[-2:] if not _fits_cublas(operand))
 
 
@@ -43,44 +42,43 @@ def _fits_cublas(matrix: torch.Tensor) -> bool:
     return bool(row_major or column_major or rows == 1 or columns == 1)
 
 
-def gemm_4bit(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def gemm_4bit(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
 
     Nested constants are added, twice in fp32. Fused kernels avoid this up to 1,536 tokens on some
     cards and shapes. The backward pass always dequantizes, so the peak stays the same.
     Python frees the constants before the weight.
     """
-    tokens = named["A"].numel() // named["A"].shape[-1]
+    tokens = call.tensor("A").numel() // call.tensor("A").shape[-1]
     if tokens <= 4:  # `_GEMM_4BIT_CUSTOM_FLOOR_M`: always fused
         return ()
-    rows, columns = named["shapeB"]
-    nested = named["absmax_8bit"]
-    weight = rows * columns * named["A"].element_size()
+    rows, columns = call.sizes("shapeB")
+    nested = call.tensor("absmax_8bit")
+    weight = rows * columns * call.tensor("A").element_size()
     if nested is None:
         return (weight, Result(0))
     constants = 4 * nested.numel()
     return (constants, constants, weight, Result(0), Freed(1), Freed(0))
 
 
-def int8_matmul(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def int8_matmul(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """bitsandbytes backends/default/ops.py `int8_scaled_mm`: an int32 product, then fp16.
 
     The fp16 result is a separate block if the caller wants another dtype (0.46-0.50).
     """
-    elements = named["A"].numel() // named["A"].shape[-1] * named["B"].shape[0]
-    as_asked = named["dtype"] is None or str(named["dtype"]) == "torch.float16"
+    elements = call.tensor("A").numel() // call.tensor("A").shape[-1] * call.tensor("B").shape[0]
+    as_asked = call.argument("dtype") in (None, torch.float16)
     return (4 * elements,) if as_asked else (4 * elements, 2 * elements)
 
 
-def int8_quant(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
+def int8_quant(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """bitsandbytes backends/cuda/ops.py `int8_vectorwise_quant`: |A| and the mask of outliers."""
-    if not named["threshold"]:
+    if not call.argument("threshold"):
         return ()
-    return tensor_bytes(named["A"]), named["A"].numel()
+    return tensor_bytes(call.tensor("A")), call.tensor("A").numel()
 
 
-Rule = Callable[[Mapping[str, Any], Card], tuple[Step, ...]]
-_OF_RESULTS = frozenset(("aten::lift_fresh", "aten::index"))
+Rule = Callable[[OperatorCall, Card], tuple[Step, ...]]
 # Only these rules differ by card.
 _OF_CARDS = frozenset(
     (
@@ -90,38 +88,23 @@ _OF_CARDS = frozenset(
 )
 
 
-def has_rule(func: OpOverload) -> bool:
-    """Whether there is a rule for the blocks that the kernel of `func` holds while it runs."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and schema.name in _RULES
-
-
 def differs_by_card(func: OpOverload) -> bool:
     """Whether the blocks that the kernel of `func` holds depend on the card."""
-    return func._schema.name in _OF_CARDS
+    return hasattr(func, "_schema") and func._schema.name in _OF_CARDS
 
 
-def steps_of(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any] | None, result: Any, card: Card
-) -> tuple[Step, ...]:
-    """What the CUDA kernel of `func` does with memory while it runs.
+def steps_of(call: OperatorCall, card: Card) -> tuple[Step, ...]:
+    """What the CUDA kernel of an operator does with memory while it runs.
 
     Only shapes, strides and dtypes are read, so fake tensors work. An unknown operator gives ().
     """
-    if not has_rule(func):
-        return ()
-    schema = func._schema
-    names = (argument.name for argument in schema.arguments)
-    named = {argument.name: argument.default_value for argument in schema.arguments}
-    named.update(zip(names, args, strict=False))
-    named.update(kwargs or {})
-    if schema.name in _OF_RESULTS:
-        named["result"] = result
-    return _RULES[schema.name](named, card)
+    schema = getattr(call.func, "_schema", None)
+    rule = None if schema is None else _RULES.get(schema.name)
+    return () if rule is None else rule(call, card)
 
 
-def _lift_fresh(named: Mapping[str, Any], _: Card) -> tuple[Step, ...]:
-    return (OnHost(0),) if is_on_host(named["result"]) else ()
+def _lift_fresh(call: OperatorCall, _: Card) -> tuple[Step, ...]:
+    return (OnHost(0),) if is_on_host(call.result) else ()
 
 
 _RULES: dict[str, Rule] = {
@@ -136,7 +119,7 @@ _RULES: dict[str, Rule] = {
     "aten::cumsum": reductions.running,
     # BatchLinearAlgebraLib.cpp `svd_cusolver`: a number, and a copy that is destroyed. The memory
     # that cuSOLVER itself works in is left out, because only it knows how much that is.
-    "aten::_linalg_svd": lambda named, _: (Result(OTHERS), 4, tensor_bytes(named["A"])),
+    "aten::_linalg_svd": lambda call, _: (Result(OTHERS), 4, tensor_bytes(call.tensor("A"))),
     "aten::isinf": reductions.is_infinite,
     "aten::embedding_dense_backward": indexing.embedding_backward,
     "aten::index_put": indexing.index_put,
@@ -155,21 +138,13 @@ _RULES: dict[str, Rule] = {
     "aten::_scaled_dot_product_efficient_attention": lambda *_: (OnHost(2), OnHost(3)),
     # MHA.cpp: the numbers of the generator are made before the results.
     "aten::_scaled_dot_product_cudnn_attention": lambda *_: (Result(2), Result(3), Result(OTHERS)),
-    "aten::_scaled_dot_product_flash_attention": (
-        lambda named, card: attention_kernels.flash_forward(named, card.compute_capability)
-    ),
-    "aten::_scaled_dot_product_flash_attention_backward": lambda named, _: attention_kernels.flash(
-        named
-    ),
+    "aten::_scaled_dot_product_flash_attention": attention_kernels.flash_forward,
+    "aten::_scaled_dot_product_flash_attention_backward": attention_kernels.flash,
     # The package has no second number; its generator's state is on the device.
     "aten::_flash_attention_forward": lambda *_: (OnHost(3),),
-    "aten::_flash_attention_backward": lambda named, _: attention_kernels.flash_of_documents(named),
-    "aten::_scaled_dot_product_cudnn_attention_backward": lambda named, _: attention_kernels.cudnn(
-        named
-    ),
-    "aten::_scaled_dot_product_efficient_attention_backward": (
-        lambda named, card: attention_kernels.efficient(named, card.compute_capability)
-    ),
+    "aten::_flash_attention_backward": attention_kernels.flash_of_documents,
+    "aten::_scaled_dot_product_cudnn_attention_backward": attention_kernels.cudnn,
+    "aten::_scaled_dot_product_efficient_attention_backward": attention_kernels.efficient,
     "bitsandbytes::gemm_4bit": gemm_4bit,
     # bitsandbytes backends/cuda/ops.py makes the constants before the packed values.
     "bitsandbytes::quantize_4bit": lambda *_: (Result(1), Result(0)),
