@@ -27,7 +27,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from types import ModuleType
+from typing import TextIO
 
 from oomdoctor.system.environment import variable
 from oomdoctor.worker.simulating.clean_slate import clean_slate
@@ -110,7 +111,7 @@ def _without_torchao() -> Iterator[None]:
     transformers needs it here for checkpoints in torchao's formats only. Jobs import it themselves.
     """
     name = "is_torchao_available"
-    kept: list[tuple[Any, Any]] = []
+    kept: list[tuple[ModuleType, object]] = []
     with contextlib.suppress(ImportError):
         utils = importlib.import_module("transformers.utils")
         places = (utils, importlib.import_module("transformers.utils.import_utils"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_no_basename_stands_for_more_than_three_modules() -> None:
     names = Counter(file.name for file in PACKAGE.rglob("[!_]*.py"))
     assert not {name: count for name, count in names.items() if count > 3}
+
+
+def test_the_worker_names_what_it_takes_instead_of_any() -> None:
+    files = [file for name, file in _modules().items() if name.startswith("oomdoctor.worker")]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if re.search(r"\bAny\b", line)] == []
 
 
 def test_modules_of_the_worker_import_only_torch_at_their_head() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.analysis.dataset.distribution import Tally
 from oomdoctor.records.dataset import CountedRows, LengthsRequest
@@ -94,7 +94,7 @@ def counter_of(request: LengthsRequest, model: ModelSpec) -> Counter:
         )
     name, tokenizer = _tokenizer(_places(request, model), model.trust_remote_code)
 
-    def template(messages: Messages, tools: Any) -> str:
+    def template(messages: Messages, tools: object) -> str:
         text: str = tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False)
         return text
 

@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
 
 LONGEST_LINE_BYTES = 64 * 1024**2  # nobody trains on a longer row
 _CHUNK_BYTES = 1024**2
@@ -36,7 +36,7 @@ class Row:
     """A row with its number, from 1. `value` is a dict or a text, or None with a `fault`."""
 
     number: int
-    value: Any
+    value: object
     fault: str | None = None
 
 
@@ -67,7 +67,8 @@ def open_rows(path: Path) -> Iterator[tuple[Rows, Callable[[], float]]]:
         raise DataFileError(f"{path} cannot be read: {error.strerror}") from None
     with raw:
         size = max(1, path.stat().st_size)
-        unpacked: Any = gzip.GzipFile(fileobj=raw) if path.name.lower().endswith(".gz") else raw
+        is_packed = path.name.lower().endswith(".gz")
+        unpacked = gzip.GzipFile(fileobj=raw) if is_packed else raw
         yield _whole(_READERS[kind](unpacked)), lambda: raw.tell() / size
 
 
@@ -82,7 +83,7 @@ def _whole(rows: Rows) -> Rows:
         yield Row(number + 1, None, f"cannot be read, nor can the rest of the file: {error}")
 
 
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+def _lines(file: BufferedIOBase) -> Iterator[tuple[int, bytes | None]]:
     """The lines that are not blank, with their numbers; None for a line that is too long."""
     number = 0
     while line := file.readline(LONGEST_LINE_BYTES):
@@ -98,7 +99,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
-def _json_lines(file: IO[bytes]) -> Rows:
+def _json_lines(file: BufferedIOBase) -> Rows:
     for number, line in _lines(file):
         if line is None:
             yield _too_long(number)
@@ -110,7 +111,7 @@ def _json_lines(file: IO[bytes]) -> Rows:
             yield Row(number, None, f"is not JSON: {error}" if is_text else _NOT_TEXT)
 
 
-def _text_lines(file: IO[bytes]) -> Rows:
+def _text_lines(file: BufferedIOBase) -> Rows:
     for number, line in _lines(file):
         if line is None:
             yield _too_long(number)
@@ -121,7 +122,7 @@ def _text_lines(file: IO[bytes]) -> Rows:
             yield Row(number, None, _NOT_TEXT)
 
 
-def _csv(file: IO[bytes]) -> Rows:
+def _csv(file: BufferedIOBase) -> Rows:
     csv.field_size_limit(LONGEST_LINE_BYTES)
     pieces = iter(lambda: file.readline(LONGEST_LINE_BYTES), b"")
     lines = codecs.iterdecode(pieces, "utf-8-sig", errors=_ESCAPED)
@@ -137,14 +138,14 @@ def _csv(file: IO[bytes]) -> Rows:
             yield Row(number, None, f"is not CSV: {error}")
 
 
-def _json(file: IO[bytes]) -> Rows:
+def _json(file: BufferedIOBase) -> Rows:
     """A JSON array, or JSON lines in a .json file; the first character decides."""
     start = file.read(_FIRST_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
     return _json_array(file) if start.startswith(b"[") else _json_lines(file)
 
 
-def _json_array(file: IO[bytes]) -> Rows:
+def _json_array(file: BufferedIOBase) -> Rows:
     """The elements of an array, up to the first fault: it hides where the next element begins."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors=_ESCAPED)
     decode = json.JSONDecoder().raw_decode
@@ -204,7 +205,7 @@ def _too_long(number: int) -> Row:
     return Row(number, None, f"is longer than {LONGEST_LINE_BYTES // 1024**2} MiB")
 
 
-_READERS: dict[str, Callable[[IO[bytes]], Rows]] = {
+_READERS: dict[str, Callable[[BufferedIOBase], Rows]] = {
     "jsonl": _json_lines,
     "ndjson": _json_lines,
     "json": _json,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Messages = list[dict[str, Any]]
-Template = Callable[[Messages, Any], str]
+Messages = list[dict[str, object]]
+Template = Callable[[Messages, object], str]
 
 _TEXT = "text"
 _CONVERSATIONS = ("messages", "conversations")
@@ -66,17 +65,19 @@ def _found(value: object, field: str | None, template: Template | None) -> RowTe
         if value.get(name) is not None:
             return _of_field(value, name, template)
     for names, needed, between in _JOINED:
-        parts: list[Any] = [value.get(name) for name in names]
+        parts = [value.get(name) for name in names]
         if any(part is None for part in (*parts[:needed], parts[-1])):
             continue
-        if names[0] == "prompt" and all(isinstance(part, list) for part in parts):
-            return _conversation([*parts[0], *parts[1]], value, "prompt + completion", template)
-        if all(isinstance(part, str) for part in parts if part is not None):
-            return RowText(between.join(filter(None, parts)), " + ".join(names))
+        turns = [part for part in parts if isinstance(part, list)]
+        if names[0] == "prompt" and len(turns) == len(parts):
+            return _conversation([*turns[0], *turns[1]], value, "prompt + completion", template)
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) == sum(part is not None for part in parts):
+            return RowText(between.join(filter(None, texts)), " + ".join(names))
     raise NoTextError(f"has {_fields(value)}, but no known text field; name one with --text-field")
 
 
-def _of_field(value: Mapping[str, Any], name: str, template: Template | None) -> RowText:
+def _of_field(value: Mapping[str, object], name: str, template: Template | None) -> RowText:
     found = value[name]
     if isinstance(found, str):
         return RowText(found, name)
@@ -86,7 +87,7 @@ def _of_field(value: Mapping[str, Any], name: str, template: Template | None) ->
 
 
 def _conversation(
-    turns: list[Any], row: Mapping[str, Any], name: str, template: Template | None
+    turns: list[object], row: Mapping[str, object], name: str, template: Template | None
 ) -> RowText:
     messages = [_message(turn) for turn in turns]
     if template is None:
@@ -99,7 +100,7 @@ def _conversation(
     return RowText(text, f"{name} by the chat template", special=False)
 
 
-def _message(turn: object) -> dict[str, Any]:
+def _message(turn: object) -> dict[str, object]:
     """A turn with the keys of chat templates, also from ShareGPT's `from` and `value`."""
     if not isinstance(turn, Mapping):
         raise NoTextError(f"has a message that is {_kind(turn)}, not an object")
@@ -119,7 +120,7 @@ def _content(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _fields(value: Mapping[str, Any]) -> str:
+def _fields(value: Mapping[str, object]) -> str:
     return ", ".join(map(str, value)) or "no fields"
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 
@@ -128,11 +127,11 @@ def _memory_step(
     return setup.books.logged()
 
 
-def _eager_where_watched(job: ProbeJob) -> AbstractContextManager[Any]:
+def _eager_where_watched(job: ProbeJob) -> AbstractContextManager[object]:
     """On the CPU the trace must see each tensor, so no optimizer may compile its step."""
     if job.device_type != "cpu" or not compiles_its_step(job.config.optimizer):
         return nullcontext()
-    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
     return eager
 
 
@@ -183,7 +182,7 @@ def _naming(model: torch.nn.Module, trace: AllocationTrace) -> Iterator[None]:
     def made(gradient: torch.Tensor) -> None:
         trace.adopt([gradient], GRADIENTS)
 
-    def used(module: torch.nn.Module, *_: Any) -> None:
+    def used(module: torch.nn.Module, *_: object) -> None:
         trace.adopt(module.parameters(recurse=False), WEIGHTS)
 
     parameters = list(model.parameters())
@@ -225,7 +224,7 @@ class KernelPeaks:
         self._last = 0
         self._cuda.reset_peak_memory_stats()
 
-    def note(self, *_: Any) -> None:
+    def note(self, *_: object) -> None:
         """An operator has ended."""
         allocated = self._cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
         self._ends.append(len(self._tape.events))

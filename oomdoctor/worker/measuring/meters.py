@@ -11,7 +11,7 @@ import resource
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -37,7 +37,7 @@ class Meter(Protocol):
 
     peaks: dict[Window, PhaseMemory]
 
-    def recording(self) -> AbstractContextManager[Any]: ...
+    def recording(self) -> AbstractContextManager[object]: ...
 
     def on_host(self) -> AbstractContextManager[None]: ...
 
@@ -66,7 +66,7 @@ class CpuMeter:
         self.trace = AllocationTrace("cpu", limit=budget)
         self._window: Window | None = None
 
-    def recording(self) -> AbstractContextManager[Any]:
+    def recording(self) -> AbstractContextManager[object]:
         return self.trace.recording()
 
     def on_host(self) -> AbstractContextManager[None]:
@@ -135,7 +135,7 @@ class CudaMeter:
             return None
         return max(0, used - self._used_before - int(torch.cuda.memory_reserved()))
 
-    def recording(self) -> AbstractContextManager[Any]:
+    def recording(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
 
     def on_host(self) -> AbstractContextManager[None]:

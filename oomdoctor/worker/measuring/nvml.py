@@ -12,7 +12,6 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from oomdoctor.system.environment import set_variables, variable
 
@@ -100,7 +99,7 @@ def foreign_share(samples: list[tuple[int, int]]) -> float | None:
 
 
 @contextmanager
-def _device(uuid: str | None) -> Iterator[tuple[Any, Any]]:
+def _device(uuid: str | None) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p] | tuple[None, None]]:
     """The driver's library and its handle of the GPU; (None, None) if there is none."""
     nvml = _library() if uuid else None
     if nvml is None or nvml.nvmlInit_v2() != 0:
@@ -117,7 +116,7 @@ def _device(uuid: str | None) -> Iterator[tuple[Any, Any]]:
         nvml.nvmlShutdown()
 
 
-def _library() -> Any:
+def _library() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 _IN_QUOTES = re.compile(r"[`'\"]([A-Za-z_]\w*)")
 
@@ -28,7 +27,7 @@ def of_pydantic(error: Exception, head: str) -> ParserError:
     return ParserError(f"{head}{name}" if name else None, message.splitlines()[0])
 
 
-def named(message: str, values: Mapping[str, Any]) -> str | None:
+def named(message: str, values: Mapping[str, object]) -> str | None:
     """The setting that a message is about: one in quotes, or one whose name or value it has."""
     for word in _IN_QUOTES.findall(message):
         if word in values:
@@ -41,9 +40,9 @@ def named(message: str, values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain(values: Mapping[str, object]) -> dict[str, object]:
     """The values that JSON has; enums become their values."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in values.items():
         one = getattr(value, "value", value)
         if isinstance(one, Mapping):

@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
-from typing import Any
 
 from oomdoctor.worker.parsing.faults import ParserError
 from oomdoctor.worker.parsing.parsers import (
@@ -24,7 +23,7 @@ from oomdoctor.worker.parsing.parsers import (
     trl,
 )
 
-Parser = Callable[[Mapping[str, Any]], dict[str, Any]]
+Parser = Callable[[Mapping[str, object]], dict[str, object]]
 # The format -> its parser, and the package that it is part of.
 PARSERS: dict[str, tuple[Parser, str]] = {
     "trainer": (trainer, "transformers"),
@@ -46,9 +45,9 @@ def parse() -> int:
     return 0
 
 
-def _answer(name: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+def _answer(name: str, values: Mapping[str, object] | None) -> dict[str, object]:
     """`parser` is None if the library is not there; `fault` is what it refuses."""
-    none: dict[str, Any] = {"parser": None, "values": {}, "fault": None}
+    none: dict[str, object] = {"parser": None, "values": {}, "fault": None}
     if name not in PARSERS:
         return none
     parser, package = PARSERS[name]

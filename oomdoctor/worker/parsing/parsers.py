@@ -7,9 +7,12 @@ import inspect
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.worker.parsing.faults import ParserError, named, of_pydantic, plain
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # Settings that only one of TRL's trainers has.
 _TRAINERS = (
@@ -51,14 +54,14 @@ _PARTS = {
 }
 
 
-def trainer(values: Mapping[str, Any]) -> dict[str, Any]:
+def trainer(values: Mapping[str, object]) -> dict[str, object]:
     """transformers' `TrainingArguments`; settings that it does not have are a script's own."""
     from transformers import TrainingArguments
 
     return _parsed([TrainingArguments], values)
 
 
-def trl(values: Mapping[str, Any]) -> dict[str, Any]:
+def trl(values: Mapping[str, object]) -> dict[str, object]:
     """The dataclasses that `trl sft`, `trl dpo`, `trl grpo` and `trl reward` parse."""
     import trl as library
 
@@ -66,7 +69,7 @@ def trl(values: Mapping[str, Any]) -> dict[str, Any]:
     return _parsed([getattr(library, kind), library.ModelConfig], values)
 
 
-def llama_factory(values: Mapping[str, Any]) -> dict[str, Any]:
+def llama_factory(values: Mapping[str, object]) -> dict[str, object]:
     """The dataclasses that `llamafactory-cli train` parses; it refuses names that none has."""
     from llamafactory import hparams
     from transformers import Seq2SeqTrainingArguments
@@ -82,14 +85,15 @@ def llama_factory(values: Mapping[str, Any]) -> dict[str, Any]:
     return _parsed(kinds, values, strict=True)
 
 
-def axolotl(values: Mapping[str, Any]) -> dict[str, Any]:
+def axolotl(values: Mapping[str, object]) -> dict[str, object]:
     """axolotl's own validation, with its own plugins, without what depends on the GPU."""
     from axolotl.utils.config import prepare_plugins, validate_config
     from axolotl.utils.dict import DictDefault
 
     settings = {"learning_rate": 1e-5, "datasets": [{"path": "x", "type": "alpaca"}], **values}
-    asked = settings.pop("plugins", None) or []
-    own = [str(name) for name in asked if str(name).startswith("axolotl.integrations.")]
+    asked = settings.pop("plugins", None)
+    plugins = map(str, asked if isinstance(asked, list) else ())
+    own = [name for name in plugins if name.startswith("axolotl.integrations.")]
     if own:
         settings["plugins"] = own
     try:
@@ -101,7 +105,7 @@ def axolotl(values: Mapping[str, Any]) -> dict[str, Any]:
     return plain({name: value for name, value in found.items() if value is not None})
 
 
-def torchtune(values: Mapping[str, Any]) -> dict[str, Any]:
+def torchtune(values: Mapping[str, object]) -> dict[str, object]:
     """What `tune validate` checks, and the defaults of the function that builds the model.
 
     It imports the components that a file names, so those of other packages are left out.
@@ -111,7 +115,7 @@ def torchtune(values: Mapping[str, Any]) -> dict[str, Any]:
     from torchtune.config._errors import ConfigError, InstantiationError
     from torchtune.config._utils import _get_component_from_path
 
-    def known(part: Any) -> bool:
+    def known(part: object) -> bool:
         name = part.get("_component_") if isinstance(part, Mapping) else None
         return name is None or str(name).startswith(_COMPONENTS)
 
@@ -122,7 +126,8 @@ def torchtune(values: Mapping[str, Any]) -> dict[str, Any]:
         faults = getattr(error, "errors", None) or [error]
         message = str(faults[0]).strip().splitlines()[0]
         raise ParserError(named(message, values), message) from None
-    builder = settings.get("model", {}).get("_component_")
+    model = settings.get("model")
+    builder = model.get("_component_") if isinstance(model, Mapping) else None
     if builder is None:
         return {}
     taken = inspect.signature(_get_component_from_path(builder)).parameters.values()
@@ -132,7 +137,9 @@ def torchtune(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": plain(defaults)}
 
 
-def _parsed(kinds: list[Any], values: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
+def _parsed(
+    kinds: list[type[DataclassInstance]], values: Mapping[str, object], *, strict: bool = False
+) -> dict[str, object]:
     """The values and defaults of dataclasses, as transformers' parser fills them.
 
     With `strict` a name that none of them has is a fault.
@@ -152,14 +159,14 @@ def _parsed(kinds: list[Any], values: Mapping[str, Any], *, strict: bool = False
         except (ValueError, TypeError) as error:
             message = str(error).strip().splitlines()[0]
             raise ParserError(named(message, values), message) from None
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for one in objects:
         fields = dataclasses.fields(one)
         found |= {field.name: getattr(one, field.name, None) for field in fields}
     return plain({name: value for name, value in found.items() if name not in _ASIDE})
 
 
-def accelerate(values: Mapping[str, Any]) -> dict[str, Any]:
+def accelerate(values: Mapping[str, object]) -> dict[str, object]:
     """What `accelerate launch` loads from its file."""
     import yaml  # type: ignore[import-untyped]  # accelerate needs it
     from accelerate.commands.config.config_args import load_config_from_file
@@ -175,7 +182,7 @@ def accelerate(values: Mapping[str, Any]) -> dict[str, Any]:
     return plain(found)
 
 
-def deepspeed(values: Mapping[str, Any]) -> dict[str, Any]:
+def deepspeed(values: Mapping[str, object]) -> dict[str, object]:
     """DeepSpeed's own configuration, as for one GPU; "auto" is filled in by the Trainer."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
@@ -191,7 +198,7 @@ def deepspeed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _without_auto(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_auto(values: Mapping[str, object]) -> dict[str, object]:
     return {
         name: _without_auto(value) if isinstance(value, Mapping) else value
         for name, value in values.items()

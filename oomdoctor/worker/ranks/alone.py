@@ -10,8 +10,9 @@ their pages are never taken. Small tensors are computed as always.
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.config import is_fsdp, uses_host
 from oomdoctor.records.result import ProbeJob, Reply
@@ -22,6 +23,8 @@ from oomdoctor.worker.ranks.run_ranks import joined
 
 if TYPE_CHECKING:
     import torch
+    from torch._ops import OpOverload
+    from torch.utils._python_dispatch import TorchDispatchMode
 
 
 _LARGE_BYTES = 1 << 20
@@ -64,7 +67,7 @@ def _free_port() -> int:
         return port
 
 
-def idle_host() -> Any:
+def idle_host() -> TorchDispatchMode:
     """A dispatch mode under which operators on large tensors of the host do nothing."""
     import torch
     from torch.distributed.tensor import DTensor
@@ -81,8 +84,12 @@ def idle_host() -> Any:
 
     class IdleHost(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+            self,
+            func: OpOverload,
+            types: Sequence[type],
+            args: tuple[torch.Tensor, ...] = (),
+            kwargs: dict[str, object] | None = None,
+        ) -> object:
             kwargs = kwargs or {}
             if any(issubclass(kind, DTensor) for kind in types):
                 return NotImplemented  # it calls the operators on its part
@@ -116,17 +123,17 @@ def _is_large(size_bytes: int) -> bool:
     return size_bytes >= _LARGE_BYTES
 
 
-def _name(func: Any) -> str:
+def _name(func: OpOverload) -> str:
     name: str = func._opname
     return name
 
 
-def _fills(func: Any) -> bool:
+def _fills(func: OpOverload) -> bool:
     """Whether an operator makes a tensor and writes it."""
     return func.namespace == "aten" and _name(func) in ("zeros", "ones", "full", "zeros_like")
 
 
-def _is_view(func: Any) -> bool:
+def _is_view(func: OpOverload) -> bool:
     """Whether an operator writes nothing: its result is a view, or is not filled."""
     return _name(func) in ("empty", "empty_like", "empty_strided", "new_empty") or any(
         result.alias_info is not None and not result.alias_info.is_write
@@ -134,7 +141,9 @@ def _is_view(func: Any) -> bool:
     )
 
 
-def _targets(func: Any, args: Any, kwargs: Any) -> list[Any]:
+def _targets(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[object]:
     """The arguments that an operator writes in place."""
     return [
         args[place] if place < len(args) else kwargs.get(argument.name)

@@ -7,7 +7,7 @@ for every micro-batch size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 MASKED_SHARE = 0.15  # of tokens have a label in masked language modelling (BERT, section 3.1)
-Batch = dict[str, Any]  # tensors, and numbers that a kernel takes
+Tensors = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor | int]  # numbers are what a kernel takes
 
 
 def micro_batches(
@@ -92,10 +93,10 @@ def held_batches(
 
 def _copied(batch: Batch) -> Batch:
     """A copy of a batch; names of one tensor stay names of one."""
-    made: dict[Any, torch.Tensor] = {}
+    made: dict[tuple[int, int], torch.Tensor] = {}
     copied = dict(batch)
     for name, value in batch.items():
-        if hasattr(value, "untyped_storage"):
+        if not isinstance(value, int):
             key = _memory_of(value)
             made[key] = copied[name] = made[key] if key in made else value.clone()
     return copied
@@ -103,10 +104,10 @@ def _copied(batch: Batch) -> Batch:
 
 def as_on_gpu(batch: Batch) -> Batch:
     """The batch as its copy on a GPU, where each name has its own tensor."""
-    seen: set[Any] = set()
+    seen: set[tuple[int, int]] = set()
     copied = dict(batch)
     for name, value in batch.items():
-        if hasattr(value, "untyped_storage"):
+        if not isinstance(value, int):
             if _memory_of(value) in seen:
                 copied[name] = value.clone()
             seen.add(_memory_of(value))
@@ -121,15 +122,13 @@ def tensors_of(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
     """The tensors with rows of batches, which may also have numbers."""
     for batch in batches:
         yield from (
-            value
-            for value in batch.values()
-            if hasattr(value, "untyped_storage") and value.dim() > 0
+            value for value in batch.values() if not isinstance(value, int) and value.dim() > 0
         )
 
 
 def _whole_batch(
     config: TrainConfig, task: Task, model_config: PretrainedConfig, rows: int, seed: int
-) -> Batch:
+) -> Tensors:
     generator = torch.Generator().manual_seed(seed)
     if task == "image-classification":
         size = model_config.image_size

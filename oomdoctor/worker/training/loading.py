@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -110,7 +110,9 @@ def _load_pretrained(
     device: torch.device,
 ) -> PreTrainedModel:
     config, spec = job.config, job.model
-    kwargs: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
+    kwargs: dict[str, object] = (
+        {} if quantization is None else {"quantization_config": quantization}
+    )
     local = spec.source == "local"
     return auto_class(spec.task).from_pretrained(
         spec.path if local else spec.id,

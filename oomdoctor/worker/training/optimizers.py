@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
@@ -47,7 +47,7 @@ _NOTE = (
 )
 
 
-def arguments(config: TrainConfig) -> dict[str, Any]:
+def arguments(config: TrainConfig) -> dict[str, object]:
     """What GaLore and APOLLO need of the Trainer's arguments: the layers, and the rank."""
     row = optimizer_named(config.optimizer)
     if row is None or not row.low_rank:
@@ -169,7 +169,7 @@ def managed_bytes(optimizer: Optimizer) -> int:
     )
 
 
-def _settle(own: Any, whole: Any) -> None:
+def _settle(own: Optimizer, whole: Optimizer) -> None:
     """Let optimizers of bitsandbytes share their tables, but not the settings of parameters.
 
     It keeps those by the position of a parameter too, which is the same in all of them.
@@ -180,7 +180,7 @@ def _settle(own: Any, whole: Any) -> None:
 
 
 def stepped_in_backward(
-    optimizer: Optimizer, kind: type[Optimizer], settings: dict[str, Any], notes: list[str]
+    optimizer: Optimizer, kind: type[Optimizer], settings: dict[str, object], notes: list[str]
 ) -> Optimizer:
     """An optimizer that does nothing in a step: its parameters update in the backward pass.
 
@@ -188,7 +188,7 @@ def stepped_in_backward(
     was made with. The returned optimizer has its parameters and all states.
     """
     notes.append(_NOTE)
-    states = optimizer.state
+    states: dict[torch.Tensor, object] = optimizer.state
     single: dict[torch.Tensor, Optimizer] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -209,14 +209,14 @@ def stepped_in_backward(
             super().__init__([dict(group) for group in optimizer.param_groups], {})
 
         @property
-        def state(self) -> Any:
+        def state(self) -> dict[torch.Tensor, object]:
             return states
 
         @state.setter
-        def state(self, _: Any) -> None:
+        def state(self, _: object) -> None:
             """accelerate loads states that were saved, and there are none yet."""
 
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: object = None) -> None:
             """Nothing is left to do."""
 
     return SteppedInBackward()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -105,16 +105,16 @@ def declare_model(
 @contextmanager
 def _not_sharded_yet() -> Iterator[None]:
     """Let transformers build a whole model although DeepSpeed ZeRO-3 is set up."""
-    settings: Any = sys.modules.get("transformers.integrations.deepspeed")
+    settings = sys.modules.get("transformers.integrations.deepspeed")
     reference = getattr(settings, "_hf_deepspeed_config_weak_ref", None)
-    if reference is None:
+    if settings is None or reference is None:
         yield
         return
-    settings._hf_deepspeed_config_weak_ref = None
+    vars(settings)["_hf_deepspeed_config_weak_ref"] = None
     try:
         yield
     finally:
-        settings._hf_deepspeed_config_weak_ref = reference
+        vars(settings)["_hf_deepspeed_config_weak_ref"] = reference
 
 
 def dtype_keyword() -> str:
@@ -261,7 +261,9 @@ def _quantized_parameter(
     return getattr(bitsandbytes.nn, kind)(value, requires_grad=False, **settings).to(device)
 
 
-def _fake_quantized(value: torch.Tensor, kind: str, settings: dict[str, Any]) -> torch.nn.Parameter:
+def _fake_quantized(
+    value: torch.Tensor, kind: str, settings: dict[str, object]
+) -> torch.nn.Parameter:
     """A plain parameter with the attributes of bitsandbytes' parameter classes.
 
     These classes cannot wrap fake tensors, and the layers only look for the attributes. The bytes

@@ -19,7 +19,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import Module
@@ -75,7 +75,7 @@ def load_model(
     """
     config, spec = job.config, job.model
     dtype = getattr(torch, config.weights_dtype)
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "max_seq_length": config.sequence_length,
         "dtype": dtype,
         "load_in_4bit": config.quantization == "nf4",
@@ -102,7 +102,7 @@ def load_model(
         return _loaded(folder, settings | {"local_files_only": True})
 
 
-def _loaded(name: str, settings: dict[str, Any]) -> PreTrainedModel:
+def _loaded(name: str, settings: dict[str, object]) -> PreTrainedModel:
     unsloth = importlib.import_module("unsloth")
     try:
         model: PreTrainedModel = unsloth.FastLanguageModel.from_pretrained(name, **settings)[0]
@@ -119,7 +119,7 @@ def add_adapter(model: Module, config: TrainConfig) -> Module:
         UnsupportedError: Unsloth does not take these adapters.
     """
     targets = config.lora_targets
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "r": config.lora_rank,
         "lora_alpha": config.lora_alpha,
         "lora_dropout": config.lora_dropout,

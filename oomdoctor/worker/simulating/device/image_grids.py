@@ -46,9 +46,9 @@ def known(batches: Sequence[Batch], grid: tuple[int, int, int] | None) -> Iterat
         return
     import numpy
 
-    tensors = [batch[GRID] for batch in batches]
-    for batch in batches:
-        batch[GRID] = numpy.array([grid] * len(batch[GRID]))
+    tensors: list[torch.Tensor] = [batch[GRID] for batch in batches]
+    for batch, tensor in zip(batches, tensors, strict=True):
+        batch[GRID] = numpy.array([grid] * len(tensor))
     with ExitStack() as stack:
         # They are inputs like others again, when they are freed.
         stack.callback(_put_back, batches, tensors)
@@ -69,7 +69,7 @@ def known(batches: Sequence[Batch], grid: tuple[int, int, int] | None) -> Iterat
         yield
 
 
-def _put_back(batches: Sequence[Batch], tensors: Sequence[torch.Tensor | int]) -> None:
+def _put_back(batches: Sequence[Batch], tensors: Sequence[torch.Tensor]) -> None:
     for batch, tensor in zip(batches, tensors, strict=True):
         batch[GRID] = tensor
 

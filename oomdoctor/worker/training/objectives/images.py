@@ -8,7 +8,7 @@ of a batch have one size. Labels leave out the tokens of images, as TRL's collat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn import Module
@@ -28,7 +28,7 @@ _SPECIAL = ("image_token_id", "image_token_index", "video_token_id", "vision_sta
 class Images(NamedTuple):
     """The tensors of all images of a batch by name, and the tokens of one image in the text."""
 
-    tensors: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
     tokens: int
     token_types: bool = False
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib
 import inspect
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch.nn import Module
@@ -111,7 +110,7 @@ def joined(
     return tensors, {"max_length_q": each, "max_length_k": each}
 
 
-def row_of(name: str, tensor: torch.Tensor, number: int) -> Any:
+def row_of(name: str, tensor: torch.Tensor, number: int) -> torch.Tensor:
     """One micro-batch of a tensor that `joined` made."""
     return tensor[number] if name.startswith("cu_seq_lens") else tensor[number : number + 1]
 
@@ -132,9 +131,11 @@ def check_padding(model: Module, config: TrainConfig, task: Task, notes: list[st
         )
 
 
-def padded(batch: dict[str, Any], config: TrainConfig, count: int, token: int) -> dict[str, Any]:
+def padded(
+    batch: dict[str, torch.Tensor], config: TrainConfig, count: int, token: int
+) -> dict[str, torch.Tensor]:
     """A batch of `count` micro-batches, whose rows end in `token` where the rung pads them."""
-    ids: torch.Tensor = batch["input_ids"]
+    ids = batch["input_ids"]
     rows, length = ids.shape
     full = rows // count - padded_rows(config)  # the first rows of each micro-batch
     within = torch.arange(rows) % (rows // count)

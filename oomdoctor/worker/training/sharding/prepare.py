@@ -10,9 +10,10 @@ The engines are those of the user's environment; nothing of them is repeated her
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
@@ -24,6 +25,8 @@ from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.sharding.shards import fill, shards_made_on_device
 
 if TYPE_CHECKING:
+    from accelerate.parallelism_config import ParallelismConfig
+    from accelerate.utils import FullyShardedDataParallelPlugin
     from transformers import Trainer
 
 
@@ -57,7 +60,7 @@ def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Opt
     return model, optimizer
 
 
-def fsdp_plugin(trainer: Trainer) -> Any:
+def fsdp_plugin(trainer: Trainer) -> FullyShardedDataParallelPlugin:
     """accelerate's settings of FSDP, which it leaves out where there is no accelerator."""
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
@@ -76,7 +79,7 @@ def fsdp_plugin(trainer: Trainer) -> Any:
     return state.fsdp_plugin
 
 
-def _check_version(plugin: Any, config: TrainConfig) -> None:
+def _check_version(plugin: FullyShardedDataParallelPlugin, config: TrainConfig) -> None:
     """Older versions of transformers and accelerate set up FSDP 1, whatever the rung asks for."""
     found = getattr(plugin, "fsdp_version", 1)
     if found != config.fsdp_version:
@@ -113,14 +116,15 @@ def _by_fsdp1(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
     return model, optimizer
 
 
-def _policy_of_adapters(trainer: Trainer) -> Any:
+def _policy_of_adapters(trainer: Trainer) -> Callable[..., bool]:
     """The policy that the Trainer sets for LoRA: each adapter is a unit."""
     from peft.utils.other import fsdp_auto_wrap_policy
 
-    return fsdp_auto_wrap_policy(trainer.model)
+    policy: Callable[..., bool] = fsdp_auto_wrap_policy(trainer.model)
+    return policy
 
 
-def _set_precision(plugin: Any, config: TrainConfig) -> None:
+def _set_precision(plugin: FullyShardedDataParallelPlugin, config: TrainConfig) -> None:
     """Reduce gradients in the dtype of the rung, if it names one."""
     if config.reduce_dtype == "default":
         return
@@ -149,17 +153,17 @@ def _gather_ahead(model: torch.nn.Module) -> None:
         unit.set_modules_to_forward_prefetch([following])
 
 
-def without_reduction(trainer: Trainer, model: torch.nn.Module) -> AbstractContextManager[Any]:
+def without_reduction(trainer: Trainer, model: torch.nn.Module) -> AbstractContextManager[object]:
     """The context of a micro-step that is not the last one, as the Trainer chooses it."""
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     settings = trainer.accelerator.gradient_state.plugin_kwargs
     if plugin is not None or settings.get("sync_each_batch", False):
         return nullcontext()
-    waiting: AbstractContextManager[Any] = trainer.accelerator.no_sync(model=model)
+    waiting: AbstractContextManager[object] = trainer.accelerator.no_sync(model=model)
     return waiting
 
 
-def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, Any]:
+def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, object]:
     """Values for `TrainingArguments`; empty on one GPU.
 
     `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
@@ -170,7 +174,7 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, Any]
     return found
 
 
-def _mesh(config: TrainConfig) -> Any:
+def _mesh(config: TrainConfig) -> ParallelismConfig:
     """Nodes that copy the model, of GPUs that shard it."""
     from accelerate.parallelism_config import ParallelismConfig
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import Module
 
 from oomdoctor.worker.training.synthetic import STANDARD_DEVIATION
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @contextmanager
@@ -30,12 +34,15 @@ def shards_made_on_device() -> Iterator[None]:
 
 
 def _load(
-    accelerator: Any, model: torch.nn.Module, full_sd: dict[str, Any], cpu_offload: bool = False
-) -> torch.nn.Module:
+    accelerator: Accelerator,
+    model: Module,
+    full_sd: dict[str, object],
+    cpu_offload: bool = False,
+) -> Module:
     """What accelerate's `fsdp2_load_full_state_dict` does with memory."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    parts: dict[str, Any] = {}
+    parts: dict[str, torch.Tensor] = {}
     for name, sharded in model.state_dict().items():
         whole = torch.empty(sharded.size(), dtype=sharded.dtype, device=accelerator.device)
         if whole.is_floating_point():
@@ -62,7 +69,9 @@ def moved_with_values() -> Iterator[None]:
 
     move = _fsdp_init._move_states_to_device
 
-    def made(parameters: list[Any], buffers: list[torch.Tensor], device: torch.device) -> None:
+    def made(
+        parameters: list[torch.nn.Parameter], buffers: list[torch.Tensor], device: torch.device
+    ) -> None:
         for parameter in parameters:
             value = torch.empty_like(parameter.data, device=device)
             parameter.data = value.normal_(std=STANDARD_DEVIATION)
@@ -75,7 +84,7 @@ def moved_with_values() -> Iterator[None]:
         _fsdp_init._move_states_to_device = move
 
 
-def fill(model: torch.nn.Module) -> None:
+def fill(model: Module) -> None:
     """Give random values to the parts that a rank holds, in place."""
     with torch.no_grad():
         for parameter in model.parameters():

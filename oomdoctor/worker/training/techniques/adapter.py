@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import Module
@@ -82,9 +82,9 @@ def cast_trained(model: Module, dtype: Dtype) -> None:
             parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
-def _extensions(config: TrainConfig) -> dict[str, Any]:
+def _extensions(config: TrainConfig) -> dict[str, object]:
     """What a rung adds to LoRA; only what it names, so that older versions of peft still work."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if config.use_dora:
         found["use_dora"] = True
     if config.use_rslora:

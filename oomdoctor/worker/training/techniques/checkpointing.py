@@ -10,7 +10,6 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch.nn import Module
 
@@ -51,7 +50,7 @@ def enable_checkpointing(
             _keep_inputs_on_host(model, on_host, notes)
 
 
-def _enable(model: Module, **settings: Any) -> None:
+def _enable(model: Module, **settings: object) -> None:
     # transformers 5 renamed the method. peft and remote code may only have the old name.
     enable = getattr(model, "activation_checkpointing_enable", None)
     try:
@@ -142,7 +141,7 @@ def _checkpoint(module: Module, method: str) -> None:
     forward = getattr(module, method)
 
     @functools.wraps(forward)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def checkpointed(*args: object, **kwargs: object) -> object:
         if not module.training:
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, **_SETTINGS, **kwargs)
@@ -171,8 +170,8 @@ def _keep_inputs_on_host(model: Module, on_host: OnHost, notes: list[str]) -> No
         )
 
 
-def _with_inputs_on_host(run: Callable[..., Any], on_host: OnHost) -> Callable[..., Any]:
-    def offloading(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _with_inputs_on_host(run: Callable[..., object], on_host: OnHost) -> Callable[..., object]:
+    def offloading(function: Callable[..., object], *args: object, **kwargs: object) -> object:
         with saved_on_host(on_host):
             return run(function, *args, **kwargs)
 

@@ -7,7 +7,6 @@ goes to the host is therefore made under `on_host`, where the trace counts nothi
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -22,7 +21,7 @@ def keep_activations_on_host(model: torch.nn.Module, on_host: OnHost) -> None:
     forward = model.forward
 
     @functools.wraps(forward)
-    def offloading(*args: Any, **kwargs: Any) -> Any:
+    def offloading(*args: object, **kwargs: object) -> object:
         with saved_on_host(on_host, least_elements=_LEAST_ELEMENTS):
             return forward(*args, **kwargs)
 
@@ -75,7 +74,7 @@ def on_host_optimizer(optimizer: torch.optim.Optimizer, on_host: OnHost) -> torc
                 self._pairs += pairs
 
         @torch.no_grad()  # type: ignore[untyped-decorator]
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: object = None) -> None:
             with on_host():
                 for weight, host in self._pairs:
                     _copy_gradient(weight, host)

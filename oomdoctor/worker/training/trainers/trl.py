@@ -10,7 +10,8 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import Module
@@ -23,11 +24,18 @@ from oomdoctor.records.config import (
     trains_with_trl,
 )
 from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.sharding.prepare import fsdp_plugin
 from oomdoctor.worker.training.sharding.shards import moved_with_values
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, Trainer, TrainingArguments
+    from datasets import Dataset
+    from transformers import (
+        PreTrainedModel,
+        PreTrainedTokenizerFast,
+        Trainer,
+        TrainingArguments,
+    )
 
 
 INSTALL = "pip install 'oomdoctor[trl]'"
@@ -39,25 +47,26 @@ _BETA = 0.04  # of the KL term; any value above 0 needs the reference
 OnPhase = Callable[[str], None]
 
 
-def arguments_class(config: TrainConfig) -> Any:
+def arguments_class(config: TrainConfig) -> type[TrainingArguments]:
     """The class of the Trainer's arguments.
 
     Raises:
         UnsupportedError: TRL is missing or too old.
     """
     if not trains_with_trl(config):
-        from transformers import TrainingArguments
+        owner, name = importlib.import_module("transformers"), "TrainingArguments"
+    else:
+        owner, name = _trl(), f"{_NAMES[config.objective]}Config"
+    kind: type[TrainingArguments] = getattr(owner, name)
+    return kind
 
-        return TrainingArguments
-    return getattr(_trl(), f"{_NAMES[config.objective]}Config")
 
-
-def objective_arguments(config: TrainConfig) -> dict[str, Any]:
+def objective_arguments(config: TrainConfig) -> dict[str, object]:
     """What TRL's arguments have beside those of transformers."""
     if not trains_with_trl(config):
         return {}
     # The rung says what is checkpointed; TRL's reference pass turns it off and on again with these.
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "gradient_checkpointing": False,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
     }
@@ -95,7 +104,7 @@ def trl_trainer(
     name = f"{_NAMES[config.objective]}Trainer"
     part = name.removesuffix("Trainer").lower()
     module = importlib.import_module(f"trl.trainer.{part}_trainer")
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     if config.method != "full":
         from peft import LoraConfig
 
@@ -140,7 +149,7 @@ def _undo_cast(model: Module, own: Mapping[str, torch.dtype]) -> None:
             parameter.data = parameter.data.to(own[name])
 
 
-def _class(trainer: Any, on_phase: OnPhase | None, config: TrainConfig) -> Any:
+def _class(trainer: type[Trainer], on_phase: OnPhase | None, config: TrainConfig) -> type[Trainer]:
     class TrlTrainer(phased(trainer, on_phase)):  # type: ignore[misc]
         """TRL's trainer without its data: batches come from the rung."""
 
@@ -149,10 +158,10 @@ def _class(trainer: Any, on_phase: OnPhase | None, config: TrainConfig) -> Any:
             if is_fsdp(config):  # TRL shards the reference before anything else is prepared
                 fsdp_plugin(self)
 
-        def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
+        def _prepare_dataset(self, dataset: Dataset, *_: object, **__: object) -> Dataset:
             return dataset
 
-        def _precompute_ref_logps(self, dataset: Any, *_: Any, **__: Any) -> Any:
+        def _precompute_ref_logps(self, dataset: Dataset, *_: object, **__: object) -> Dataset:
             return dataset  # one forward pass without gradients, which needs less than the step
 
     if not hasattr(trainer, "_generate_and_score_completions"):
@@ -161,20 +170,20 @@ def _class(trainer: Any, on_phase: OnPhase | None, config: TrainConfig) -> Any:
     class GrpoTrainer(TrlTrainer):
         """GRPO's step on completions that were generated and scored before."""
 
-        def _prepare_inputs(self, inputs: Any) -> Any:
+        def _prepare_inputs(self, inputs: Batch) -> Batch:
             return inputs
 
     return GrpoTrainer
 
 
-def _reward(completions: list[Any], **_: Any) -> list[float]:
+def _reward(completions: list[object], **_: object) -> list[float]:
     """A reward that is never asked for."""
     return [0.0] * len(completions)
 
 
 @contextmanager
 def _own_parts(
-    module: Any,
+    module: ModuleType,
     adapted: Callable[[PreTrainedModel], Module],
     reference: Callable[[], PreTrainedModel],
 ) -> Iterator[None]:
@@ -183,10 +192,10 @@ def _own_parts(
     It also names a cache by all weights, which nobody reads here.
     """
 
-    def wrapped(model: PreTrainedModel, *_: Any, **__: Any) -> Module:
+    def wrapped(model: PreTrainedModel, *_: object, **__: object) -> Module:
         return adapted(model)
 
-    parts: dict[str, Any] = {
+    parts: dict[str, object] = {
         "get_peft_model": wrapped,
         "hash_module": lambda _: "",
         "create_model_from_path": lambda *_, **__: reference(),
@@ -201,13 +210,13 @@ def _own_parts(
             setattr(module, name, value)
 
 
-def _dataset() -> Any:
+def _dataset() -> Dataset:
     import datasets
 
     return datasets.Dataset.from_dict(_ROW)
 
 
-def tokenizer_of(model: PreTrainedModel) -> Any:
+def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerFast:
     """A tokenizer with the model's own number for padding, which TRL writes into the model."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -224,7 +233,7 @@ def tokenizer_of(model: PreTrainedModel) -> Any:
     )
 
 
-def _trl() -> Any:
+def _trl() -> ModuleType:
     """The package.
 
     Raises:
@@ -238,13 +247,13 @@ def _trl() -> Any:
     return trl
 
 
-def phased(trainer: type[Trainer], on_phase: OnPhase | None) -> Any:
+def phased(trainer: type[Trainer], on_phase: OnPhase | None) -> type[Trainer]:
     """A subclass of `trainer` that calls `on_phase` after each forward pass of training."""
 
     class PhasedTrainer(trainer):  # type: ignore[misc]
         """The Trainer; it also says when the forward pass of its step ends."""
 
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        def compute_loss(self, *args: object, **kwargs: object) -> torch.Tensor:
             result = super().compute_loss(*args, **kwargs)
             if on_phase is not None and self.model.training:
                 on_phase("backward")
